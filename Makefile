@@ -1,0 +1,47 @@
+# Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-package setup-dev setup-clients run test check format docs clean
+
+PYTHON ?=
+ARGS ?=
+FOLDERS ?=
+PYTEST_ARGS ?=
+export PYTHON PYTEST_ARGS
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: setup-dev setup-clients ## make .venv with everything, and bring kcat, Java and Kafka's jars for the tests
+
+setup-package:
+	@scripts/setup-venv package
+
+setup-dev:
+	@scripts/setup-venv dev
+
+setup-clients:
+	@scripts/setup-clients
+
+run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 9093 --data-dir /tmp/queue"
+	@.venv/bin/tailrace serve $(ARGS)
+
+test: setup-dev setup-clients ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
+	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
+
+check: setup-dev ## lint, formatting, types, and the layering rule
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: setup-dev ## format the code and fix what the linter can
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+docs: setup-package ## write the generated pages under docs/ again
+	.venv/bin/python -m tailrace.broker.config_docs
+	.venv/bin/python -m tailrace.broker.protocol_docs
+
+clean: ## remove everything that was built, installed or cached here
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,211 @@
+"""What a configuration key is: its type, the values it allows, and how text becomes a value and back.
+
+Keeps one invariant: a refusal reads like Kafka's, "Invalid value x for configuration y: why". It must not
+know any key by name, nor where a value was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, Protocol, TypeAlias
+
+from tailrace.errors import ConfigError
+
+#: A value after parsing; None where a key has no value of its own.
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+UpdateMode: TypeAlias = Literal["read-only", "per-broker", "cluster-wide"]
+Importance: TypeAlias = Literal["high", "medium", "low"]
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """The type of a value, numbered as DescribeConfigs numbers it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_WIDTH_BITS = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
+
+
+class Valid(Protocol):
+    """A rule that can be checked against a parsed value and printed for a reader."""
+
+    def problem(self, value: Value) -> str | None:
+        """Say why the value is refused, or None where it is allowed."""
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A number with a lower bound, and perhaps one value below it that has a meaning of its own."""
+
+    minimum: int
+    special: int | None = None
+
+    def problem(self, value: Value) -> str | None:
+        """Say why the number is refused."""
+        if not isinstance(value, int | float) or value >= self.minimum or value == self.special:
+            return None
+        exception = "" if self.special is None else f", or {self.special}"
+        return f"Value must be at least {self.minimum}{exception}"
+
+    def __str__(self) -> str:
+        interval = f"[{self.minimum},...]"
+        return interval if self.special is None else f"{self.special} or {interval}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A string, or a list of strings, out of a few; `not_yet` are Kafka's values that are not served so far."""
+
+    choices: tuple[str, ...]
+    not_yet: tuple[str, ...] = ()
+
+    def problem(self, value: Value) -> str | None:
+        """Say why the string, or the first bad item of the list, is refused."""
+        items = value if isinstance(value, tuple) else (value,)
+        allowed = ", ".join(self.choices)
+        if not items:
+            return f"The list must not be empty; it takes: {allowed}"
+        for item in items:
+            if item in self.not_yet:
+                return f"{item} is not supported by tailrace yet; the value must be one of: {allowed}"
+            if item not in self.choices:
+                return f"String must be one of: {allowed}"
+        return None
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.choices)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class NonEmpty:
+    """A string or a list that says something, and says it once."""
+
+    def problem(self, value: Value) -> str | None:
+        """Say why an empty string or list, or an empty or repeated item, is refused."""
+        if isinstance(value, tuple):
+            if not value or not all(value):
+                return "The list must not be empty nor hold an empty item"
+            repeated = [item for position, item in enumerate(value) if item in value[:position]]
+            return f"{repeated[0]} stands twice in the list" if repeated else None
+        return "String must be non-empty" if value == "" else None
+
+    def __str__(self) -> str:
+        return "non-empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One configuration key: what it means, what it takes and what it is when nobody sets it."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    documentation: str
+    importance: Importance
+    valid: Valid | None = None
+    update_mode: UpdateMode = "read-only"
+    is_sensitive: bool = False
+    #: Other names under which Kafka knows the same setting; the first name wins where both are given.
+    aliases: tuple[str, ...] = ()
+
+    def parse(self, given: object) -> Value:
+        """Turn text, or a value as TOML types it, into this key's value, or raise ConfigError."""
+        text = as_text(given)
+        if text is None:
+            raise self.refusal(given, f"Expected a value of type {self.type.name}")
+        value = self._convert(text.strip())
+        problem = self.valid.problem(value) if self.valid is not None else None
+        if problem is not None:
+            raise self.refusal(text, problem)
+        return value
+
+    def refusal(self, given: object, problem: str) -> ConfigError:
+        """The error that refuses a value of this key, in Kafka's words."""
+        shown = "[hidden]" if self.is_sensitive else given
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}: {problem}")
+
+    def _convert(self, text: str) -> Value:
+        if self.type is ConfigType.BOOLEAN:
+            lowered = text.lower()
+            if lowered not in ("true", "false"):
+                raise self.refusal(text, "Expected value to be either true or false")
+            return lowered == "true"
+        if self.type in _WIDTH_BITS:
+            bound = 1 << (_WIDTH_BITS[self.type] - 1)
+            number = _parse_decimal(text)
+            if number is None or not -bound <= number < bound:
+                raise self.refusal(text, f"Not a number of type {self.type.name}")
+            return number
+        if self.type is ConfigType.DOUBLE:
+            try:
+                return float(text)
+            except ValueError:
+                raise self.refusal(text, "Not a number of type DOUBLE") from None
+        if self.type is ConfigType.LIST:
+            return tuple(item.strip() for item in text.split(",")) if text else ()
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker key that gives a topic key its default, and what to multiply it by to reach the topic's unit."""
+
+    name: str
+    factor: int = 1
+
+    def convert(self, value: Value) -> Value:
+        """The broker's value in the topic's unit; -1 means "without limit" in every unit."""
+        if self.factor == 1 or not isinstance(value, int):
+            return value
+        return -1 if value < 0 else value * self.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicKey(ConfigKey):
+    """A key that a topic may override; the first synonym that has a value gives its default."""
+
+    synonyms: tuple[Synonym, ...]
+
+
+def as_text(given: object) -> str | None:
+    """Write a TOML value as a properties file would hold it, or None where that is impossible."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    if isinstance(given, int | float):
+        return repr(given)
+    if isinstance(given, list | tuple):
+        items = [as_text(item) for item in given if not isinstance(item, list | tuple)]
+        if len(items) == len(given):
+            written = [item for item in items if item is not None]
+            return ",".join(written) if len(written) == len(items) else None
+    return None
+
+
+def value_text(value: Value) -> str | None:
+    """Write a value as Kafka's tools show it."""
+    return None if value is None else as_text(value)
+
+
+def _parse_decimal(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    # The longest LONG has 19 digits: whatever is much longer is refused before it costs anything to convert.
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 40:
+        return None
+    return int(text)

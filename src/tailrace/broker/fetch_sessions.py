@@ -1,0 +1,145 @@
+"""Incremental fetch sessions (KIP-227): the broker remembers what a client fetches, and both send only changes.
+
+A session is a list of partitions with the offsets the client asked for last and what it was told of each. The
+number of sessions is bounded; when it is full, clients that were silent for long lose theirs first, and new ones
+are served without a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+from uuid import UUID
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.runtime.clock import Clock
+from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
+
+NO_SESSION = 0
+_INITIAL_EPOCH = 0
+_FINAL_EPOCH = -1
+_MAX_EPOCH = 2**31 - 1
+#: A session unused for this long may be taken away for another.
+_EVICTABLE_AFTER_SECONDS = 120.0
+
+TopicKey: TypeAlias = str | UUID
+PartitionKey: TypeAlias = tuple[TopicKey, int]
+
+
+@dataclass(slots=True)
+class SessionPartition:
+    """One partition in a session: what the client wants, and what it was last told."""
+
+    wanted: FetchPartition
+    told_high_watermark: int = -1
+    told_log_start: int = -1
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Whether an answer says anything the client does not know; remembers that it was told."""
+        news = (
+            data.error_code != 0
+            or (data.records is not None and len(data.records) > 0)
+            or data.high_watermark != self.told_high_watermark
+            or data.log_start_offset != self.told_log_start
+            or data.diverging_epoch is not None
+        )
+        # After an error the next good answer must be sent whatever it says.
+        self.told_high_watermark = -1 if data.error_code else data.high_watermark
+        self.told_log_start = data.log_start_offset
+        return news
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """What one client fetches, in the order in which it is served."""
+
+    session_id: int
+    by_topic_id: bool
+    next_epoch: int = 1
+    last_used: float = 0.0
+    partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
+
+    def update(self, request: FetchRequest) -> None:
+        """Take in what an incremental request adds, changes and forgets."""
+        for key, wanted in wanted_partitions(request, self.by_topic_id):
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = SessionPartition(wanted)
+            else:
+                known.wanted = wanted
+        for topic in request.forgotten_topics_data:
+            topic_key: TopicKey = topic.topic_id if self.by_topic_id else topic.topic
+            for number in topic.partitions:
+                self.partitions.pop((topic_key, number), None)
+
+    def moved_to_end(self, keys: Iterable[PartitionKey]) -> None:
+        """Serve partitions that just had data after the others next time."""
+        for key in keys:
+            known = self.partitions.pop(key, None)
+            if known is not None:
+                self.partitions[key] = known
+
+
+def wanted_partitions(request: FetchRequest, by_topic_id: bool) -> list[tuple[PartitionKey, FetchPartition]]:
+    """The partitions that a request lists, by name or by topic id."""
+    return [
+        ((topic.topic_id if by_topic_id else topic.topic, partition.partition), partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+class FetchSessions:
+    """All fetch sessions of a broker."""
+
+    def __init__(self, slots: int, clock: Clock, random: Random) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._random = random
+        # In the order of last use.
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
+        """The session that a request opens or continues; None where it is to be answered without one."""
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            return self._open(request, by_topic_id) if epoch == _INITIAL_EPOCH else None
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if epoch != session.next_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if by_topic_id != session.by_topic_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.next_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
+        session.last_used = self._clock.monotonic()
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        session.update(request)
+        return session
+
+    def _open(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
+        if not request.topics:
+            return None
+        now = self._clock.monotonic()
+        if len(self._sessions) >= self._slots and not self._evict(now):
+            return None
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._random.getrandbits(31)
+        session = FetchSession(session_id, by_topic_id, last_used=now)
+        session.update(request)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, now: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
+            return False
+        del self._sessions[oldest.session_id]
+        return True

@@ -1,0 +1,36 @@
+"""ApiVersions: what this broker serves. A version above ours is answered in version 0 with UNSUPPORTED_VERSION."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+#: API key, lowest and highest version; filled from the table of handlers.
+TABLE: list[tuple[int, int, int]] = []
+
+
+def handle(services: Services, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if context.version >= 3 and not _is_sound_name(request.client_software_name, request.client_software_version):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return _response(ErrorCode.NONE)
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """The answer to a version that this broker does not know; to be encoded in version 0."""
+    return _response(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _response(error: ErrorCode) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        error_code=error,
+        api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in TABLE],
+    )
+
+
+def _is_sound_name(*names: str) -> bool:
+    """KIP-511: letters and digits, with dots and dashes inside."""
+    return all(
+        name and name[0].isalnum() and name[-1].isalnum() and name.replace("-", "").replace(".", "").isalnum()
+        for name in names
+    )

@@ -1,0 +1,53 @@
+"""DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.storage.log_directory import LogDirectory
+from tailrace.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+_HIGH_WATERMARK = -1
+
+
+async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    moved: dict[LogDirectory, None] = {}
+    topics = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[_advance(services, topic.name, partition, moved) for partition in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    for directory in moved:
+        try:
+            await services.disk.offload(directory.write_checkpoints)
+        except StorageError as error:
+            directory.fail(error)
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _advance(
+    services: Services, topic: str, wanted: DeleteRecordsPartition, moved: dict[LogDirectory, None]
+) -> DeleteRecordsPartitionResult:
+    try:
+        partition = services.partitions.find(topic, wanted.partition_index)
+        partition.require_served()
+        offset = partition.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
+        if not 0 <= offset <= partition.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        partition.log.advance_start(offset)
+        moved[partition.directory] = None
+        return DeleteRecordsPartitionResult(
+            partition_index=wanted.partition_index, low_watermark=partition.log.start_offset
+        )
+    except KafkaError as error:
+        return DeleteRecordsPartitionResult(
+            partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
+        )

@@ -1,0 +1,46 @@
+"""DeleteTopics 1 to 6: by name, or from version 6 by name or id. Files go in the background."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import ZERO_UUID
+from tailrace.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+
+async def handle(services: Services, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    wanted = request.topics if context.version >= 6 else [DeleteTopicState(name=name) for name in request.topic_names]
+    responses = []
+    for state in wanted:
+        try:
+            responses.append(await _delete(services, state))
+        except KafkaError as error:
+            responses.append(
+                DeletableTopicResult(
+                    name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=error.message
+                )
+            )
+    return DeleteTopicsResponse(responses=responses)
+
+
+async def _delete(services: Services, state: DeleteTopicState) -> DeletableTopicResult:
+    if not services.config.get_bool("delete.topic.enable"):
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false).")
+    image = services.metadata.image
+    if state.name is not None:
+        if state.topic_id != ZERO_UUID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic name and topic ID can not both be specified.")
+        topic = image.topics.get(state.name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{state.name}' does not exist.")
+    else:
+        topic = image.topics_by_id.get(state.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    await services.metadata.delete_topic(topic)
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)

@@ -1,0 +1,32 @@
+"""DescribeCluster 0 to 2: brokers as seen from the listener that was asked. Controllers are not to be asked apart."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS = 1
+
+
+def handle(services: Services, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="Only brokers can be described: there is no separate controller endpoint.",
+        )
+    image = services.metadata.image
+    brokers = []
+    for broker in image.brokers.values():
+        endpoint = broker.endpoint(context.listener)
+        if endpoint is not None:
+            brokers.append(
+                DescribeClusterBroker(
+                    broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)

@@ -1,0 +1,96 @@
+"""Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow."""
+
+from __future__ import annotations
+
+from tailrace.broker.handlers import create_topics
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.image import TopicImage
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import topic_name_problem
+from tailrace.wire.messages.create_topics import CreatableTopic
+from tailrace.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_DEFAULT = -1
+
+
+async def handle(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    # In version 0 an empty list asks for all topics; later null does.
+    wants_all = request.topics is None or (context.version == 0 and not request.topics)
+    if wants_all:
+        topics = [_topic(topic) for topic in services.metadata.image.topics.values()]
+    else:
+        topics = [await _find(services, context, request, wanted) for wanted in request.topics or ()]
+    image = services.metadata.image
+    brokers = []
+    for broker in image.brokers.values():
+        endpoint = broker.endpoint(context.listener)
+        if endpoint is not None:
+            brokers.append(
+                MetadataResponseBroker(
+                    node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
+    return MetadataResponse(
+        brokers=brokers, cluster_id=image.cluster_id, controller_id=image.controller_id, topics=topics
+    )
+
+
+async def _find(
+    services: Services, context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
+) -> MetadataResponseTopic:
+    image = services.metadata.image
+    if wanted.name is None:
+        by_id = image.topics_by_id.get(wanted.topic_id)
+        if by_id is None:
+            name = None if context.version >= 12 else ""
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
+        return _topic(by_id)
+    topic = image.topics.get(wanted.name)
+    if topic is not None:
+        return _topic(topic)
+    if topic_name_problem(wanted.name) is not None:
+        return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name)
+    # Before version 4 a request could not say that it does not want topics to be created.
+    may_create = context.version < 4 or request.allow_auto_topic_creation
+    if not may_create or not services.config.get_bool("auto.create.topics.enable"):
+        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
+    return await _auto_create(services, wanted.name)
+
+
+async def _auto_create(services: Services, name: str) -> MetadataResponseTopic:
+    try:
+        request = CreatableTopic(name=name, num_partitions=_DEFAULT, replication_factor=_DEFAULT)
+        await services.metadata.create_topic(create_topics.plan(services, 4, request))
+    except KafkaError as error:
+        # Somebody else may have created it meanwhile.
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            return MetadataResponseTopic(error_code=error.code, name=name)
+    topic = services.metadata.image.topics.get(name)
+    if topic is None:
+        return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
+    return _topic(topic)
+
+
+def _topic(topic: TopicImage) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name.startswith("__"),
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=number,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+            )
+            for number, state in enumerate(topic.partitions)
+        ],
+    )

@@ -1,0 +1,213 @@
+"""The partitions on this broker: opened, found, kept in order, and closed as the image says.
+
+Owns the log directories and the periodic work on the logs in them (retention, checkpoints, expiry). A partition
+whose directory failed stays known, so that clients are told of the storage error and not of a missing topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeAlias
+from uuid import UUID
+
+from tailrace.broker.config import BrokerConfig
+from tailrace.cluster.image import ClusterImage, TopicImage
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model import TopicPartition
+from tailrace.replication.partition import Partition
+from tailrace.runtime import Runtime
+from tailrace.runtime.tasks import Tasks
+from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.partition_log import PartitionLog
+
+logger = logging.getLogger("tailrace.broker")
+
+_OPENED_PER_TURN = 50
+
+Work: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Partitions:
+    """Every partition that this broker has a replica of."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime, tasks: Tasks) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._tasks = tasks
+        self._producer_expiration_ms = config.get_int("producer.id.expiration.ms")
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_id: dict[tuple[UUID, int], Partition] = {}
+        #: Where an existing directory of a partition was found at start.
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self.directories = [
+            LogDirectory(
+                path,
+                runtime,
+                background_bytes=config.get_int("tailrace.flush.background.bytes"),
+                background_ms=config.get_int("tailrace.flush.background.ms"),
+            )
+            for path in config.get_list("log.dirs")
+        ]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._by_name.values()))
+
+    # --- finding
+
+    def find(self, topic: str, number: int) -> Partition:
+        """The partition of that name, or UNKNOWN_TOPIC_OR_PARTITION."""
+        partition = self._by_name.get((topic, number))
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return partition
+
+    def find_by_id(self, topic_id: UUID, number: int) -> Partition:
+        """The partition of that topic id, or UNKNOWN_TOPIC_ID."""
+        partition = self._by_id.get((topic_id, number))
+        if partition is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        return partition
+
+    # --- opening and closing
+
+    async def open(self) -> bool:
+        """Open the log directories; whether all of them were stopped cleanly."""
+        for directory in self.directories:
+            directory.on_promise = self._promised
+            directory.on_failure = self._failed
+            try:
+                directory.open()
+                for partition, _ in directory.partition_directories():
+                    self._homes[partition] = directory
+            except StorageError as error:
+                directory.fail(error)
+        self._require_one_online()
+        return all(directory.stopped_cleanly for directory in self.directories if directory.failure is None)
+
+    def identify(self, broker_id: int, cluster_id: str) -> None:
+        """Refuse directories that another broker or cluster wrote, and mark new ones as ours."""
+        for directory in self.directories:
+            if directory.failure is None:
+                directory.identify(broker_id, cluster_id)
+
+    def _require_one_online(self) -> None:
+        if all(directory.failure is not None for directory in self.directories):
+            reasons = "; ".join(str(directory.failure) for directory in self.directories)
+            raise StorageError(f"no log directory is usable: {reasons}")
+
+    async def apply(self, before: ClusterImage, after: ClusterImage, broker_id: int) -> None:
+        """Open what the image newly gives to this broker, and close what it takes away."""
+        for topic in before.topics.values():
+            if topic.topic_id not in after.topics_by_id:
+                self._close_topic(topic)
+        opened = 0
+        for topic in after.topics.values():
+            if topic is before.topics_by_id.get(topic.topic_id):
+                continue
+            for number, state in enumerate(topic.partitions):
+                if broker_id in state.replicas:
+                    self._open_partition(topic, number)
+                    opened += 1
+                    if opened % _OPENED_PER_TURN == 0:
+                        await asyncio.sleep(0)
+
+    def _open_partition(self, topic: TopicImage, number: int) -> None:
+        known = self._by_id.get((topic.topic_id, number))
+        state = topic.partitions[number]
+        if known is not None:
+            known.leader_epoch = state.leader_epoch
+            known.isr_count = len(state.isr)
+            return
+        name = TopicPartition(topic.name, number)
+        try:
+            directory = self._homes.pop(name, None) or self._emptiest_directory()
+            directory.require_online()
+            log = directory.open_partition(name, topic.topic_id, self._config.topic_config(topic.configs))
+        except (StorageError, KafkaError) as error:
+            logger.error("%s cannot be opened and is not served: %s", name, error)
+            return
+        partition = Partition(name, topic.topic_id, log, directory, state.leader_epoch)
+        partition.isr_count = len(state.isr)
+        partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
+        self._by_name[topic.name, number] = partition
+        self._by_id[topic.topic_id, number] = partition
+
+    def _emptiest_directory(self) -> LogDirectory:
+        online = [directory for directory in self.directories if directory.failure is None]
+        if not online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        return min(online, key=lambda directory: len(list(directory)))
+
+    def _close_topic(self, topic: TopicImage) -> None:
+        for number in range(len(topic.partitions)):
+            partition = self._by_id.pop((topic.topic_id, number), None)
+            if partition is None:
+                continue
+            del self._by_name[topic.name, number]
+            partition.close(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
+            partition.directory.remove_partition(partition.partition)
+
+    def remove_strays(self) -> None:
+        """Set aside directories that no topic of the image owns: left by a deletion that a crash interrupted."""
+        for partition, directory in self._homes.items():
+            logger.warning("%s/%s belongs to no topic and is removed", directory.path, partition)
+            directory.remove_partition(partition)
+        self._homes.clear()
+
+    def start(self) -> None:
+        """Begin the periodic work."""
+        for directory in self.directories:
+            directory.start()
+        self._tasks.spawn(self._every("log.retention.check.interval.ms", self.remove_expired), "retention")
+        self._tasks.spawn(self._every("log.flush.offset.checkpoint.interval.ms", self._checkpoint), "checkpoints")
+
+    async def close(self) -> None:
+        """Sync and close every log."""
+        gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The broker is stopping.")
+        for partition in self:
+            partition.close(gone)
+        for directory in self.directories:
+            await directory.close()
+
+    # --- what directories tell
+
+    def _promised(self, log: PartitionLog) -> None:
+        partition = self._by_name.get(log.partition)
+        if partition is not None:
+            partition.advance()
+
+    def _failed(self, directory: LogDirectory) -> None:
+        for partition in self:
+            if partition.directory is directory:
+                partition.close(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(directory.failure)))
+
+    # --- periodic work
+
+    async def _every(self, interval_key: str, work: Work) -> None:
+        interval = self._config.get_int(interval_key) / 1000
+        while True:
+            await asyncio.sleep(interval)
+            await work()
+
+    async def remove_expired(self) -> None:
+        """Apply retention to every log, and forget producers that fell silent."""
+        silent_since_ms = self._runtime.clock.wall_ms() - self._producer_expiration_ms
+        for partition in self:
+            if partition.directory.failure is not None:
+                continue
+            try:
+                removed = partition.log.remove_expired(partition.high_watermark)
+                partition.directory.remove_later(partition.log, removed)
+            except KafkaError as error:
+                logger.error("retention of %s is held up: %s", partition.partition, error)
+            except StorageError as error:
+                partition.directory.fail(error)
+            partition.log.producers.expire(silent_since_ms)
+            await asyncio.sleep(0)
+
+    async def _checkpoint(self) -> None:
+        for directory in self.directories:
+            if directory.failure is None:
+                directory.write_checkpoints()

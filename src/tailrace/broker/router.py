@@ -1,0 +1,103 @@
+"""From a frame to its answer: the API and version it names, the handler, and the encoded response.
+
+Holds the one catch-all of the broker: a handler that fails in a way nobody expected costs its connection, with the
+reason in the logging, and nothing else. Malformed bytes are a WireError and cost the connection too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Coroutine
+from typing import Any
+
+from tailrace.broker.connection import Connection
+from tailrace.broker.handlers import APIS
+from tailrace.broker.handlers.api_versions import unsupported_version
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import WireError
+from tailrace.runtime.tasks import Tasks
+from tailrace.runtime.transport import Part
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message
+from tailrace.wire.frames import RequestHeader, decode_request_header
+
+logger = logging.getLogger("tailrace.broker")
+
+_pack_plain = struct.Struct(">ii").pack
+_pack_flexible = struct.Struct(">iib").pack
+_CORRELATION_BYTES = 4
+
+
+class Router:
+    """Answers requests with the handlers of one broker."""
+
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._services = services
+        self._tasks = tasks
+
+    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
+        """Answer one request, now or in a future; None where no answer is due."""
+        header, position = decode_request_header(frame, _is_flexible)
+        api = APIS.get(header.api_key)
+        if api is None:
+            raise WireError(f"API {_api_name(header.api_key)} is not served here")
+        if not api.first_decodable <= header.api_version <= api.max_version:
+            if header.api_key == ApiKey.API_VERSIONS:
+                return _frame(header, unsupported_version(), 0)
+            raise WireError(f"API {_api_name(header.api_key)} is not served in version {header.api_version}")
+        if len(frame) > api.max_bytes:
+            raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
+        request = api.request.decode(header.api_version, frame[position:])
+        context = RequestContext(
+            header.api_version,
+            header.client_id,
+            connection.listener,
+            connection.transport.peer,
+            connection.transport.close,
+        )
+        try:
+            result = api.handle(self._services, context, request)
+        except WireError:
+            raise
+        except Exception as error:
+            raise _unexpected(header, error) from error
+        if result is None or isinstance(result, Message):
+            return None if result is None else _frame(header, result, header.api_version)
+        return self._tasks.spawn(self._finish(header, result), f"{_api_name(header.api_key)} request")
+
+    async def _finish(self, header: RequestHeader, work: Coroutine[Any, Any, Message | None]) -> list[Part]:
+        try:
+            response = await work
+        except Exception as error:
+            raise _unexpected(header, error) from error
+        return [] if response is None else _frame(header, response, header.api_version)
+
+
+def _unexpected(header: RequestHeader, error: Exception) -> WireError:
+    logger.exception("%s request v%d failed", _api_name(header.api_key), header.api_version, exc_info=error)
+    return WireError(f"the request failed: {type(error).__name__}: {error}")
+
+
+def _is_flexible(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and version >= api.request.FLEXIBLE_FROM
+
+
+def _api_name(api_key: int) -> str:
+    return ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
+
+
+def _frame(header: RequestHeader, response: Message, version: int) -> list[Part]:
+    """Length, header and body of a response, ready to send."""
+    parts = response.encode_parts(version)
+    length = _CORRELATION_BYTES
+    for part in parts:
+        length += len(part)
+    # The header of an ApiVersions response is never flexible: its reader does not know our versions yet.
+    if version >= response.FLEXIBLE_FROM and header.api_key != ApiKey.API_VERSIONS:
+        parts.insert(0, _pack_flexible(length + 1, header.correlation_id, 0))
+    else:
+        parts.insert(0, _pack_plain(length, header.correlation_id))
+    return parts

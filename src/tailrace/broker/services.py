@@ -1,0 +1,40 @@
+"""What handlers work with: the parts of one broker, and the request at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.broker.config import BrokerConfig
+from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.partitions import Partitions
+from tailrace.broker.producer_ids import ProducerIds
+from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that a handler may use."""
+
+    broker_id: int
+    config: BrokerConfig
+    clock: Clock
+    disk: Disk
+    metadata: ClusterMetadata
+    partitions: Partitions
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+
+
+class RequestContext(NamedTuple):
+    """Who asks, in which version, through which listener."""
+
+    version: int
+    client_id: str | None
+    listener: str
+    peer: str
+    #: Close the connection without an answer, for those who asked for none (acks=0) but must learn of an error.
+    disconnect: Callable[[], None]

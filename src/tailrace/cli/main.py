@@ -1,0 +1,104 @@
+"""The `tailrace` command: which subcommands there are, and what an outcome means as an exit code.
+
+0 is fine, 1 an operation that failed, 2 a command line or configuration that is wrong, 130 an interruption.
+Subcommands live in modules of their own, imported when asked for; none of them imports the Kafka client library
+before it needs it, so that a broker starts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from tailrace import __version__
+from tailrace.errors import ConfigError, TailraceError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = {
+    "serve": "tailrace.cli.serve",
+    "topic": "tailrace.cli.topic",
+    "produce": "tailrace.cli.produce",
+    "consume": "tailrace.cli.consume",
+    "log": "tailrace.cli.log",
+    "completion": "tailrace.cli.completion",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is used, and ends the process with tailrace's exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = importlib.import_module(module).command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read the output has seen enough (`| head`). Python would complain once more when it
+            # flushes at exit, so what is still buffered goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = "tailrace", *_: Any, **extra: Any
+    ) -> NoReturn:
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name, **extra)
+        except click.Abort as abort:
+            _print_notes(abort.__cause__)
+            sys.exit(EXIT_INTERRUPTED)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except ConfigError as error:
+            sys.exit(_report(error, EXIT_USAGE))
+        except (TailraceError, OSError) as error:
+            sys.exit(_report(error, EXIT_FAILED))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception, code: int) -> int:
+    click.echo(f"Error: {error}", err=True)
+    _print_notes(error)
+    return code
+
+
+def _print_notes(error: BaseException | None) -> None:
+    for note in getattr(error, "__notes__", ()):
+        click.echo(note, err=True)
+
+
+@click.group("tailrace", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tailrace", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A message queue that speaks the Kafka protocol.
+
+    \b
+    Start a broker, then in another terminal send a message and read it:
+      tailrace serve
+      echo hello | tailrace produce greetings
+      tailrace consume greetings
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    cli.main()

@@ -1,0 +1,87 @@
+"""`tailrace serve`: from options to a configuration, and from there to a running broker.
+
+Knows which options stand for which configuration keys; the keys themselves are `broker.config`'s, running the
+broker is `cli.run_broker`'s.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tailrace.cli.options import PairType, WholeNumber, pairs_without_repeats
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+
+
+def overrides_from_options(
+    settings: tuple[tuple[str, str], ...], data_dir: str | None, host: str | None, port: int | None
+) -> dict[str, str]:
+    """The configuration keys that the options stand for; an option and `--set` may not both give one."""
+    overrides = pairs_without_repeats(settings, "--set")
+    if data_dir is not None:
+        _set_once(overrides, "log.dirs", data_dir, "--data-dir")
+    if host is not None or port is not None:
+        name = host or DEFAULT_HOST
+        bracketed = f"[{name}]" if ":" in name and not name.startswith("[") else name
+        listener = f"PLAINTEXT://{bracketed}:{DEFAULT_PORT if port is None else port}"
+        _set_once(overrides, "listeners", listener, "--port" if host is None else "--host")
+    return overrides
+
+
+def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> None:
+    if key in overrides:
+        raise click.UsageError(f"{option} and --set {key} say the same thing; give only one of them.")
+    overrides[key] = value
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Configuration in Kafka's server.properties syntax, or TOML where the name ends in .toml.",
+)
+@click.option("--data-dir", type=click.Path(file_okay=False), metavar="DIR", help="Where records are kept (log.dirs).")
+@click.option(
+    "--port",
+    type=WholeNumber(0, 65535),
+    help=f"The port to listen on; 0 takes any free one.  [default: {DEFAULT_PORT}]",
+)
+@click.option(
+    "--host",
+    metavar="NAME",
+    help=f"The address to listen on; 0.0.0.0 is all of them.  [default: {DEFAULT_HOST}]",
+)
+@click.option(
+    "--set",
+    "settings",
+    type=PairType(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any configuration key; beats the file. May be repeated.",
+)
+def command(
+    config_path: str | None,
+    data_dir: str | None,
+    port: int | None,
+    host: str | None,
+    settings: tuple[tuple[str, str], ...],
+) -> int:
+    """Run a broker until Ctrl-C.
+
+    \b
+    Examples:
+      tailrace serve
+      tailrace serve --data-dir /var/lib/tailrace --port 9092
+      tailrace serve --config server.properties --set log.retention.hours=24
+    """
+    from tailrace.broker.config import load_config
+
+    config = load_config(config_path, overrides_from_options(settings, data_dir, host, port))
+    for warning in config.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    from tailrace.cli.run_broker import run_broker
+
+    return run_broker(config)

@@ -1,0 +1,202 @@
+"""`tailrace topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.options import MAX_INT32, PairType, WholeNumber, client_options, pairs_without_repeats
+from tailrace.cli.output import count_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from tailrace.client import TopicState
+
+
+@click.group("topic")
+def command() -> None:
+    """Create, list, describe and delete topics.
+
+    \b
+    Example:
+      tailrace topic create orders --partitions 3
+    """
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", type=WholeNumber(1, MAX_INT32), help="How many.  [default: the broker's num.partitions]")
+@click.option(
+    "--replication-factor",
+    type=WholeNumber(1, 2**15 - 1),
+    help="Copies of each.  [default: the broker's default.replication.factor]",
+)
+@click.option(
+    "--config",
+    "configs",
+    type=PairType(),
+    multiple=True,
+    help="A topic config, as retention.ms=3600000. May be repeated.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Do nothing where the topic is already there.")
+@client_options
+def create(
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[tuple[str, str], ...],
+    if_not_exists: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Create the topic NAME.
+
+    \b
+    Examples:
+      tailrace topic create orders
+      tailrace topic create orders --partitions 6 --config retention.ms=86400000
+    """
+    from tailrace.client import TopicExistsError, Topics
+
+    settings = pairs_without_repeats(configs, "--config")
+    created = True
+    try:
+        Topics(bootstrap).create(name, partitions=partitions, replication_factor=replication_factor, configs=settings)
+    except TopicExistsError:
+        if not if_not_exists:
+            raise
+        created = False
+    if as_json:
+        print_json({"topic": name, "created": created})
+    else:
+        click.echo(f"created topic {name}" if created else f"topic {name} already exists")
+
+
+@command.command("list")
+@client_options
+def list_topics(bootstrap: str, as_json: bool) -> None:
+    """List all topics.
+
+    \b
+    Example:
+      tailrace topic list
+    """
+    from tailrace.client import Topics
+
+    topics = Topics(bootstrap).list()
+    if as_json:
+        for topic in topics:
+            print_json(
+                {
+                    "topic": topic.name,
+                    "partitions": topic.partitions,
+                    "replication_factor": topic.replication_factor,
+                }
+            )
+    elif topics:
+        rows = [(topic.name, topic.partitions, topic.replication_factor) for topic in topics]
+        print_table(("TOPIC", "PARTITIONS", "REPLICATION"), rows)
+    else:
+        click.echo("no topics yet; create one with: tailrace topic create NAME", err=True)
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@client_options
+def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """Show partitions, offsets and configs of each topic NAME.
+
+    \b
+    EARLIEST is the offset of the first record, LATEST the one that the next record will have.
+
+    \b
+    Example:
+      tailrace topic describe orders
+    """
+    from tailrace.client import Topics
+
+    topics = Topics(bootstrap)
+    for position, name in enumerate(dict.fromkeys(names)):
+        state = topics.describe(name)
+        if as_json:
+            print_json(_as_json(state))
+            continue
+        if position:
+            click.echo()
+        _print_state(state)
+
+
+def _print_state(state: TopicState) -> None:
+    click.echo(f"{state.name}: {count_of(len(state.partitions), 'partition')}, id {state.topic_id}")
+    for key, value in state.configs.items():
+        click.echo(f"  {key}={value}")
+    print_table(
+        ("PARTITION", "LEADER", "REPLICAS", "ISR", "EARLIEST", "LATEST"),
+        [
+            (
+                partition.partition,
+                partition.leader,
+                ",".join(map(str, partition.replicas)),
+                ",".join(map(str, partition.isr)),
+                partition.earliest_offset,
+                partition.latest_offset,
+            )
+            for partition in state.partitions
+        ],
+    )
+
+
+def _as_json(state: TopicState) -> dict[str, Any]:
+    return {
+        "topic": state.name,
+        "topic_id": state.topic_id,
+        "configs": dict(state.configs),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "earliest_offset": partition.earliest_offset,
+                "latest_offset": partition.latest_offset,
+            }
+            for partition in state.partitions
+        ],
+    }
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--yes", is_flag=True, help="Do not ask, even on a terminal.")
+@client_options
+def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> None:
+    """Delete each topic NAME with all its records.
+
+    \b
+    Example:
+      tailrace topic delete orders
+    """
+    from tailrace.client import ClientError, Topics
+
+    wanted = list(dict.fromkeys(names))
+    if not yes and sys.stdin.isatty():
+        question = f"Delete {', '.join(wanted)} and every record in {'it' if len(wanted) == 1 else 'them'}?"
+        if not click.confirm(question, err=True):
+            raise ClientError("nothing was deleted")
+    topics = Topics(bootstrap)
+    failures: list[ClientError] = []
+    for name in wanted:
+        try:
+            topics.delete(name)
+        except ClientError as error:
+            failures.append(error)
+            if as_json:
+                print_json({"topic": name, "deleted": False, "error": str(error)})
+            continue
+        if as_json:
+            print_json({"topic": name, "deleted": True})
+        else:
+            click.echo(f"deleted topic {name}")
+    if failures:
+        raise ClientError("; ".join(map(str, failures)))

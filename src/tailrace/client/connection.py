@@ -1,0 +1,140 @@
+"""What every client of a broker needs: settings that keep librdkafka quiet, and a quick look at who is there.
+
+librdkafka retries an unreachable broker for ever and logs to the terminal; here its messages go to the Python
+logger `tailrace.client`, and an address where nobody listens is an `UnreachableError` at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace.client.errors import ClientError, UnknownTopicError, UnreachableError
+
+T = TypeVar("T")
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+#: How long an address may take to accept a connection, to answer for the first time, and to answer later.
+CONNECT_TIMEOUT = 4.0
+FIRST_ANSWER_TIMEOUT = 5.0
+REQUEST_TIMEOUT = 10.0
+
+#: What a broker answers while a topic is being created or a leader changes.
+_PASSING = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)
+_PAUSE = 0.1
+
+
+class MetadataClient(Protocol):
+    """What producers, consumers and admin clients have in common."""
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any: ...
+
+
+_logger = logging.getLogger("tailrace.client")
+_logger.addHandler(logging.NullHandler())
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`, the host of an IPv6 address in brackets; ValueError where it is neither."""
+    host, separator, port = address.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not separator or not host or (":" in host and not bracketed):
+        raise ValueError(f"'{address}' is not HOST:PORT")
+    if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise ValueError(f"'{address}' has no port between 1 and 65535")
+    return host.strip("[]"), int(port)
+
+
+def check_reachable(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> None:
+    """Raise `UnreachableError` unless one of the addresses accepts a connection in time."""
+    deadline = time.monotonic() + timeout
+    reason = "no address given"
+    for address in bootstrap.split(","):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            break
+        try:
+            socket.create_connection(split_address(address), timeout=remaining).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            return
+    raise UnreachableError(unreachable_message(bootstrap, reason))
+
+
+def unreachable_message(bootstrap: str, reason: str) -> str:
+    """Say that nobody answers, why, and how to start a broker."""
+    return f"cannot reach a broker at {bootstrap} ({reason.lower()}); is one running? start it with: tailrace serve"
+
+
+def check_answers(client: MetadataClient, bootstrap: str) -> None:
+    """Raise `UnreachableError` unless what accepts connections there also answers as a broker does, in time."""
+    try:
+        client.list_topics(timeout=FIRST_ANSWER_TIMEOUT)
+    except KafkaException as error:
+        raise UnreachableError(
+            f"what listens at {bootstrap} does not answer as a broker ({plain(error_of(error)).lower()})"
+        ) from error
+
+
+def client_settings(bootstrap: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka settings: ours, then the caller's, whose names may have `_` for librdkafka's `.`."""
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": _logger, **defaults}
+    settings.update((setting_name(name), value) for name, value in overrides.items())
+    return settings
+
+
+def setting_name(name: str) -> str:
+    """The librdkafka name of a setting given as a Python keyword."""
+    if "." in name or name == "log_level" or name.endswith("_cb"):
+        return name
+    return name.replace("_", ".")
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """The Kafka error inside confluent-kafka's exception."""
+    error = exception.args[0]
+    if not isinstance(error, KafkaError):
+        raise TypeError(f"expected a KafkaError in {exception!r}")
+    return error
+
+
+def patiently(look: Callable[[], T], timeout: float) -> T:
+    """Look until what is in the way is more than a cluster that has not settled, or the time is up."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return look()
+        except KafkaException as error:
+            if error_of(error).code() not in _PASSING or time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE)
+
+
+def client_error(error: KafkaError, *, doing: str, bootstrap: str, topic: str | None = None) -> ClientError:
+    """The error to raise for what the broker or librdkafka reported while doing something."""
+    code = error.code()
+    if topic is not None and code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        return UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+    if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
+        return UnreachableError(f"lost the broker at {bootstrap} while {doing}: {plain(error)}")
+    if code in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
+        return UnreachableError(f"the broker at {bootstrap} did not answer in time while {doing}")
+    return ClientError(f"{doing} failed: {plain(error)}")
+
+
+def plain(error: KafkaError) -> str:
+    """An error's text without librdkafka's prefixes that say where it was raised."""
+    text = error.str().removeprefix("Unable to produce message: ").removeprefix("Failed to get metadata: ")
+    return text.removeprefix("Broker: ").removeprefix("Local: ")

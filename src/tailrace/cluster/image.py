@@ -1,0 +1,128 @@
+"""The cluster's metadata at one moment: brokers, topics, partitions. Immutable; a change makes a new image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from tailrace.errors import StorageError
+
+_TOPIC_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who holds a partition and who leads it."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic: identity, partitions and what was configured for it."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        """As the store holds it."""
+        return json.dumps(
+            {
+                "version": _TOPIC_FORMAT,
+                "name": self.name,
+                "topic_id": str(self.topic_id),
+                "configs": dict(self.configs),
+                "partitions": [
+                    {
+                        "replicas": partition.replicas,
+                        "isr": partition.isr,
+                        "leader": partition.leader,
+                        "leader_epoch": partition.leader_epoch,
+                    }
+                    for partition in self.partitions
+                ],
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> TopicImage:
+        data: dict[str, Any] = json.loads(value)
+        if data["version"] > _TOPIC_FORMAT:
+            raise StorageError(
+                f"topic {data.get('name')} is stored in format {data['version']}, this software knows {_TOPIC_FORMAT}"
+            )
+        return cls(
+            data["name"],
+            UUID(data["topic_id"]),
+            tuple(
+                PartitionState(
+                    tuple(partition["replicas"]),
+                    tuple(partition["isr"]),
+                    partition["leader"],
+                    partition["leader_epoch"],
+                )
+                for partition in data["partitions"]
+            ),
+            MappingProxyType(dict(data["configs"])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where clients reach a broker through one listener."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """One broker that is alive."""
+
+    broker_id: int
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Its address for clients that came through a listener of that name."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything a broker tells clients about the cluster."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
+
+    def with_topics(self, *changed: TopicImage) -> ClusterImage:
+        """The image after topics were created or changed."""
+        topics = {**self.topics, **{topic.name: topic for topic in changed}}
+        return replace(
+            self,
+            topics=MappingProxyType(topics),
+            topics_by_id=MappingProxyType({topic.topic_id: topic for topic in topics.values()}),
+        )
+
+    def without_topic(self, topic: TopicImage) -> ClusterImage:
+        """The image after a topic was deleted."""
+        topics = {name: other for name, other in self.topics.items() if other.topic_id != topic.topic_id}
+        return replace(
+            self,
+            topics=MappingProxyType(topics),
+            topics_by_id=MappingProxyType({other.topic_id: other for other in topics.values()}),
+        )

@@ -1,0 +1,169 @@
+"""The current image and the changes to it: every change is in the store before anybody sees it.
+
+Topics are stored under their ids, so that no key is ever recreated; a key per name makes two creations of one
+name conflict in the store itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from types import MappingProxyType
+from uuid import UUID
+
+from tailrace.cluster.image import BrokerImage, ClusterImage, TopicImage
+from tailrace.cluster.placement import place_replicas, use_assignment
+from tailrace.cluster.store import ABSENT, Check, Entry, Store, Unavailable, Write
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import topic_name_problem
+from tailrace.storage.checkpoints import encode_uuid
+
+logger = logging.getLogger("tailrace.cluster")
+
+_CLUSTER_ID = "/cluster/id"
+_TOPICS = "/topics"
+_NAMES = "/topic-names"
+_PRODUCER_IDS = "/producer-ids/next"
+PRODUCER_ID_BLOCK = 1000
+
+
+class ClusterMetadata:
+    """What a broker knows of the cluster, kept equal to the store."""
+
+    def __init__(self, store: Store, random: Random, broker_id: int) -> None:
+        self._store = store
+        self._random = random
+        self._broker_id = broker_id
+        self._versions: dict[UUID, int] = {}
+        self.image = ClusterImage("", broker_id)
+        #: Told after each change with the image before it; by then `image` is the new one.
+        self.on_change: Callable[[ClusterImage], Awaitable[None]] = _ignore
+
+    async def load(self, cluster_id: str | None = None) -> None:
+        """Read everything from the store; a new store gets the given cluster id, or one of its own."""
+        entry = await self._store.get(_CLUSTER_ID)
+        if entry is None:
+            chosen = cluster_id or encode_uuid(self.new_id())
+            await self._store.txn([Check(_CLUSTER_ID, ABSENT)], [Write(_CLUSTER_ID, chosen.encode())])
+            entry = await self._store.get(_CLUSTER_ID)
+            assert entry is not None
+        entries, _ = await self._store.list(_TOPICS)
+        topics = [self._read_topic(topic) for topic in entries]
+        self.image = replace(self.image, cluster_id=entry.value.decode()).with_topics(*topics)
+
+    def _read_topic(self, entry: Entry) -> TopicImage:
+        topic = TopicImage.from_bytes(entry.value)
+        self._versions[topic.topic_id] = entry.version
+        return topic
+
+    def new_id(self) -> UUID:
+        """A random id that Kafka's clients take: version 4, never one of the reserved ones."""
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    async def register_broker(self, broker: BrokerImage) -> None:
+        """Make a broker known to clients."""
+        await self._replace(
+            replace(self.image, brokers=MappingProxyType({**self.image.brokers, broker.broker_id: broker}))
+        )
+
+    async def _replace(self, image: ClusterImage) -> None:
+        before, self.image = self.image, image
+        await self.on_change(before)
+
+    # --- topics
+
+    def plan_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignment: Mapping[int, Sequence[int]],
+        configs: Mapping[str, str],
+    ) -> TopicImage:
+        """The topic as it would be created, or the reason why not."""
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name in self.image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        collision = name.replace(".", "_")
+        for other in self.image.topics:
+            if other.replace(".", "_") == collision:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+        brokers = list(self.image.brokers)
+        if assignment:
+            states = use_assignment(brokers, assignment)
+        else:
+            states = place_replicas(brokers, partitions, replication_factor)
+        return TopicImage(name, self.new_id(), states, MappingProxyType(dict(configs)))
+
+    async def create_topic(self, topic: TopicImage) -> None:
+        """Make a planned topic exist: in the store first, then in the image."""
+        name_key = f"{_NAMES}/{topic.name}"
+        topic_key = f"{_TOPICS}/{topic.topic_id}"
+        created = await self._txn(
+            [Check(name_key, ABSENT), Check(topic_key, ABSENT)],
+            [Write(name_key, str(topic.topic_id).encode()), Write(topic_key, topic.to_bytes())],
+        )
+        if not created:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        await self._learn(topic_key)
+
+    async def delete_topic(self, topic: TopicImage) -> None:
+        """Make a topic cease to exist."""
+        topic_key = f"{_TOPICS}/{topic.topic_id}"
+        deleted = await self._txn(
+            [Check(topic_key, self._versions.get(topic.topic_id, ABSENT))],
+            [Write(topic_key, None), Write(f"{_NAMES}/{topic.name}", None)],
+        )
+        if not deleted or topic.topic_id not in self._versions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        del self._versions[topic.topic_id]
+        await self._replace(self.image.without_topic(topic))
+
+    async def bump_leader_epochs(self) -> None:
+        """Start new leader epochs everywhere this broker leads: its logs may have lost their ends."""
+        for topic in list(self.image.topics.values()):
+            bumped = replace(
+                topic,
+                partitions=tuple(
+                    replace(state, leader_epoch=state.leader_epoch + 1) if state.leader == self._broker_id else state
+                    for state in topic.partitions
+                ),
+            )
+            key = f"{_TOPICS}/{topic.topic_id}"
+            if not await self._store.txn([Check(key, self._versions[topic.topic_id])], [Write(key, bumped.to_bytes())]):
+                raise Unavailable(f"topic {topic.name} was changed by somebody else")
+            await self._learn(key)
+
+    async def _learn(self, topic_key: str) -> None:
+        entry = await self._store.get(topic_key)
+        if entry is not None:
+            await self._replace(self.image.with_topics(self._read_topic(entry)))
+
+    async def _txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> bool:
+        try:
+            return await self._store.txn(checks, writes)
+        except Unavailable as error:
+            logger.error("metadata change failed: %s", error)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
+    # --- producer ids
+
+    async def claim_producer_ids(self) -> range:
+        """A block of producer ids that nobody else has or will ever have."""
+        while True:
+            entry = await self._store.get(_PRODUCER_IDS)
+            first = int(entry.value) if entry else 0
+            version = entry.version if entry else ABSENT
+            following = str(first + PRODUCER_ID_BLOCK).encode()
+            if await self._txn([Check(_PRODUCER_IDS, version)], [Write(_PRODUCER_IDS, following)]):
+                return range(first, first + PRODUCER_ID_BLOCK)
+
+
+async def _ignore(before: ClusterImage) -> None:
+    """Nobody listens yet."""

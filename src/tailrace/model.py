@@ -1,0 +1,51 @@
+"""The nouns every layer shares: topic partitions, offsets, epochs and record timestamps.
+
+Owns names and value types only. It must not know bytes, disks or sockets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+ZERO_UUID = UUID(int=0)
+
+#: The longest topic name, so that `<topic>-<partition>` and its deletion suffix fit a file name.
+MAX_TOPIC_NAME_LENGTH = 249
+_TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Say what is wrong with a topic name, in Kafka's words, or None where it is legal."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name[:40]}…' is longer than the max allowed length "
+            f"{MAX_TOPIC_NAME_LENGTH}"
+        )
+    if not _TOPIC_NAME_CHARACTERS.issuperset(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    return None

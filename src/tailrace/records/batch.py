@@ -1,0 +1,185 @@
+"""The header of a record batch: reading it, checking it, and the few fields a broker writes into it.
+
+A batch is magic 2 and nothing else. The CRC covers everything from the attributes on, so a broker may set
+the base offset and the leader epoch of a batch without touching it. Records are not looked into here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.runtime.disk import Buffer
+
+MAGIC = 2
+HEADER_BYTES = 61
+#: Base offset and length: what precedes the bytes that the length counts.
+PREFIX_BYTES = 12
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_unpack_header = _HEADER.unpack_from
+_PREFIX = struct.Struct(">qi")
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_OFFSET = struct.Struct(">q")
+_pack_offset_into = _OFFSET.pack_into
+_LEADER_EPOCH = struct.Struct(">i")
+_pack_leader_epoch_into = _LEADER_EPOCH.pack_into
+_LEADER_EPOCH_AT = 12
+_MAX_TIMESTAMP_AT = 35
+
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a record batch, as it stands in the bytes."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """The whole batch in bytes."""
+        return self.batch_length + PREFIX_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+
+def increment_sequence(sequence: int, by: int) -> int:
+    """The sequence number `by` records later; after 2^31-1 comes 0."""
+    return (sequence + by) & 0x7FFFFFFF
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at a position without judging it."""
+    return BatchHeader._make(_unpack_header(data, position))
+
+
+def has_valid_crc(data: Buffer, header: BatchHeader, position: int = 0) -> bool:
+    """Whether the CRC of a whole batch at a position is that of its bytes."""
+    return bool(crc32c(memoryview(data)[position + _ATTRIBUTES_AT : position + header.size]) == header.crc)
+
+
+def check_produced(data: memoryview) -> BatchHeader:
+    """Check that a producer sent exactly one sound batch, by its header and CRC only."""
+    size = len(data)
+    if size < HEADER_BYTES:
+        if size > 16 and data[16] < MAGIC:
+            raise _wrong_magic(data[16])
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record batch of {size} bytes is smaller than its header")
+    header = BatchHeader._make(_unpack_header(data, 0))
+    (
+        _,
+        batch_length,
+        _,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        _,
+        _,
+        producer_id,
+        _,
+        base_sequence,
+        count,
+    ) = header
+    if magic != MAGIC:
+        raise _wrong_magic(magic)
+    if batch_length + PREFIX_BYTES != size:
+        if HEADER_BYTES <= batch_length + PREFIX_BYTES < size:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                "Produce requests must contain exactly one record batch per partition",
+            )
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"Record batch says {batch_length + PREFIX_BYTES} bytes but has {size}"
+        )
+    if crc32c(data[_ATTRIBUTES_AT:]) != crc:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Record is corrupt (CRC does not match)")
+    if count <= 0 or last_offset_delta != count - 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"Record batch has {count} records but a last offset delta of {last_offset_delta}",
+        )
+    if attributes & CONTROL_BIT:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
+    if producer_id >= 0 and base_sequence < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"Invalid sequence number {base_sequence} for producer {producer_id}"
+        )
+    if (attributes & COMPRESSION_MASK) > 4:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type {attributes & 7}")
+    return header
+
+
+def _wrong_magic(magic: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        f"Record batches must have magic {MAGIC}, this one has {magic}",
+    )
+
+
+def assign_offset(data: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
+    """Write the base offset and leader epoch into a batch where it is."""
+    _pack_offset_into(data, 0, base_offset)
+    _pack_leader_epoch_into(data, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(data: memoryview | bytearray, attributes: int, now_ms: int) -> None:
+    """Make a batch say that its records were appended now, and give it the CRC that this needs."""
+    struct.pack_into(">h", data, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME_BIT)
+    struct.pack_into(">q", data, _MAX_TIMESTAMP_AT, now_ms)
+    struct.pack_into(">I", data, _CRC_AT, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
+
+
+def iterate_batches(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch with its position, by headers alone; ends at the first that is cut or impossible."""
+    end = len(data)
+    while position + HEADER_BYTES <= end:
+        header = BatchHeader._make(_unpack_header(data, position))
+        size = header.batch_length + PREFIX_BYTES
+        if size < HEADER_BYTES or position + size > end:
+            return
+        yield position, header
+        position += size

@@ -1,0 +1,188 @@
+"""Single records: iterating those of a stored batch, and building a batch of new ones.
+
+Stored bytes are untrusted: a record that lies about a length gives CORRUPT_MESSAGE, never a crash or a large
+allocation. Building serves tools, internal topics and tests; the produce path never comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tailrace.records.batch import (
+    _ATTRIBUTES_AT,
+    _CRC_AT,
+    _HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    PREFIX_BYTES,
+    BatchHeader,
+)
+from tailrace.records.compression import MAX_DECOMPRESSED_BYTES, Compression, compress, decompress
+from tailrace.runtime.disk import Buffer
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """One record as a producer gives it."""
+
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = 0
+    headers: Headers = ()
+
+
+def iterate_records(
+    data: Buffer, header: BatchHeader, position: int = 0, limit: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[Record]:
+    """The records of the batch at a position, decompressed and decoded."""
+    packed = memoryview(data)[position + HEADER_BYTES : position + header.size]
+    body = bytes(decompress(header.compression, packed, limit))
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            length, at = _read_varint(body, at)
+            end = at + length
+            if length < 0 or end > len(body):
+                raise _corrupt("a record is longer than its batch")
+            yield _read_record(body, at, end, header, append_time)
+            at = end
+    except (IndexError, UnicodeDecodeError):
+        raise _corrupt("a record ends early") from None
+
+
+def _read_record(body: bytes, at: int, end: int, header: BatchHeader, append_time: int | None) -> Record:
+    at += 1  # attributes, unused
+    timestamp_delta, at = _read_varint(body, at)
+    offset_delta, at = _read_varint(body, at)
+    key, at = _read_bytes(body, at, end)
+    value, at = _read_bytes(body, at, end)
+    count, at = _read_varint(body, at)
+    if count < 0 or count > end - at:
+        raise _corrupt("a record has an impossible number of headers")
+    headers = []
+    for _ in range(count):
+        name, at = _read_bytes(body, at, end)
+        if name is None:
+            raise _corrupt("a header has no name")
+        content, at = _read_bytes(body, at, end)
+        headers.append((name.decode(), content))
+    timestamp = append_time if append_time is not None else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def _corrupt(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record batch is corrupt: {why}")
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    shift = 0
+    raw = 0
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+        if shift > 63:
+            raise _corrupt("a variable-length number is too long")
+
+
+def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = _read_varint(data, at)
+    if length < 0:
+        return None, at
+    if at + length > end:
+        raise _corrupt("a field is longer than its record")
+    return data[at : at + length], at + length
+
+
+def build_batch(
+    records: Sequence[NewRecord],
+    *,
+    base_offset: int = 0,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    attributes: int = 0,
+) -> bytearray:
+    """Build one batch of records whose offsets follow each other."""
+    base_timestamp = records[0].timestamp
+    body = bytearray()
+    for delta, record in enumerate(records):
+        encoded = _encode_record(record, delta, base_timestamp)
+        _write_varint(body, len(encoded))
+        body += encoded
+    packed = compress(compression, body)
+    batch = bytearray(HEADER_BYTES) + packed
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - PREFIX_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        len(records) - 1,
+        base_timestamp,
+        max(record.timestamp for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(memoryview(batch)[_ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return batch
+
+
+def _encode_record(record: NewRecord, delta: int, base_timestamp: int) -> bytearray:
+    out = bytearray(1)
+    _write_varint(out, record.timestamp - base_timestamp)
+    _write_varint(out, delta)
+    _write_bytes(out, record.key)
+    _write_bytes(out, record.value)
+    _write_varint(out, len(record.headers))
+    for name, content in record.headers:
+        _write_bytes(out, name.encode())
+        _write_bytes(out, content)
+    return out
+
+
+def _write_bytes(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        out.append(1)
+        return
+    _write_varint(out, len(content))
+    out += content
+
+
+def _write_varint(out: bytearray, number: int) -> None:
+    raw = (number << 1) ^ (number >> 63)
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)

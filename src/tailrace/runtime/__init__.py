@@ -1,0 +1,24 @@
+"""Ports to the outside world: clock, disk, network. Real ones are in `runtime.system`, simulated in `testing`.
+
+Core code reaches time, disk, network and randomness only through these, so that a whole broker also runs
+inside a seeded simulation. Threads live behind `Disk.offload`; core code calls no executor itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.disk import Disk
+from tailrace.runtime.transport import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The outside world of one broker."""
+
+    clock: Clock
+    disk: Disk
+    network: Network
+    random: Random

@@ -1,0 +1,111 @@
+"""The disk port: files that grow at the end, small files replaced whole, and a way to wait for slow calls.
+
+Calls are synchronous and made in the event loop where they touch the page cache only (append, read what was
+just written). What may block for long (sync, creating files, cold reads) goes through `Disk.offload`.
+Every failure is a `StorageError` that names the path; a full disk is its subclass `DiskFullError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from tailrace.errors import StorageError
+
+T = TypeVar("T")
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class DiskFullError(StorageError):
+    """No space is left for a write; nothing of it remains in the file."""
+
+
+class File(Protocol):
+    """An open file. It closes when the last reference to it goes, so a range being sent keeps it readable."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, counting every write made through this port."""
+        ...
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end, all or nothing: after an error the file has its former length."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes at a position; fewer only at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to a length."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was written so far survive a power cut. Blocks: call it through `Disk.offload`."""
+        ...
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether reading the range is unlikely to wait for the disk."""
+        ...
+
+    def prefetch(self, position: int, size: int) -> None:
+        """Bring a range into memory. Blocks: call it through `Disk.offload`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file, to be sent without being read by Python."""
+
+    file: File
+    position: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class Disk(Protocol):
+    """Directories and files of one machine. Paths are '/'-separated strings."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file for reading and appending; with `create` it is made empty where it does not exist."""
+        ...
+
+    def read_file(self, path: str) -> bytes | None:
+        """The whole content of a small file, or None where there is none."""
+        ...
+
+    def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        """Write a small file so that after a crash it has its old content or the new, never a mixture."""
+        ...
+
+    def list(self, path: str) -> Sequence[str]:
+        """The sorted names in a directory; empty where there is no such directory."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with its parents, unless it is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; nothing where there is none."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or directory. Open files stay usable."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory survive a power cut. Blocks."""
+        ...
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run a blocking call outside the event loop and wait for its result."""
+        ...

@@ -1,0 +1,15 @@
+"""The real clock, disk and network. Only the command line imports them; everything else sees the ports."""
+
+from __future__ import annotations
+
+from random import SystemRandom
+
+from tailrace.runtime import Runtime
+from tailrace.runtime.system.clock import SystemClock
+from tailrace.runtime.system.disk import SystemDisk
+from tailrace.runtime.system.network import SystemNetwork
+
+
+def system_runtime(max_open_files: int, network: SystemNetwork) -> Runtime:
+    """The outside world as it is; call it inside a running event loop."""
+    return Runtime(SystemClock(), SystemDisk(max_open_files), network, SystemRandom())

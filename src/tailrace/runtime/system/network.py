@@ -1,0 +1,285 @@
+"""TCP by sockets that we own: readiness from the event loop, everything else by our own system calls.
+
+A read event receives into the buffer the receiver lends; what is sent goes out at once, gathered into as few
+calls as possible, file ranges by `sendfile`. Only what the other side is too slow for waits for writability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+
+from tailrace.errors import StorageError
+from tailrace.runtime.disk import FileRange
+from tailrace.runtime.system.disk import SystemFile
+from tailrace.runtime.transport import Part, Receiver, ReceiverFactory
+
+_OS_DEFAULT = -1
+#: How many buffers go into one gathered send; Linux takes 1024.
+_GATHER = 512
+#: How much one connection may send before others get their turn.
+_SEND_TURN_BYTES = 4 << 20
+
+
+class SocketTransport:
+    """One connected, non-blocking socket."""
+
+    __slots__ = (
+        "_closing",
+        "_descriptor",
+        "_loop",
+        "_queue",
+        "_reading",
+        "_receiver",
+        "_socket",
+        "_writing",
+        "peer",
+        "unsent_bytes",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop = loop
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._queue: deque[memoryview | bytes | bytearray | FileRange] = deque()
+        self._receiver: Receiver | None = None
+        self._reading = False
+        self._writing = False
+        self._closing = False
+        self.unsent_bytes = 0
+        try:
+            host, port = sock.getpeername()[:2]
+            self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        except OSError:
+            self.peer = "disconnected peer"
+
+    def attach(self, receiver: Receiver) -> None:
+        """Give the connection its receiver and start reading."""
+        self._receiver = receiver
+        self.resume_reading()
+
+    def _on_readable(self) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        try:
+            size = self._socket.recv_into(receiver.lend_buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._disconnect(error)
+            return
+        if size:
+            receiver.received(size)
+        else:
+            self._disconnect(None)
+
+    def send(self, parts: Sequence[Part]) -> None:
+        if self._closing or self._receiver is None:
+            return
+        for part in parts:
+            size = len(part)
+            if size:
+                self._queue.append(part)
+                self.unsent_bytes += size
+        if not self._writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        queue = self._queue
+        turn = _SEND_TURN_BYTES
+        try:
+            while queue and turn > 0:
+                first = queue[0]
+                if isinstance(first, FileRange):
+                    sent = self._send_range(first)
+                else:
+                    sent = self._send_buffers()
+                if sent == 0:
+                    break
+                turn -= sent
+                self.unsent_bytes -= sent
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, StorageError) as error:
+            self._disconnect(error)
+            return
+        if queue:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._descriptor, self._on_writable)
+        elif self._closing:
+            self._disconnect(None)
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+            if self._receiver is not None:
+                self._receiver.drained()
+
+    def _send_range(self, part: FileRange) -> int:
+        file = part.file
+        assert isinstance(file, SystemFile)
+        sent = os.sendfile(self._descriptor, file.fileno(), part.position, part.size)
+        if sent == 0:
+            raise StorageError(f"{file.path} became shorter while it was being sent")
+        if sent == part.size:
+            self._queue.popleft()
+        else:
+            self._queue[0] = FileRange(file, part.position + sent, part.size - sent)
+        return sent
+
+    def _send_buffers(self) -> int:
+        queue = self._queue
+        buffers = []
+        flags = 0
+        for part in queue:
+            if isinstance(part, FileRange):
+                flags = socket.MSG_MORE  # the file's bytes follow: one segment, not two
+                break
+            buffers.append(part)
+            if len(buffers) == _GATHER:
+                break
+        if len(buffers) == 1:
+            sent = self._socket.send(buffers[0], flags)
+        else:
+            sent = self._socket.sendmsg(buffers, (), flags)
+        left = sent
+        while left:
+            size = len(queue[0])
+            if size <= left:
+                queue.popleft()
+                left -= size
+            else:
+                first = queue[0]
+                assert not isinstance(first, FileRange)
+                queue[0] = memoryview(first)[left:]
+                left = 0
+        return sent
+
+    def _on_writable(self) -> None:
+        self._flush()
+
+    def pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self._closing and self._receiver is not None:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self._on_readable)
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self.pause_reading()
+        if not self._queue:
+            self._loop.call_soon(self._disconnect, None)
+
+    def abort(self) -> None:
+        self._closing = True
+        self.pause_reading()
+        self._queue.clear()
+        self._loop.call_soon(self._disconnect, None)
+
+    def _disconnect(self, reason: Exception | None) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        self._receiver = None
+        self._closing = True
+        self.pause_reading()
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._descriptor)
+        self._queue.clear()
+        self.unsent_bytes = 0
+        self._socket.close()
+        receiver.disconnected(reason)
+
+
+class SocketListener:
+    """One listening socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, factory: ReceiverFactory) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._factory = factory
+        self.port: int = sock.getsockname()[1]
+        loop.add_reader(sock.fileno(), self._on_acceptable)
+
+    def _on_acceptable(self) -> None:
+        for _ in range(64):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # Out of descriptors: leave it in the backlog and look again when some may have been freed.
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(0.1, self._look_again)
+                return
+            transport = SocketTransport(self._loop, accepted)
+            transport.attach(self._factory(transport))
+
+    def _look_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._on_acceptable)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+class SystemNetwork:
+    """TCP on this machine's interfaces; buffer sizes are the operating system's unless given."""
+
+    def __init__(
+        self, backlog: int = 1024, send_buffer_bytes: int = _OS_DEFAULT, receive_buffer_bytes: int = _OS_DEFAULT
+    ) -> None:
+        self._backlog = backlog
+        self._buffers = {socket.SO_SNDBUF: send_buffer_bytes, socket.SO_RCVBUF: receive_buffer_bytes}
+
+    def _new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        sock = socket.socket(family, kind, protocol)
+        for option, size in self._buffers.items():
+            if size != _OS_DEFAULT:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        return sock
+
+    async def listen(self, host: str, port: int, factory: ReceiverFactory) -> SocketListener:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        sock = self._new_socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(self._backlog)
+        except OSError:
+            sock.close()
+            raise
+        return SocketListener(loop, sock, factory)
+
+    async def connect(self, host: str, port: int, factory: ReceiverFactory) -> SocketTransport:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
+        sock = self._new_socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        transport = SocketTransport(loop, sock)
+        transport.attach(factory(transport))
+        return transport

@@ -1,0 +1,45 @@
+"""Background work of one owner, kept in the order it was started so that a simulation stays deterministic.
+
+A task that fails tells its owner through `on_failure`; nothing that runs in the background dies unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Tasks:
+    """The running tasks of one owner, ended together."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._running: dict[asyncio.Task[Any], None] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task that the owner holds until it ends."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    async def cancel(self) -> None:
+        """End every task and wait until they have ended."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        for task in running:
+            try:
+                await task
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise
+            except Exception:  # noqa: BLE001, S110  its failure was reported when it ended
+                pass

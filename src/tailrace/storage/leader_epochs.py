@@ -1,0 +1,107 @@
+"""Which leader epoch wrote which offsets: start offsets by epoch, checkpointed beside the log.
+
+Epochs and start offsets both only grow. Followers and consumers use it to find where a log was cut (KIP-101,
+KIP-320).
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+
+from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET
+from tailrace.runtime.disk import Disk
+from tailrace.storage.checkpoints import LEADER_EPOCHS, parse_lines, render_lines
+
+logger = logging.getLogger("tailrace.storage")
+
+
+class LeaderEpochs:
+    """The epoch history of one partition log."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+        self._entries: list[tuple[int, int]] = []
+        self._is_durable = True
+        content = disk.read_file(self._path)
+        if content is not None:
+            try:
+                entries = [(int(epoch), int(start)) for epoch, start in parse_lines(content)]
+            except (ValueError, UnicodeDecodeError) as error:
+                logger.warning("%s is unreadable and will be rebuilt from the log: %s", self._path, error)
+            else:
+                for epoch, start in entries:
+                    self._enter(epoch, start)
+
+    @property
+    def latest(self) -> int:
+        return self._entries[-1][0] if self._entries else NO_LEADER_EPOCH
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._entries)
+
+    def _enter(self, epoch: int, start_offset: int) -> bool:
+        if epoch <= self.latest:
+            return False
+        # An epoch that wrote nothing gives way to the one that starts at the same offset.
+        while self._entries and self._entries[-1][1] >= start_offset:
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
+        return True
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """The log end is now written by this epoch."""
+        if self._enter(epoch, start_offset):
+            self._save()
+
+    def observe(self, epoch: int, start_offset: int) -> None:
+        """A batch found in the log during recovery has this epoch; saved by `truncate` at its end."""
+        if self._enter(epoch, start_offset):
+            self._is_durable = False
+
+    def truncate(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Forget epochs that have no offsets left between the log's ends."""
+        entries = [entry for entry in self._entries if entry[1] < log_end_offset]
+        if not entries and self._entries and self._entries[0][1] <= log_end_offset:
+            entries = [self._entries[0]]
+        while len(entries) > 1 and entries[1][1] <= log_start_offset:
+            entries.pop(0)
+        if entries and entries[0][1] < log_start_offset:
+            entries[0] = (entries[0][0], log_start_offset)
+        if entries != self._entries or not self._is_durable:
+            self._entries = entries
+            self._save()
+
+    def _save(self) -> None:
+        self._is_durable = False
+        self._disk.replace_file(self._path, self._render(), sync=False)
+
+    def _render(self) -> bytes:
+        return render_lines(f"{epoch} {start}" for epoch, start in self._entries)
+
+    def sync_work(self) -> Callable[[], None]:
+        """The blocking call that makes the history durable; a log syncs it before it relies on its own sync."""
+        if self._is_durable:
+            return lambda: None
+        self._is_durable = True
+        content = self._render()
+        return lambda: self._disk.replace_file(self._path, content)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch not above the given one and where it ended, or (-1, -1)."""
+        if epoch < 0:
+            return NO_LEADER_EPOCH, NO_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        following = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
+        if following == len(self._entries):
+            return NO_LEADER_EPOCH, NO_OFFSET
+        return (self._entries[following - 1][0] if following else epoch), self._entries[following][1]
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote an offset, or -1."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[index - 1][0] if index else NO_LEADER_EPOCH

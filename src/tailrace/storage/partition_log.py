@@ -1,0 +1,337 @@
+"""The log of one partition: segments in order, what may be appended, read and removed.
+
+Invariants: offsets only grow and no batch is half in the log; nothing is acknowledged above `promised_offset`,
+the offset up to which the topic's flush policy has been met; older segments are synced before newer ones, so a
+power cut leaves a prefix. It knows neither requests nor replicas.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from tailrace.records.batch import BatchHeader, assign_offset, stamp_append_time
+from tailrace.records.record import iterate_records
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.disk import Disk, FileRange
+from tailrace.storage.leader_epochs import LeaderEpochs
+from tailrace.storage.log_config import LogConfig
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import MAX_RELATIVE_OFFSET, SNAPSHOT_SUFFIX, Segment, file_stem
+
+logger = logging.getLogger("tailrace.storage")
+
+#: What was written this recently is taken to be in the page cache without asking.
+_WARM_BYTES = 8 << 20
+_SNAPSHOTS_KEPT = 2
+
+
+class Appended(NamedTuple):
+    """Where a batch is in the log, and the time the broker stamped it with (or -1)."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    is_duplicate: bool = False
+
+
+class TimestampedOffset(NamedTuple):
+    """The answer to a search by time."""
+
+    offset: int
+    timestamp: int
+
+
+NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP)
+
+
+class PartitionLog:
+    """An append-only sequence of record batches that outlives the process."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        directory: str,
+        config: LogConfig,
+        disk: Disk,
+        clock: Clock,
+        segments: list[Segment],
+        leader_epochs: LeaderEpochs,
+        producers: ProducerState,
+        log_start_offset: int,
+        flushed_offset: int,
+    ) -> None:
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self.leader_epochs = leader_epochs
+        self.producers = producers
+        self.start_offset = log_start_offset
+        #: Everything below survives a power cut; recovery after a crash starts here.
+        self.flushed_offset = flushed_offset
+        self.end_offset = segments[-1].end_offset
+        #: Acknowledgements may be given up to here: the flush policy has been met.
+        self.promised_offset = flushed_offset
+        self.unsynced_bytes = 0
+        self.dirty_since: float | None = None
+        #: Told whenever the log needs a sync before it can promise more, or has much unsynced.
+        self.on_dirty: Callable[[PartitionLog], None] = _ignore
+        self._disk = disk
+        self._clock = clock
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._active = segments[-1]
+        self._names_unsynced = True
+        self.synced(flushed_offset)
+
+    # --- appending
+
+    def append(self, data: memoryview | bytearray, header: BatchHeader, leader_epoch: int) -> Appended:
+        """Assign offsets to one checked batch and write it; a duplicate is answered with its first offsets."""
+        config = self.config
+        if len(data) > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The record batch has {len(data)} bytes, more than max.message.bytes of {config.max_message_bytes}",
+            )
+        is_idempotent = header.producer_id >= 0
+        if is_idempotent and (earlier := self.producers.check(header)) is not None:
+            append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
+            return Appended(earlier.base_offset, earlier.last_offset, append_time, is_duplicate=True)
+        now_ms = self._clock.wall_ms()
+        if config.log_append_time:
+            max_timestamp = append_time = now_ms
+            stamp_append_time(data, header.attributes, now_ms)
+        else:
+            max_timestamp, append_time = header.max_timestamp, NO_TIMESTAMP
+            if max_timestamp - now_ms > config.timestamp_after_max_ms or (
+                now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp >= 0
+            ):
+                raise KafkaError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"Timestamps {header.base_timestamp} to {max_timestamp} are out of range: the broker's time is "
+                    f"{now_ms}, allowed are {config.timestamp_before_max_ms} ms before and "
+                    f"{config.timestamp_after_max_ms} ms after it",
+                )
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        assign_offset(data, base_offset, leader_epoch)
+        if leader_epoch > self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        segment = self._active
+        if segment.end_offset > segment.base_offset and self._must_roll(segment, len(data), last_offset, max_timestamp):
+            segment = self._roll()
+        segment.append(data, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
+        if segment.first_timestamp is None:
+            segment.first_timestamp = max_timestamp
+        if is_idempotent:
+            self.producers.update(header, base_offset, max_timestamp)
+        self.end_offset = last_offset + 1
+        self._account(len(data))
+        return Appended(base_offset, last_offset, append_time)
+
+    def _account(self, size: int) -> None:
+        """Move the promise along with the log end, unless the flush policy wants a sync first."""
+        self.unsynced_bytes += size
+        if self.dirty_since is None:
+            self.dirty_since = self._clock.monotonic()
+        if self.end_offset - self.flushed_offset < self.config.flush_messages:
+            self.promised_offset = self.end_offset
+        self.on_dirty(self)
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether somebody waits for a promise that only a sync can give."""
+        return self.promised_offset < self.end_offset
+
+    def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
+        config = self.config
+        if segment.size + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        first = segment.first_timestamp
+        return (first is not None and max_timestamp - first > config.segment_ms) or (
+            segment.offset_index.size_bytes >= config.segment_index_bytes
+        )
+
+    def _roll(self) -> Segment:
+        """Start a new segment at the log end."""
+        segment = Segment(self._disk, self.directory, self.end_offset, self.end_offset, create=True)
+        self._active.seal()
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        self._names_unsynced = True
+        self.write_producer_snapshot()
+        return segment
+
+    # --- durability
+
+    def sync_work(self) -> tuple[int, Callable[[], None]]:
+        """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
+        first = max(0, bisect_right(self._bases, self.flushed_offset) - 1)
+        segments = self._segments[first:]
+        directory = self.directory if self._names_unsynced else None
+        self._names_unsynced = False
+        epochs = self.leader_epochs.sync_work()
+
+        def work() -> None:
+            for segment in segments:
+                if not segment.is_removed:
+                    segment.sync()
+            epochs()
+            if directory is not None:
+                self._disk.sync_directory(directory)
+
+        self.unsynced_bytes = 0
+        self.dirty_since = None
+        return self.end_offset, work
+
+    def synced(self, offset: int) -> None:
+        """A sync that reached an offset has succeeded."""
+        self.flushed_offset = max(self.flushed_offset, min(offset, self.end_offset))
+        if self.end_offset - self.flushed_offset < self.config.flush_messages:
+            self.promised_offset = self.end_offset
+        else:
+            self.promised_offset = max(self.promised_offset, self.flushed_offset)
+
+    def write_producer_snapshot(self) -> None:
+        """Keep the producer state as of the log end, and drop the snapshots that it makes unneeded."""
+        path = f"{self.directory}/{file_stem(self.end_offset)}{SNAPSHOT_SUFFIX}"
+        self._disk.replace_file(path, self.producers.snapshot(), sync=False)
+        names = [name for name in self._disk.list(self.directory) if name.endswith(SNAPSHOT_SUFFIX)]
+        for name in names[:-_SNAPSHOTS_KEPT]:
+            self._disk.remove(f"{self.directory}/{name}")
+
+    def close(self) -> None:
+        """Complete indexes and snapshot; the caller has synced the log."""
+        self._active.flush_indexes()
+        self.write_producer_snapshot()
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileRange | None:
+        """Whole batches from the one that holds an offset on, none beyond the limit; None where there are none."""
+        if offset < self.start_offset or offset > self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is outside of {self.start_offset} to {self.end_offset} of {self.partition}",
+            )
+        if offset >= limit_offset:
+            return None
+        index = bisect_right(self._bases, offset) - 1
+        while index < len(self._segments):
+            segment = self._segments[index]
+            position = segment.position_of(offset)
+            if position is not None:
+                if limit_offset >= segment.end_offset:
+                    limit = segment.size
+                else:
+                    limit = segment.position_of(limit_offset) or segment.size
+                if position >= limit:
+                    return None
+                end = segment.readable_end(position, segment.end_of_read(position, max_bytes, limit))
+                return FileRange(segment.log, position, end - position)
+            index += 1
+        return None
+
+    def is_warm(self, part: FileRange) -> bool:
+        """Whether a range that was read can be sent without waiting for the disk."""
+        if part.file is self._active.log and self._active.size - part.position <= _WARM_BYTES:
+            return True
+        return part.file.is_cached(part.position, part.size)
+
+    async def warm(self, part: FileRange) -> None:
+        """Bring a cold range into memory, checking the CRCs of what nobody has looked at for long."""
+        await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
+        for segment in self._segments:
+            if segment.holds(part.file):
+                segment.verify(part.position, part.position + part.size)
+                segment.readable_end(part.position, part.position + part.size)
+
+    def offset_for_timestamp(self, timestamp: int, limit_offset: int) -> TimestampedOffset:
+        """The first record below the limit whose timestamp is at or after the given one."""
+        for segment in self._segments:
+            if segment.end_offset <= self.start_offset or segment.max_timestamp < timestamp:
+                continue
+            header = segment.first_at_or_after(timestamp)
+            while header is not None:
+                if header.base_offset >= limit_offset:
+                    return NOT_FOUND
+                position = segment.position_of(header.base_offset)
+                assert position is not None
+                for record in iterate_records(segment.log.read(position, header.size), header):
+                    if record.timestamp >= timestamp and self.start_offset <= record.offset < limit_offset:
+                        return TimestampedOffset(record.offset, record.timestamp)
+                header = next((later for _, later in segment.headers(position + header.size)), None)
+        return NOT_FOUND
+
+    def offset_of_max_timestamp(self, limit_offset: int) -> TimestampedOffset:
+        """The first record that has the largest timestamp of all below the limit."""
+        candidates = [segment for segment in self._segments if segment.end_offset > self.start_offset]
+        best = max(candidates, key=lambda segment: segment.max_timestamp, default=None)
+        if best is None or best.max_timestamp < 0 or self.start_offset >= limit_offset:
+            return NOT_FOUND
+        return self.offset_for_timestamp(best.max_timestamp, limit_offset)
+
+    # --- removing
+
+    def advance_start(self, offset: int) -> None:
+        """Give up the records below an offset; whole segments below it may then be removed."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+
+    def remove_expired(self, limit_offset: int) -> list[Segment]:
+        """Take segments that retention has ended out of the log, oldest first, none beyond the limit."""
+        now_ms = self._clock.wall_ms()
+        config = self.config
+        total = sum(segment.size for segment in self._segments)
+        removed: list[Segment] = []
+        while True:
+            segment = self._segments[0]
+            if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
+                break
+            newest_ms = segment.max_timestamp
+            by_time = config.delete_expired and newest_ms >= 0 and 0 <= config.retention_ms < now_ms - newest_ms
+            by_size = (
+                config.delete_expired
+                and config.retention_bytes >= 0
+                and (total - segment.size >= config.retention_bytes)
+            )
+            below_start = segment.end_offset <= self.start_offset
+            if not (by_time or by_size or below_start):
+                break
+            if segment is self._active:
+                if not (by_time or below_start):
+                    break
+                self._roll()
+            total -= segment.size
+            self._take_out_first()
+            removed.append(segment)
+        if removed:
+            self.leader_epochs.truncate(self.start_offset, self.end_offset)
+        return removed
+
+    def _take_out_first(self) -> None:
+        segment = self._segments.pop(0)
+        self._bases.pop(0)
+        self.start_offset = max(self.start_offset, segment.end_offset)
+        segment.rename_for_deletion()
+        logger.info(
+            "%s: segment %d removed, the log now starts at %d", self.partition, segment.base_offset, self.start_offset
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+
+def _ignore(log: PartitionLog) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,157 @@
+"""What each idempotent producer last wrote to one partition: sequence checks and duplicate detection.
+
+Keeps the last five batches of every producer, as many as a client may have in flight. Snapshots are Kafka's
+format, one entry per remembered batch (readers that keep one entry per producer keep the newest), so that the
+state after a restart answers retries exactly as before it. Everything else is rebuilt from batch headers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_OFFSET
+from tailrace.records.batch import BatchHeader, increment_sequence
+
+REMEMBERED_BATCHES = 5
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_COVERS_FROM = 6
+
+
+class AppendedBatch(NamedTuple):
+    """One batch of a producer that is in the log."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer id on one partition."""
+
+    epoch: int
+    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    last_timestamp: int = -1
+
+
+class ProducerState:
+    """The producers of one partition log."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> AppendedBatch | None:
+        """Refuse a batch that is out of order or fenced; return the earlier append if it is a duplicate."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            # KIP-360: state may have expired or been removed with its records, so any sequence may start.
+            return None
+        if header.producer_epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Producer {header.producer_id} has epoch {header.producer_epoch}, the log has seen {entry.epoch}",
+            )
+        if header.producer_epoch > entry.epoch:
+            if header.base_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Invalid sequence number {header.base_sequence} for the new epoch {header.producer_epoch} "
+                    f"of producer {header.producer_id}",
+                )
+            return None
+        last_sequence = header.last_sequence
+        for batch in entry.batches:
+            if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        if entry.batches and header.base_sequence != increment_sequence(entry.batches[-1].last_sequence, 1):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {header.producer_id}: {header.base_sequence} "
+                f"(incoming), {entry.batches[-1].last_sequence} (current end)",
+            )
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
+        """A batch of an idempotent producer is in the log at an offset."""
+        entry = self._producers.get(header.producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        entry.batches.append(
+            AppendedBatch(
+                header.base_sequence,
+                header.last_sequence,
+                base_offset,
+                base_offset + header.last_offset_delta,
+                timestamp,
+            )
+        )
+        entry.last_timestamp = timestamp
+
+    def replay(self, header: BatchHeader) -> None:
+        """Take in a batch found in the log."""
+        if header.producer_id >= 0 and not header.is_control:
+            self.update(header, header.base_offset, header.max_timestamp)
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers that wrote nothing since a time."""
+        for producer_id in [key for key, entry in self._producers.items() if entry.last_timestamp < before_ms]:
+            del self._producers[producer_id]
+
+    def snapshot(self) -> bytes:
+        """The whole state as a snapshot file."""
+        entries = [
+            _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                entry.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.last_offset - batch.base_offset,
+                batch.timestamp,
+                -1,
+                NO_OFFSET,
+            )
+            for producer_id, entry in self._producers.items()
+            for batch in entry.batches
+        ]
+        body = struct.pack(">i", len(entries)) + b"".join(entries)
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def from_snapshot(cls, content: bytes) -> ProducerState:
+        """Read a snapshot file; ValueError where it is damaged or of another version."""
+        if len(content) < _SNAPSHOT_HEAD.size:
+            raise ValueError("producer snapshot is cut short")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
+        if version != _SNAPSHOT_VERSION:
+            raise ValueError(f"producer snapshot has version {version}, this software knows {_SNAPSHOT_VERSION}")
+        if crc32c(memoryview(content)[_CRC_COVERS_FROM:]) != crc:
+            raise ValueError("producer snapshot is corrupt (CRC does not match)")
+        if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise ValueError("producer snapshot has the wrong length for its entries")
+        state = cls()
+        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in _SNAPSHOT_ENTRY.iter_unpack(
+            memoryview(content)[_SNAPSHOT_HEAD.size :]
+        ):
+            entry = state._producers.get(producer_id)
+            if entry is None or entry.epoch != epoch:
+                entry = state._producers[producer_id] = ProducerEntry(epoch)
+            base_sequence = increment_sequence(last_sequence, -delta)
+            entry.batches.append(
+                AppendedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
+            )
+            entry.last_timestamp = timestamp
+        return state

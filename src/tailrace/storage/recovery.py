@@ -1,0 +1,230 @@
+"""Opening a partition's directory: what a clean stop left, or what a crash left, made whole again.
+
+After a crash every batch from the recovery point's segment on is checked by its CRC; at the first that is torn,
+corrupt or out of order the log is cut, and segments beyond are dropped: they were never promised, because older
+segments are synced first. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tailrace.model import TopicPartition
+from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.disk import Disk
+from tailrace.storage.leader_epochs import LeaderEpochs
+from tailrace.storage.log_config import LogConfig
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    CorruptSegmentError,
+    Segment,
+)
+
+logger = logging.getLogger("tailrace.storage")
+
+_CHUNK_BYTES = 4 << 20
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
+
+
+def open_log(
+    partition: TopicPartition,
+    directory: str,
+    config: LogConfig,
+    disk: Disk,
+    clock: Clock,
+    *,
+    stopped_cleanly: bool,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+) -> PartitionLog:
+    """Open the log in a directory, empty or not, recovering it where the last stop was not clean."""
+    _remove_leftovers(disk, directory)
+    epochs = LeaderEpochs(disk, directory)
+    segments = _list_segments(disk, directory, log_start_offset)
+    if stopped_cleanly:
+        _open_trusted(segments[-1], config)
+    else:
+        segments = _recover(partition, segments, config, disk, epochs, recovery_point)
+    end_offset = segments[-1].end_offset
+    start_offset = min(max(log_start_offset, segments[0].base_offset), end_offset)
+    epochs.truncate(start_offset, end_offset)
+    producers = _load_producers(partition, disk, directory, segments, end_offset)
+    flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
+    return PartitionLog(partition, directory, config, disk, clock, segments, epochs, producers, start_offset, flushed)
+
+
+def _remove_leftovers(disk: Disk, directory: str) -> None:
+    for name in disk.list(directory):
+        if name.endswith(_LEFTOVER_SUFFIXES):
+            disk.remove(f"{directory}/{name}")
+
+
+def _list_segments(disk: Disk, directory: str, first_offset: int) -> list[Segment]:
+    names = disk.list(directory)
+    bases = [int(name[: -len(LOG_SUFFIX)]) for name in names if _is_segment(name, LOG_SUFFIX)]
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for name in names:
+            if _is_segment(name, suffix) and int(name[: -len(suffix)]) not in bases:
+                disk.remove(f"{directory}/{name}")
+    if not bases:
+        return [Segment(disk, directory, first_offset, first_offset, create=True)]
+    ends = [*bases[1:], bases[-1]]
+    return [Segment(disk, directory, base, end) for base, end in zip(bases, ends, strict=True)]
+
+
+def _is_segment(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and name[: -len(suffix)].isdecimal()
+
+
+def _open_trusted(active: Segment, config: LogConfig) -> None:
+    """Find the end of the newest segment after a clean stop; rebuild its indexes if they are not sound."""
+    last = active.offset_index.last()
+    try:
+        if last is not None and last[1] >= active.size:
+            raise CorruptSegmentError(active.log.path, last[1])
+        for position, header in active.headers(last[1] if last else 0):
+            active.end_offset = header.next_offset
+            if position == 0:
+                active.first_timestamp = header.max_timestamp
+        if active.first_timestamp is None and active.size:
+            active.first_timestamp = next(active.headers())[1].max_timestamp
+    except CorruptSegmentError as error:
+        logger.warning("%s: its index is rebuilt: %s", active.log.path, error)
+        _rebuild_index(active, config)
+
+
+def _rebuild_index(segment: Segment, config: LogConfig) -> None:
+    segment.restart_indexes()
+    for position, header in segment.headers():
+        segment.index_batch(position, header, config.index_interval_bytes)
+
+
+def _recover(
+    partition: TopicPartition,
+    segments: list[Segment],
+    config: LogConfig,
+    disk: Disk,
+    epochs: LeaderEpochs,
+    recovery_point: int,
+) -> list[Segment]:
+    """Check everything from the recovery point's segment on; cut at the first batch that is not sound."""
+    kept: list[Segment] = []
+    for index, segment in enumerate(segments):
+        following = segments[index + 1] if index + 1 < len(segments) else None
+        if following is not None and following.base_offset <= recovery_point and _looks_whole(segment):
+            kept.append(segment)
+            continue
+        whole = _check_segment(partition, segment, config, epochs)
+        kept.append(segment)
+        # Without compaction segments follow each other without a gap: one means that the older lost its end.
+        if following is not None and (not whole or segment.end_offset != following.base_offset):
+            for lost in segments[index + 1 :]:
+                logger.warning(
+                    "%s: segment %d is dropped, it follows a torn one and was never promised",
+                    partition,
+                    lost.base_offset,
+                )
+                lost.remove_files()
+            break
+        if following is not None and segment.size == 0:
+            kept.pop().remove_files()
+    return kept
+
+
+def _looks_whole(segment: Segment) -> bool:
+    """Whether a segment below the recovery point can be opened without a scan: its index must fit its log."""
+    last = segment.offset_index.last()
+    return last is None or last[1] < segment.size
+
+
+def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
+    """Scan one segment by CRC, rebuild its indexes, cut it at the first unsound batch; False where it was cut."""
+    segment.restart_indexes()
+    segment.end_offset = segment.base_offset
+    log = segment.log
+    size = log.size
+    position = 0
+    chunk, chunk_at = memoryview(b""), 0
+    while position < size:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            chunk, chunk_at = memoryview(log.read(position, _CHUNK_BYTES)), position
+        header = _sound_header(chunk, position - chunk_at, segment.end_offset, size - position)
+        if header is not None and position + header.size > chunk_at + len(chunk):
+            chunk, chunk_at = memoryview(log.read(position, max(header.size, _CHUNK_BYTES))), position
+        if header is None or not has_valid_crc(chunk, header, position - chunk_at):
+            logger.warning(
+                "%s: %s cut at position %d (offset %d), %d bytes of an unfinished write are dropped",
+                partition,
+                log.path,
+                position,
+                segment.end_offset,
+                size - position,
+            )
+            segment.truncate(position, segment.end_offset)
+            return False
+        segment.index_batch(position, header, config.index_interval_bytes)
+        epochs.observe(header.leader_epoch, header.base_offset)
+        position += header.size
+    return True
+
+
+def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int) -> BatchHeader | None:
+    """The header there, if it can be one: whole, magic 2, within the file, and not going back in offsets."""
+    if at + HEADER_BYTES > len(chunk):
+        return None
+    header = read_header(chunk, at)
+    if header.magic != MAGIC or not HEADER_BYTES <= header.size <= remaining:
+        return None
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        return None
+    return header
+
+
+def _load_producers(
+    partition: TopicPartition, disk: Disk, directory: str, segments: list[Segment], end_offset: int
+) -> ProducerState:
+    """The newest usable snapshot, and every batch header after it."""
+    state, covered = _newest_snapshot(partition, disk, directory, segments[0].base_offset, end_offset)
+    for segment in segments:
+        if segment.end_offset <= covered:
+            continue
+        try:
+            start = segment.position_of(covered) if covered > segment.base_offset else 0
+            for _, header in segment.headers(start or 0):
+                if header.base_offset >= covered:
+                    state.replay(header)
+        except CorruptSegmentError as error:
+            logger.error("%s: producers beyond it in this segment are forgotten: %s", partition, error)
+    return state
+
+
+def _newest_snapshot(
+    partition: TopicPartition, disk: Disk, directory: str, start_offset: int, end_offset: int
+) -> tuple[ProducerState, int]:
+    """The newest sound snapshot at or below the log end; later ones describe records that are gone."""
+    removed = False
+    found: tuple[ProducerState, int] | None = None
+    for name in reversed(disk.list(directory)):
+        if found is not None or not _is_segment(name, SNAPSHOT_SUFFIX):
+            continue
+        offset = int(name[: -len(SNAPSHOT_SUFFIX)])
+        path = f"{directory}/{name}"
+        if offset <= end_offset:
+            try:
+                found = ProducerState.from_snapshot(disk.read_file(path) or b""), offset
+                continue
+            except ValueError as error:
+                logger.warning("%s: %s is not used: %s", partition, path, error)
+        disk.remove(path)
+        removed = True
+    if removed:
+        # A snapshot that came back after the next crash would describe records that never were.
+        disk.sync_directory(directory)
+    return found or (ProducerState(), start_offset)

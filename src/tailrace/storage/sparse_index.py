@@ -1,0 +1,111 @@
+"""Sparse indexes beside a segment: offset to position, and timestamp to offset, in Kafka's file formats.
+
+An index is a hint, never the truth: it may lag behind its log after a crash and is rebuilt then. The newest
+entries stay in memory until there are enough for one write, so that an append costs no second system call.
+There is no mmap: a full disk would be a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from tailrace.errors import StorageError
+from tailrace.runtime.disk import Disk, DiskFullError, File
+
+_ENTRIES_PER_WRITE = 128
+
+
+class SparseIndex:
+    """Pairs of numbers that both only grow, some in a file and the newest in memory."""
+
+    def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
+        self._disk = disk
+        self._entry = entry
+        self._file: File = disk.open(path, create=True)
+        whole = self._file.size // entry.size * entry.size
+        if whole != self._file.size:
+            self._file.truncate(whole)
+        self._in_file = whole // entry.size
+        self._tail: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return self._in_file + len(self._tail)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self) * self._entry.size
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        if index >= self._in_file:
+            return self._tail[index - self._in_file]
+        data = self._file.read(index * self._entry.size, self._entry.size)
+        if len(data) < self._entry.size:
+            raise StorageError(f"{self._file.path} is shorter than it was: remove it and restart to rebuild it")
+        first, second = self._entry.unpack(data)
+        return first, second
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        yield from self._entry.iter_unpack(self._file.read(0, self._in_file * self._entry.size))
+        yield from self._tail
+
+    def last(self) -> tuple[int, int] | None:
+        return self[len(self) - 1] if len(self) else None
+
+    def append(self, first: int, second: int) -> None:
+        self._tail.append((first, second))
+        if len(self._tail) >= _ENTRIES_PER_WRITE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the entries that are only in memory; on a full disk they stay there until there is room."""
+        if not self._tail:
+            return
+        pack = self._entry.pack
+        try:
+            self._file.append(b"".join([pack(first, second) for first, second in self._tail]))
+        except DiskFullError:
+            return
+        self._in_file += len(self._tail)
+        self._tail.clear()
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def floor(self, value: int, by: int = 0) -> tuple[int, int] | None:
+        """The last entry whose first (or, by=1, second) number is not above a value."""
+        tail = self._tail
+        if tail and tail[0][by] <= value:
+            return tail[bisect_right(tail, value, key=lambda pair: pair[by]) - 1]
+        low, high = 0, self._in_file
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle][by] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low - 1] if low else None
+
+    def truncate(self, entries: int) -> None:
+        """Keep only the first entries."""
+        if entries < self._in_file:
+            self._file.truncate(entries * self._entry.size)
+            self._in_file = entries
+            self._tail.clear()
+        else:
+            del self._tail[entries - self._in_file :]
+
+
+class OffsetIndex(SparseIndex):
+    """Offset relative to the segment's base, and the position of the batch that holds it."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path, struct.Struct(">iI"))
+
+
+class TimeIndex(SparseIndex):
+    """The largest timestamp so far, and the relative offset of the batch that has it."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path, struct.Struct(">qi"))

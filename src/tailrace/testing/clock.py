@@ -1,0 +1,31 @@
+"""The simulated clock of one host: virtual time plus an error of its own, which a test may change.
+
+Owns the host's idea of the date. `monotonic` is the loop's own time, so that timers and measurements agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class SimClock:
+    """A clock port in virtual time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_ms: int = 1_700_000_000_000, skew_ms: int = 0) -> None:
+        self._loop = loop
+        self._start_ms = start_ms
+        #: How far the host's date is from the true one; settable at any moment.
+        self.skew_ms = skew_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, as this host believes."""
+        # A nanosecond on top: 1.001 s is a little less than 1001 ms in floating point.
+        return self._start_ms + int(self._loop.time() * 1000 + 1e-6) + self.skew_ms
+
+    def monotonic(self) -> float:
+        """Virtual seconds."""
+        return self._loop.time()
+
+    def jump(self, by_ms: int) -> None:
+        """Set the date forwards or back, as a time service does."""
+        self.skew_ms += by_ms

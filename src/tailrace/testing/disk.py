@@ -1,0 +1,411 @@
+"""The simulated disk of one host: files in memory, power cuts, full disks and failing ones, by a seed.
+
+Owns the handles, the faults and the waiting calls of one host. Invariants: synced data survives every crash;
+after a crash no handle from before it works, and no call that was waiting takes effect. The same seed and the
+same calls give the same disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from tailrace.errors import StorageError
+from tailrace.runtime.disk import Buffer, DiskFullError
+from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
+from tailrace.testing.trace import Trace
+
+T = TypeVar("T")
+
+ANY_OPERATION = "any"
+
+
+class Fault:
+    """A reason for operations to fail, until it is lifted or used up."""
+
+    def __init__(
+        self,
+        applies_to: Callable[[str], bool],
+        operation: str,
+        error: Callable[[str], StorageError],
+        times: int | None,
+    ) -> None:
+        self._applies_to = applies_to
+        self._operation = operation
+        self._error = error
+        self._times_left = times
+
+    def lift(self) -> None:
+        """Let operations succeed again."""
+        self._times_left = 0
+
+    def check(self, operation: str, path: str) -> None:
+        """Raise where an operation on a path is to fail."""
+        if self._times_left == 0 or self._operation not in (operation, ANY_OPERATION):
+            return
+        if not self._applies_to(path):
+            return
+        if self._times_left is not None:
+            self._times_left -= 1
+        raise self._error(f"cannot {operation} {path}: injected fault")
+
+
+class SimFile:
+    """A handle to a simulated file; a crash of its host makes it useless."""
+
+    __slots__ = ("_disk", "_generation", "_node", "_path")
+
+    def __init__(self, disk: SimDisk, path: str, node: FileNode) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._generation = disk.generation
+
+    @property
+    def path(self) -> str:
+        now = self._disk._path_of(self._node)
+        if now is None or now == "/".join(_names(self._path)):
+            return self._path
+        return "/" + now if self._path.startswith("/") else now
+
+    @property
+    def size(self) -> int:
+        self._disk._check_generation(self._generation, self._path)
+        return len(self._node.content)
+
+    def append(self, data: Buffer) -> None:
+        self._begin("append", len(data))
+        self._disk._claim(self._node, len(data), self._path)
+        self._node.append(self._disk._next_number(), bytes(data))
+
+    def read(self, position: int, size: int) -> bytes:
+        self._begin("read", position, size)
+        return bytes(self._node.content[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._begin("truncate", size)
+        cut = len(self._node.content) - size
+        if size < 0 or cut < 0:
+            raise ValueError(f"{self._path} has {len(self._node.content)} bytes, it cannot be cut to {size}")
+        self._disk._release(self._node, cut)
+        self._node.truncate(self._disk._next_number(), size)
+
+    def sync(self) -> None:
+        self._begin("sync", len(self._node.content))
+        self._disk._sync(self._node)
+
+    def is_cached(self, position: int, size: int) -> bool:
+        self._disk._check_generation(self._generation, self._path)
+        start, end = self._node.prefetched
+        return self._disk._is_cached() or (start <= position and position + size <= end)
+
+    def prefetch(self, position: int, size: int) -> None:
+        self._begin("prefetch", position, size)
+        self._node.prefetched = (position, position + size)
+
+    def _begin(self, operation: str, *details: int) -> None:
+        self._disk._check_generation(self._generation, self._path)
+        self._disk._begin(operation, self.path, *details)
+
+
+class SimDisk:
+    """A disk port in memory. `crash` is a power cut, `kill` the end of the process alone."""
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        capacity_bytes: int | None = None,
+        latency_seconds: tuple[float, float] = (0.0001, 0.02),
+        cached_probability: float = 0.9,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.latency_seconds = latency_seconds
+        self.cached_probability = cached_probability
+        self.used_bytes = 0
+        self.generation = 0
+        self.trace = Trace()
+        self._random = random
+        self._tree = NameTree()
+        self._faults: list[Fault] = []
+        self._number = 0
+        #: While an offloaded call runs: the last operation before it was handed over, and before it began.
+        self._offloaded: tuple[int, int] | None = None
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._calls_offloaded = 0
+        self._parents: dict[int, tuple[Node, DirectoryNode, str]] = {}
+
+    # What a test does to the disk.
+
+    def crash(self) -> None:
+        """Cut the power: lose or tear what was not synced, forget every handle and every waiting call."""
+        self.trace.add("crash")
+        self._tree.crash(self._random)
+        self._parents.clear()
+        self.used_bytes = self._adopt(self._tree.root)
+        self._forget_callers()
+
+    def kill(self) -> None:
+        """End the process that uses the disk: nothing is lost but its handles and its waiting calls."""
+        self.trace.add("kill")
+        self._forget_callers()
+
+    def fail(
+        self,
+        applies_to: Callable[[str], bool],
+        operation: str = ANY_OPERATION,
+        error: Callable[[str], StorageError] = StorageError,
+        *,
+        times: int | None = 1,
+    ) -> Fault:
+        """Make an operation (a method's name) fail on matching paths: some times, or until lifted if None."""
+        fault = Fault(applies_to, operation, error, times)
+        self._faults.append(fault)
+        return fault
+
+    # The port.
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        self._begin("open", path)
+        node = self._find(path)
+        if node is None and create:
+            node = FileNode()
+            self._put(node, *self._place(path, "open"))
+        if not isinstance(node, FileNode):
+            raise StorageError(f"cannot open {path}: {'no such file' if node is None else 'it is a directory'}")
+        return SimFile(self, path, node)
+
+    def read_file(self, path: str) -> bytes | None:
+        self._begin("read_file", path)
+        node = self._find(path)
+        if isinstance(node, DirectoryNode):
+            raise StorageError(f"cannot read {path}: it is a directory")
+        return None if node is None else bytes(node.content)
+
+    def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
+        self._begin("replace_file", path, len(content))
+        directory, name = self._place(path, "write")
+        former = directory.names.get(name)
+        if isinstance(former, DirectoryNode):
+            raise StorageError(f"cannot write {path}: it is a directory")
+        # The former content is there until the new one is whole.
+        self._check_space(len(content), path)
+        if former is not None:
+            self._forget(former)
+        node = FileNode(content)
+        change = self._tree.change(node, None, (directory, name))
+        self._parents[id(node)] = (node, directory, name)
+        self.used_bytes += len(content)
+        if sync:
+            self._tree.sync_change(change)
+
+    def list(self, path: str) -> Sequence[str]:
+        self._begin("list", path)
+        node = self._find(path)
+        if isinstance(node, FileNode):
+            raise StorageError(f"cannot list {path}: it is a file")
+        return [] if node is None else sorted(node.names)
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self._find(path) is not None
+        except StorageError:
+            return False
+
+    def make_directory(self, path: str) -> None:
+        self._begin("make_directory", path)
+        directory = self._tree.root
+        for name in _names(path):
+            node = directory.names.get(name)
+            if node is None:
+                node = DirectoryNode()
+                self._put(node, directory, name)
+            if isinstance(node, FileNode):
+                raise StorageError(f"cannot create directory {path}: {name} is a file")
+            directory = node
+
+    def remove(self, path: str) -> None:
+        self._begin("remove", path)
+        if self._find(path) is not None:
+            self._remove(*self._place(path, "remove"))
+
+    def rename(self, old: str, new: str) -> None:
+        self._begin("rename", old)
+        node = self._find(old)
+        if node is None:
+            raise StorageError(f"cannot rename {old}: no such file")
+        source, target = self._place(old, "rename"), self._place(new, "rename")
+        if any(above is node for above in self._ancestors(target[0])):
+            raise StorageError(f"cannot rename {old}: {new} is inside it")
+        replaced = target[0].names.get(target[1])
+        if replaced is node:
+            return
+        if replaced is not None:
+            if type(replaced) is not type(node) or (isinstance(replaced, DirectoryNode) and replaced.names):
+                raise StorageError(f"cannot rename {old}: {new} is in the way")
+            self._forget(replaced)
+        self._tree.change(node, source, target)
+        self._parents[id(node)] = (node, *target)
+
+    def sync_directory(self, path: str) -> None:
+        self._begin("sync_directory", path)
+        node = self._find(path)
+        if not isinstance(node, DirectoryNode):
+            raise StorageError(f"cannot sync directory {path}: no such directory")
+        self._tree.sync_creation(node)
+        self._tree.sync_directory(node)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        key = self._calls_offloaded = self._calls_offloaded + 1
+        generation, handed_over = self.generation, self._number
+        loop = asyncio.get_running_loop()
+        woken = self._waiting[key] = loop.create_future()
+        due = loop.time() + self._random.uniform(*self.latency_seconds)
+        timer = loop.call_at(due, _wake, woken)
+        try:
+            await woken
+        except asyncio.CancelledError:
+            # A thread that has begun goes on when nobody waits for it any more.
+            if self.generation == generation and self._random.random() < 0.5:
+                loop.call_at(due, self._run_unawaited, call, generation, handed_over)
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.pop(key, None)
+        if self.generation != generation:
+            raise asyncio.CancelledError
+        return self._run_offloaded(call, handed_over)
+
+    def _run_offloaded(self, call: Callable[[], T], handed_over: int) -> T:
+        self._offloaded = (handed_over, self._number)
+        try:
+            return call()
+        finally:
+            self._offloaded = None
+
+    def _run_unawaited(self, call: Callable[[], object], generation: int, handed_over: int) -> None:
+        if self.generation != generation:
+            return
+        try:
+            self._run_offloaded(call, handed_over)
+        except StorageError as error:
+            self.trace.add(f"nobody waited for: {error}")
+
+    # What handles and the port above share.
+
+    def _begin(self, operation: str, path: str, *details: int) -> None:
+        self.trace.add(f"{operation} {path} {' '.join(map(str, details))}")
+        for fault in self._faults:
+            fault.check(operation, path)
+
+    def _check_generation(self, generation: int, path: str) -> None:
+        if generation != self.generation:
+            raise StorageError(f"{path} was opened before its host crashed")
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _claim(self, node: FileNode, size: int, path: str) -> None:
+        if id(node) in self._parents:
+            self._check_space(size, path)
+            self.used_bytes += size
+
+    def _release(self, node: FileNode, size: int) -> None:
+        if id(node) in self._parents:
+            self.used_bytes -= size
+
+    def _check_space(self, size: int, path: str) -> None:
+        if self.capacity_bytes is not None and self.used_bytes + size > self.capacity_bytes:
+            raise DiskFullError(f"cannot write to {path}: no space left on the simulated disk")
+
+    def _is_cached(self) -> bool:
+        return self._random.random() < self.cached_probability
+
+    def _sync(self, node: FileNode) -> None:
+        """Make a file durable, and that it exists."""
+        up_to = self._number
+        if self._offloaded is not None:
+            handed_over, began = self._offloaded
+            # What was appended while the call waited for its thread may or may not have been in time.
+            if not node.touched_after(began) and self._random.random() < 0.5:
+                up_to = handed_over
+        node.sync(up_to)
+        self._tree.sync_creation(node)
+
+    def _find(self, path: str) -> Node | None:
+        node: Node = self._tree.root
+        for name in _names(path):
+            if isinstance(node, FileNode):
+                raise StorageError(f"cannot reach {path}: it leads through a file")
+            found = node.names.get(name)
+            if found is None:
+                return None
+            node = found
+        return node
+
+    def _place(self, path: str, doing: str) -> tuple[DirectoryNode, str]:
+        *parents, name = _names(path)
+        directory = self._find("/".join(parents))
+        if not isinstance(directory, DirectoryNode):
+            raise StorageError(f"cannot {doing} {path}: no such directory")
+        return directory, name
+
+    def _put(self, node: Node, directory: DirectoryNode, name: str) -> None:
+        self._tree.change(node, None, (directory, name))
+        self._parents[id(node)] = (node, directory, name)
+
+    def _remove(self, directory: DirectoryNode, name: str) -> None:
+        node = directory.names[name]
+        if isinstance(node, DirectoryNode):
+            for child in list(node.names):
+                self._remove(node, child)
+        self._forget(node)
+        self._tree.change(node, (directory, name), None)
+
+    def _forget(self, node: Node) -> None:
+        """Take a node that loses its name out of the account."""
+        del self._parents[id(node)]
+        if isinstance(node, FileNode):
+            self.used_bytes -= len(node.content)
+
+    def _ancestors(self, node: Node) -> Sequence[Node]:
+        """A node and the directories above it."""
+        found: builtins.list[Node] = [node]
+        while (known := self._parents.get(id(node))) is not None:
+            node = known[1]
+            found.append(node)
+        return found
+
+    def _path_of(self, node: Node) -> str | None:
+        names: builtins.list[str] = []
+        while (known := self._parents.get(id(node))) is not None:
+            node = known[1]
+            names.append(known[2])
+        return "/".join(reversed(names)) if node is self._tree.root else None
+
+    def _adopt(self, directory: DirectoryNode) -> int:
+        """Learn the places of all nodes after a crash; returns how many bytes there are."""
+        total = 0
+        for name, node in directory.names.items():
+            self._parents[id(node)] = (node, directory, name)
+            total += len(node.content) if isinstance(node, FileNode) else self._adopt(node)
+        return total
+
+    def _forget_callers(self) -> None:
+        self.generation += 1
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.cancel()
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,268 @@
+"""An event loop whose time is a number: it jumps to the next timer instead of waiting for it.
+
+Owns virtual time and the end of a run. Invariants: one seed gives one order of events; a run that can never
+go on ends with `Deadlock`, one that never ends with `Livelock`, and an exception that nobody retrieved fails
+the run. It must not know sockets, threads or the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import math
+from collections.abc import Coroutine
+from contextvars import Context
+from random import Random
+from typing import Any, NoReturn, TypeVar
+
+from tailrace.errors import TailraceError
+
+T = TypeVar("T")
+
+_LONGEST_LIST = 20
+
+
+class SimulationError(TailraceError):
+    """A simulated run went wrong in a way that the code under test did not report itself."""
+
+
+class Deadlock(SimulationError):
+    """Nothing is ready, no timer is set, and the run has not ended."""
+
+
+class Livelock(SimulationError):
+    """The run used up its steps or its virtual time without ending."""
+
+
+class _VirtualSelector:
+    """Stands where the base loop waits for sockets: it moves the time instead."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._loop._step(timeout)
+        return []
+
+
+class _OrderedTimer(asyncio.TimerHandle):
+    """A timer that fires after those set earlier for the same moment, which in virtual time is common."""
+
+    _when: float
+    _scheduled: bool
+
+    def __init__(
+        self, when: float, order: int, callback: Any, args: Any, loop: SimLoop, context: Context | None
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._order = order
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _OrderedTimer):
+            return NotImplemented
+        return (self._when, self._order) < (other._when, other._order)
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A deterministic event loop in virtual time, which starts at zero."""
+
+    # What the base class keeps and does not declare.
+    _scheduled: list[asyncio.TimerHandle]
+    _selector: _VirtualSelector
+    _clock_resolution: float
+
+    def __init__(
+        self,
+        seed: int | str = 0,
+        *,
+        max_steps: int = 10_000_000,
+        max_steps_at_once: int = 200_000,
+        max_virtual_seconds: float = 7 * 24 * 3600.0,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.steps = 0
+        self.unhandled: list[BaseException] = []
+        self._selector = _VirtualSelector(self)
+        self._now = 0.0
+        self._steps_at_this_time = 0
+        self._max_steps = max_steps
+        self._max_steps_at_once = max_steps_at_once
+        self._max_virtual_seconds = max_virtual_seconds
+        self._tasks_made = 0
+        self._timers_made = 0
+        # Strong references, in order of creation: a task must not vanish when the collector happens to run.
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._failed_tasks: dict[int, asyncio.Task[Any]] = {}
+        self._set_now(0.0)
+
+    def random_for(self, purpose: str) -> Random:
+        """A generator for one purpose, so that one more draw here changes nothing there."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run to the end, cancel what is left over, oldest first, close, and report what went wrong."""
+        try:
+            result = self.run_until_complete(coroutine)
+        except BaseException as error:
+            self._finish()
+            for other in self.unhandled:
+                error.add_note(f"also, and retrieved by nobody: {other!r}")
+            raise
+        self._finish()
+        if self.unhandled:
+            raise BaseExceptionGroup("exceptions that nobody retrieved", self.unhandled)
+        return result
+
+    def create_task(  # type: ignore[override]
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        """Make a task, named by its number in this loop: the interpreter's own count differs between runs."""
+        self._tasks_made += 1
+        number = self._tasks_made
+        task: asyncio.Task[Any] = super().create_task(coro, name=name or f"task-{number}", context=context, **options)
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._task_done(number))
+        return task
+
+    def _task_done(self, number: int) -> None:
+        task = self._tasks.pop(number)
+        if task._log_traceback:
+            self._failed_tasks[number] = task
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call at a virtual time, after what was set for the same time before."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        self._timers_made += 1
+        timer = _OrderedTimer(when, self._timers_made, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what nobody retrieved; `run` reports it."""
+        error = context.get("exception")
+        if error is None:
+            error = SimulationError(str(context.get("message")))
+        self.unhandled.append(error)
+
+    def pending_tasks(self) -> list[asyncio.Task[Any]]:
+        """Tasks that have not ended, oldest first."""
+        return [task for task in self._tasks.values() if not task.done()]
+
+    def add_reader(self, *_: Any) -> NoReturn:  # type: ignore[override]
+        raise SimulationError("add_reader: a simulation has no sockets, the code must use its Network")
+
+    def add_writer(self, *_: Any) -> NoReturn:  # type: ignore[override]
+        raise SimulationError("add_writer: a simulation has no sockets, the code must use its Network")
+
+    def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
+        raise SimulationError("run_in_executor: a simulation has no threads, the code must use Disk.offload")
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Like `call_soon`, and only from the loop's own thread: any other would break determinism."""
+        if self.is_running() and asyncio._get_running_loop() is not self:
+            raise SimulationError("call_soon_threadsafe: a simulation has no other threads")
+        return self.call_soon(callback, *args, context=context)
+
+    def _step(self, timeout: float | None) -> None:
+        """Account for one turn of the loop and move the time where nothing is ready."""
+        self.steps += 1
+        self._steps_at_this_time += 1
+        if self.steps > self._max_steps:
+            raise Livelock(f"no end after {self._max_steps} steps, at {self._now:.6f} s\n{self._waiting()}")
+        if timeout is None:
+            raise Deadlock(f"nothing can happen any more at {self._now:.6f} s\n{self._waiting()}")
+        if timeout > 0:
+            self._set_now(max(self._now, self._scheduled[0].when()))
+        elif self._steps_at_this_time > self._max_steps_at_once:
+            raise Livelock(f"no time passed in {self._max_steps_at_once} steps at {self._now:.6f} s\n{self._waiting()}")
+
+    def _set_now(self, now: float) -> None:
+        if now > self._max_virtual_seconds:
+            raise Livelock(f"no end after {self._max_virtual_seconds:.0f} virtual s\n{self._waiting()}")
+        self._now = now
+        self._steps_at_this_time = 0
+        # The base loop runs timers due before `time() + resolution`: one ulp means exactly those due by now.
+        self._clock_resolution = math.ulp(now)
+
+    def _waiting(self) -> str:
+        self._collect_failures()
+        tasks = self.pending_tasks()
+        lines = [f"  {task.get_name()} in {_where(task)}" for task in tasks[:_LONGEST_LIST]]
+        if len(tasks) > _LONGEST_LIST:
+            lines.append(f"  … and {len(tasks) - _LONGEST_LIST} more")
+        lines.extend(f"  failed, retrieved by nobody: {error!r}" for error in self.unhandled[:_LONGEST_LIST])
+        return "unfinished tasks:\n" + "\n".join(lines) if lines else "no unfinished tasks"
+
+    def _finish(self) -> None:
+        """End every task that is left and close the loop."""
+        # An allowance of its own: the run may have ended because its limits were used up.
+        self._max_steps = self.steps + self._max_steps_at_once
+        self._max_virtual_seconds = self._now + 3600.0
+        self._steps_at_this_time = 0
+        try:
+            while leftover := self.pending_tasks():
+                for task in leftover:
+                    task.cancel()
+                for task in leftover:
+                    self.run_until_complete(asyncio.wait([task]))
+            self.run_until_complete(self.shutdown_asyncgens())
+        except SimulationError as error:
+            self.unhandled.append(error)
+        finally:
+            self._collect_failures()
+            # A plain future that failed tells its loop only when it is freed.
+            gc.collect()
+            self.close()
+
+    def _collect_failures(self) -> None:
+        """Note the tasks that failed and whose exception nobody has asked for."""
+        for task in self._failed_tasks.values():
+            if task._log_traceback and (error := task.exception()) is not None:
+                self.unhandled.append(error)
+        self._failed_tasks.clear()
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none: the selector only moves time."""
+
+    def _write_to_self(self) -> None:
+        """Nothing to wake: there is one thread."""
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """The innermost line that a task waits at."""
+    frames = task.get_stack()
+    if not frames:
+        return repr(task.get_coro())
+    inner = frames[-1]
+    return f"{inner.f_code.co_qualname} ({inner.f_code.co_filename}:{inner.f_lineno})"
+
+
+def run(
+    coroutine: Coroutine[Any, Any, T],
+    *,
+    seed: int | str,
+    max_steps: int = 10_000_000,
+    max_virtual_seconds: float = 7 * 24 * 3600.0,
+) -> T:
+    """Run a coroutine in a loop of its own, in virtual time."""
+    return SimLoop(seed, max_steps=max_steps, max_virtual_seconds=max_virtual_seconds).run(coroutine)
+
+
+def current() -> SimLoop:
+    """The simulated loop that is running."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimLoop):
+        raise SimulationError("this needs to run inside a SimLoop")
+    return loop

@@ -1,0 +1,53 @@
+"""DeleteTopics, versions 1 to 6, flexible from 4.
+
+Odd: up to 5 the request lists names, in 6 it lists structs with a name or, where that is null, an id; the two
+are different fields. Error messages came with 5.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, string, uuid
+
+
+class DeleteTopicState(Struct):
+    """A topic to delete, by name or by id."""
+
+    name: str | None = string(since=6, nullable_from=6, default=None)
+    topic_id: UUID = uuid(since=6)
+
+
+class DeleteTopicsRequest(Message):
+    """Asks to delete topics."""
+
+    API_KEY = ApiKey.DELETE_TOPICS
+    MIN_VERSION = 1
+    MAX_VERSION = 6
+    FLEXIBLE_FROM = 4
+
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
+    topic_names: list[str] = array(Kind.STRING, until=5)
+    timeout_ms: int = int32()
+
+
+class DeletableTopicResult(Struct):
+    """A topic that was deleted, or why not."""
+
+    name: str | None = string(nullable_from=6)
+    topic_id: UUID = uuid(since=6)
+    error_code: int = int16()
+    error_message: str | None = string(since=5, nullable_from=5, default=None)
+
+
+class DeleteTopicsResponse(Message):
+    """What became of each topic."""
+
+    API_KEY = ApiKey.DELETE_TOPICS
+    MIN_VERSION = 1
+    MAX_VERSION = 6
+    FLEXIBLE_FROM = 4
+
+    throttle_time_ms: int = int32(since=1)
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult)

@@ -1,0 +1,74 @@
+"""The protocol's smallest parts, as functions for the rare paths that compiled code does not inline.
+
+Owns variable-length integers, tagged-field skipping and UUID values. Every malformed input is a `WireError`,
+and nothing is allocated before the bytes that justify it were seen. It must not know any message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from uuid import UUID
+
+from tailrace.errors import WireError
+
+MAX_UVARINT = 0xFFFF_FFFF
+
+
+def finish_uvarint(view: memoryview, position: int, first: int) -> tuple[int, int]:
+    """Read the rest of an unsigned varint whose first byte had its continuation bit set."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        try:
+            byte = view[position]
+        except IndexError:
+            raise WireError("a varint runs past the end") from None
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > MAX_UVARINT:
+                break
+            return value, position
+    raise WireError("a varint has more than 32 bits")
+
+
+def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most 32 bits; give it and the position after it."""
+    try:
+        first = view[position]
+    except IndexError:
+        raise WireError("a varint runs past the end") from None
+    if first < 0x80:
+        return first, position + 1
+    return finish_uvarint(view, position + 1, first)
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Encode an unsigned varint of at most 32 bits."""
+    if not 0 <= value <= MAX_UVARINT:
+        raise ValueError(f"{value} is not an unsigned 32-bit number")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tagged_fields(view: memoryview, position: int, count: int) -> int:
+    """Skip tagged fields nobody here knows, given the first byte of their count; give the position after."""
+    if count > 0x7F:
+        count, position = finish_uvarint(view, position, count)
+    end = len(view)
+    for _ in range(count):
+        _, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        position += size
+        if position > end:
+            raise WireError("a tagged field runs past the end")
+    return position
+
+
+@lru_cache(maxsize=4096)
+def uuid_from_bytes(raw: bytes) -> UUID:
+    """The UUID of 16 bytes; cached, because topic ids come back in every request."""
+    return UUID(bytes=raw)

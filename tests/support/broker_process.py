@@ -1,0 +1,171 @@
+"""A real `tailrace serve` in its own process: started, stopped, killed and started again on the same data.
+
+Owns the process and its output files. It ends only the process it started, by its pid. It must not know pytest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+READY_TIMEOUT_SECONDS = 30
+STOP_TIMEOUT_SECONDS = 30
+
+#: The command of the environment that runs the tests.
+EXECUTABLE = Path(sys.executable).parent / "tailrace"
+
+
+class BrokerFailedError(Exception):
+    """The broker did not start, or did not end as it was asked to; the message carries its output."""
+
+
+def _candidate_ports() -> Iterator[int]:
+    # Below the range from which the kernel takes ports for outgoing connections: with a port of that range, a
+    # client that keeps connecting while the broker is down may be connected to itself and hold the port.
+    first = os.getpid() % 9000
+    for step in itertools.count():
+        yield 20_000 + (first + step) % 9000
+
+
+_ports = _candidate_ports()
+
+
+def free_port() -> int:
+    """A loopback port on which nothing listens, different at every call."""
+    for port in itertools.islice(_ports, 9000):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no free port between 20000 and 29000")
+
+
+class BrokerProcess:
+    """One broker on loopback with its own data directory; use it as a context manager or call `start`."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        config: Mapping[str, str] | None = None,
+        executable: Path = EXECUTABLE,
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = free_port() if port is None else port
+        self.ready_line = ""
+        self._config = dict(config or {})
+        self._executable = executable
+        self._error_path = data_dir.with_name(data_dir.name + ".stderr")
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.stop()
+
+    def start(self) -> None:
+        """Start the broker and return when it says that it is ready."""
+        if self._process is not None:
+            raise BrokerFailedError("the broker is running already")
+        command = [str(self._executable), "serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        for name, value in self._config.items():
+            command += ["--set", f"{name}={value}"]
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        with self._error_path.open("ab") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        assert process.stdout is not None
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._process = process
+        # The pipe is read to its end, so that a broker which prints much never waits for its reader.
+        self._reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
+        self._reader.start()
+        try:
+            self.ready_line = lines.get(timeout=READY_TIMEOUT_SECONDS)
+        except queue.Empty:
+            self.kill()
+            raise BrokerFailedError(f"no ready line within {READY_TIMEOUT_SECONDS} s\n{self.error_output()}") from None
+        if not self.ready_line:
+            code = self._reap()
+            raise BrokerFailedError(f"{' '.join(command)} ended with {code}\n{self.error_output()}")
+
+    def stop(self) -> None:
+        """Ask the broker to end with SIGTERM; any exit code but 0 is an error."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailedError(
+                f"still running {STOP_TIMEOUT_SECONDS} s after SIGTERM\n{self.error_output()}"
+            ) from None
+        if (code := self._reap()) != 0:
+            raise BrokerFailedError(f"ended with {code} after SIGTERM\n{self.error_output()}")
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, as a crash would."""
+        self._running().kill()
+        self._reap()
+
+    def restart(self) -> None:
+        """Stop the broker and start it again on the same port and data."""
+        self.stop()
+        self.start()
+
+    def error_output(self) -> str:
+        """The last part of what the broker wrote to stderr, over all its starts."""
+        text = self._error_path.read_text(errors="replace") if self._error_path.exists() else ""
+        return text[-8000:]
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise BrokerFailedError("the broker is not running")
+        return self._process
+
+    def _reap(self) -> int:
+        process = self._running()
+        code = process.wait()
+        assert self._reader is not None
+        self._reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+        self._process = self._reader = None
+        return code
+
+
+def _forward_lines(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
+    for line in stream:
+        lines.put(line.rstrip("\n"))
+    # An empty line says that there are no more: a ready line is never empty.
+    lines.put("")

@@ -1,0 +1,204 @@
+"""Apache Kafka's Java client and tools behind the common shape of the client tests.
+
+One JVM runs `InteropClient` for all tests of a session; the tools (`kafka-topics` and so on) are started by their
+main classes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.records import Received, Record, RefusedError
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "tests/interop/java/InteropClient.java"
+CLASS_PATH = f"{ROOT}/.cache/kafka/lib/*"
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+
+# A short-lived JVM on a small machine: no time for the optimising compiler, little memory.
+_JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def run_tool(main_class: str, *arguments: str, stdin: str = "", timeout_seconds: int = 60) -> str:
+    """Run one of Kafka's command line tools to its end and give its standard output."""
+    done = subprocess.run(
+        [*_JVM, "-cp", CLASS_PATH, main_class, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RefusedError(None, f"{main_class} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+class JavaBridge:
+    """The JVM that runs `InteropClient`."""
+
+    def __init__(self, work_dir: Path) -> None:
+        subprocess.run(["javac", "-cp", CLASS_PATH, "-d", str(work_dir), str(SOURCE)], check=True, timeout=120)
+        self._errors = (work_dir / "stderr").open("w+")
+        self._process = subprocess.Popen(
+            [*_JVM, "-cp", f"{work_dir}:{CLASS_PATH}", "InteropClient"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End the JVM by closing its input."""
+        with self._process:
+            pass
+        self._errors.close()
+
+    def call(self, request: dict[str, Any], *, on_event: Callable[[], None] | None = None) -> Any:
+        """Ask once and give the result; `on_event` is called when the answer announces something first."""
+        self.send(request)
+        answer = self.receive()
+        if "event" in answer:
+            assert on_event is not None
+            on_event()
+            answer = self.receive()
+        if "error" in answer:
+            code = answer["code"]
+            raise RefusedError(code if code > 0 else None, f"{answer['error']}: {answer['message']}")
+        return answer["result"]
+
+    def send(self, message: object) -> None:
+        """Write one line to the JVM."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Read one line from the JVM."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise RefusedError(None, f"the JVM ended: {self._errors.read()[-4000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class JavaClient:
+    """Produces and consumes by assignment with kafka-clients."""
+
+    name = "java"
+
+    def __init__(self, bootstrap: str, bridge: JavaBridge) -> None:
+        self.bootstrap = bootstrap
+        self.bridge = bridge
+
+    def call(
+        self,
+        operation: str,
+        *,
+        config: dict[str, object] | None = None,
+        on_event: Callable[[], None] | None = None,
+        **fields: object,
+    ) -> Any:
+        """One operation of `InteropClient`."""
+        request = {"op": operation, "bootstrap": self.bootstrap, "config": config or {}, **fields}
+        return self.bridge.call(request, on_event=on_event)
+
+    def produce(
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        compression: str = "none",
+        acks: str = "all",
+        patience_ms: int = 30_000,
+    ) -> list[tuple[int, int]]:
+        """Send all, wait for all, and give the partition and offset of each."""
+        config: dict[str, object] = {
+            "compression.type": compression,
+            "acks": acks,
+            "linger.ms": 20,
+            "max.request.size": 10_000_000,
+            "max.block.ms": patience_ms,
+        }
+        if acks != "all":
+            config["enable.idempotence"] = "false"
+        sent = [
+            {
+                "key": _text(record.key),
+                "value": _text(record.value),
+                "partition": record.partition,
+                "timestamp_ms": record.timestamp_ms,
+                "headers": [[name, _text(value)] for name, value in record.headers],
+            }
+            for record in records
+        ]
+        answers = self.call("produce", topic=topic, records=sent, config=config)
+        return [(partition, offset) for partition, offset in answers]
+
+    def consume(
+        self,
+        topic: str,
+        partition: int,
+        count: int,
+        *,
+        start: int = 0,
+        max_wait_ms: int = 500,
+        after_first: Callable[[], None] | None = None,
+        timeout_seconds: int = 30,
+    ) -> list[Received]:
+        """Read `count` records from an offset on, or fewer when the time is over."""
+        answer = self.call(
+            "consume",
+            topic=topic,
+            partition=partition,
+            start=start,
+            count=count,
+            timeout_seconds=timeout_seconds,
+            announce_first=after_first is not None,
+            config={"fetch.max.wait.ms": max_wait_ms, "auto.offset.reset": "none"},
+            on_event=after_first,
+        )
+        return [_received(fields) for fields in answer]
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The first and the end offset of each partition."""
+        answer = self.call("offsets", topic=topic, partitions=list(partitions))
+        return {int(number): (first, last) for number, (first, last) in answer.items()}
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first offset at or after a time, None where all records are older."""
+        found: int | None = self.call("offset_for_time", topic=topic, partition=partition, timestamp_ms=timestamp_ms)
+        return found
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _received(fields: dict[str, Any]) -> Received:
+    return Received(
+        fields["partition"],
+        fields["offset"],
+        fields["timestamp_ms"],
+        fields["log_append_time"],
+        _bytes(fields["key"]),
+        _bytes(fields["value"]),
+        tuple((name, _bytes(value)) for name, value in fields["headers"]),
+    )

@@ -1,0 +1,135 @@
+"""The command line as a whole: what it offers, how it fails, and how little it loads."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import tailrace
+from tailrace.cli import options
+from tailrace.cli.main import cli
+from tailrace.client import connection
+
+COMMANDS = ("serve", "topic", "produce", "consume", "log", "completion")
+CLIENT_COMMANDS = (
+    ["topic", "create", "orders"],
+    ["topic", "list"],
+    ["topic", "describe", "orders"],
+    ["topic", "delete", "orders", "--yes"],
+    ["produce", "orders", "--value", "x"],
+    ["consume", "orders"],
+)
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_version_is_the_packages() -> None:
+    result = CliRunner().invoke(cli, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"tailrace {tailrace.__version__}\n")
+
+
+def test_help_names_every_command() -> None:
+    result = CliRunner().invoke(cli, ["--help"])
+    assert result.exit_code == 0
+    listed = [line.split()[0] for line in result.stdout.split("Commands:\n")[1].splitlines()]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve"],
+        ["topic"],
+        ["topic", "create"],
+        ["topic", "list"],
+        ["topic", "describe"],
+        ["topic", "delete"],
+        ["produce"],
+        ["consume"],
+        ["log"],
+        ["log", "dump"],
+        ["completion"],
+    ],
+    ids=" ".join,
+)
+def test_help_of_every_command_shows_an_example(command: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"tailrace {' '.join(command)}" in result.stdout.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["nonsense"], ["topic", "create"], ["consume"], ["topic", "list", "--nonsense"]]
+)
+def test_a_wrong_command_line_ends_with_2(command: list[str]) -> None:
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2
+    assert "Usage: tailrace" in result.stderr
+
+
+@pytest.mark.parametrize("command", CLIENT_COMMANDS, ids=" ".join)
+def test_an_unreachable_broker_ends_with_1_and_says_what_to_do(command: list[str], nowhere: str) -> None:
+    result = CliRunner().invoke(cli, [*command, "--bootstrap", nowhere])
+    assert result.exit_code == 1
+    assert f"cannot reach a broker at {nowhere}" in result.stderr
+    assert "start it with: tailrace serve" in result.stderr
+
+
+def test_the_environment_names_the_broker(nowhere: str) -> None:
+    result = CliRunner().invoke(cli, ["topic", "list"], env={"TAILRACE_BOOTSTRAP": nowhere})
+    assert result.exit_code == 1
+    assert f"cannot reach a broker at {nowhere}" in result.stderr
+
+
+def test_a_bootstrap_without_a_port_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli, ["topic", "list", "--bootstrap", "localhost"])
+    assert result.exit_code == 2
+    assert "'localhost' is not HOST:PORT" in result.stderr
+
+
+def test_the_client_and_the_command_line_agree_on_the_default_address() -> None:
+    assert options.DEFAULT_BOOTSTRAP == connection.DEFAULT_BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["serve", "--help"], ["completion", "bash"]], ids=" ".join
+)
+def test_the_kafka_client_library_is_loaded_only_by_commands_that_use_it(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from tailrace.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    assert 'tailrace.cli.main' in sys.modules\n"
+        "    assert 'confluent_kafka' not in sys.modules\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef tailrace"), ("fish", "complete ")]
+)
+def test_completion_prints_a_script_that_calls_tailrace_back(shell: str, sign: str) -> None:
+    result = CliRunner().invoke(cli, ["completion", shell])
+    assert result.exit_code == 0
+    assert sign in result.stdout
+    assert f"_TAILRACE_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_completion_offers_the_subcommands() -> None:
+    environment = {"_TAILRACE_COMPLETE": "bash_complete", "COMP_WORDS": "tailrace topic ", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(cli, [], env=environment)
+    assert [line.split(",")[1] for line in result.stdout.splitlines()] == ["create", "delete", "describe", "list"]
