@@ -38,9 +38,21 @@ class World:
     more_than_buffers: int
 
 
+def _more_than_socket_buffers() -> int:
+    """More than the kernel lets the buffers of both sides of a connection grow to."""
+    limits = [Path(f"/proc/sys/net/ipv4/tcp_{kind}mem").read_text().split()[-1] for kind in "rw"]
+    return sum(map(int, limits)) * 3 // 2
+
+
 def system_world(directory: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[World]:
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        yield World(SystemDisk(max_open_files=MAX_OPEN_FILES), str(directory), SystemNetwork(), runner.run, 16 << 20)
+        yield World(
+            SystemDisk(max_open_files=MAX_OPEN_FILES),
+            str(directory),
+            SystemNetwork(),
+            runner.run,
+            _more_than_socket_buffers(),
+        )
 
 
 def simulated_world(seed: int) -> Iterator[World]:

@@ -20,7 +20,7 @@ from tests.support.records import (
     Record,
     RefusedError,
 )
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, eventually
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_a_topic_is_created_listed_described_and_deleted(admin: AdminClient, top
     config = {"retention.ms": "3600000", "segment.bytes": "1048576"}
     admin.create_topics([NewTopic(name, 4, 1, config=config)])[name].result(20)
 
+    assert eventually(lambda: name in admin.list_topics(timeout=20).topics)
     listed = admin.list_topics(timeout=20).topics[name]
     assert sorted(listed.partitions) == [0, 1, 2, 3]
     brokers = admin.list_topics(timeout=20).brokers
@@ -55,7 +56,7 @@ def test_a_topic_is_created_listed_described_and_deleted(admin: AdminClient, top
     assert described["max.message.bytes"].is_default
 
     admin.delete_topics([name])[name].result(20)
-    assert name not in admin.list_topics(timeout=20).topics
+    assert eventually(lambda: name not in admin.list_topics(timeout=20).topics)
 
 
 def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:

@@ -12,7 +12,7 @@ from tests.support import java_client as java
 from tests.support.confluent_client import ConfluentClient
 from tests.support.java_client import JavaBridge, JavaClient, run_tool
 from tests.support.records import TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, Record, RefusedError
-from tests.support.topics import create_topic, topic_names
+from tests.support.topics import create_topic, eventually, topic_names
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_admin_client_creates_lists_describes_and_deletes(
 ) -> None:
     name = topic_name()
     client.call("create", topic=name, partitions=3, configs={"retention.ms": "3600000"})
-    assert name in client.call("list")
+    assert eventually(lambda: name in client.call("list"))
 
     described = client.call("describe", topic=name)
     assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
@@ -49,7 +49,7 @@ def test_the_admin_client_creates_lists_describes_and_deletes(
         client.call("create", topic=name, partitions=1)
     assert refused.value.code == TOPIC_ALREADY_EXISTS
     client.call("delete", topic=name)
-    assert name not in client.call("list")
+    assert eventually(lambda: name not in client.call("list"))
     with pytest.raises(RefusedError) as refused:
         client.call("describe", topic=name)
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
@@ -82,7 +82,7 @@ def test_kafka_topics_creates_describes_and_deletes(broker: Broker, topic_name: 
     assert len(re.findall(r"Partition: [01]\s+Leader: (\d+)\s+Replicas: \1\s+Isr: \1", described)) == 2
     assert name in topic_names(broker.bootstrap)
     run_tool(java.TOPICS, *server, "--delete", "--topic", name)
-    assert name not in topic_names(broker.bootstrap)
+    assert eventually(lambda: name not in topic_names(broker.bootstrap))
 
 
 def test_the_console_producer_and_consumer_pass_lines_on(broker: Broker, topic_name: Callable[[], str]) -> None:

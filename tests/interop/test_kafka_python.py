@@ -13,7 +13,7 @@ from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support.kafka_python_client import KafkaPythonClient
 from tests.support.records import Record, RefusedError
-from tests.support.topics import create_topic
+from tests.support.topics import create_topic, eventually
 
 OFFSET_OUT_OF_RANGE = 1
 
@@ -37,7 +37,7 @@ def test_a_topic_is_created_listed_described_and_deleted(
     name = topic_name()
     options = {"num_partitions": 3, "replication_factor": 1, "configs": {"retention.ms": "3600000"}}
     admin.create_topics({name: options})
-    assert name in admin.list_topics()
+    assert eventually(lambda: name in admin.list_topics())
 
     (described,) = admin.describe_topics([name])
     assert sorted(partition["partition_index"] for partition in described["partitions"]) == [0, 1, 2]
@@ -46,7 +46,7 @@ def test_a_topic_is_created_listed_described_and_deleted(
     assert {key: entry["value"] for key, entry in modified.items()} == {"retention.ms": "3600000"}
 
     admin.delete_topics([name])
-    assert name not in admin.list_topics()
+    assert eventually(lambda: name not in admin.list_topics())
 
 
 def test_a_topic_is_not_created_twice(admin: KafkaAdminClient, topic_name: Callable[[], str]) -> None:

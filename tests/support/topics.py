@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.confluent_client import refusal
@@ -29,3 +32,13 @@ def delete_topic(bootstrap: str, name: str) -> None:
     """Delete a topic and wait until that is done."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.delete_topics([name], operation_timeout=20)[name].result(30)
+
+
+def eventually(condition: Callable[[], bool], *, timeout_seconds: float = 10) -> bool:
+    """Whether a condition comes to hold in time: metadata may trail the answer that announced its change."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -30,10 +30,10 @@ class Broker:
         self._broker_id = config.get_int("node.id")
         #: Told when a part of the broker failed that it cannot do without.
         self.on_fatal: Callable[[BaseException], None] = _log_fatal
-        self._background = Tasks(lambda error: self.on_fatal(error))
-        self._requests = Tasks(_already_reported)
-        self.metadata = ClusterMetadata(store, runtime.random, self._broker_id)
-        self.partitions = Partitions(config, runtime, self._background)
+        self.background = Tasks(lambda error: self.on_fatal(error))
+        self.requests = Tasks(_already_reported)
+        self.metadata = ClusterMetadata(store, runtime.random, self._broker_id, self.background)
+        self.partitions = Partitions(config, runtime, self.background)
         self.services = Services(
             self._broker_id,
             config,
@@ -44,7 +44,7 @@ class Broker:
             FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.clock, runtime.random),
             ProducerIds(self.metadata),
         )
-        self.server = Server(config, runtime, Router(self.services, self._requests).answer, self._background)
+        self.server = Server(config, runtime, Router(self.services, self.requests).answer, self.background)
 
     async def start(self) -> None:
         """Recover what is on disk, open every log, and only then accept connections."""
@@ -83,8 +83,8 @@ class Broker:
         self.server.stop_listening()
         await self.partitions.close()
         await self.server.close()
-        await self._requests.cancel()
-        await self._background.cancel()
+        await self.requests.cancel()
+        await self.background.cancel()
 
 
 def _log_fatal(error: BaseException) -> None:

@@ -45,9 +45,11 @@ class Connection:
         "_closed",
         "_filled",
         "_frame_limit",
+        "_holds_back",
         "_on_closed",
         "_open",
         "_outgoing",
+        "_outgoing_bytes",
         "_scratch",
         "_stalled",
         "last_active",
@@ -76,6 +78,8 @@ class Connection:
         self._filled = 0
         self._open: deque[asyncio.Future[list[Part]] | list[Part]] = deque()
         self._outgoing: list[Part] = []
+        self._outgoing_bytes = 0
+        self._holds_back = False
         self._stalled = False
         self._closed = False
 
@@ -114,20 +118,26 @@ class Connection:
 
     def _process(self, data: memoryview) -> None:
         """Answer every whole frame, keep what is left, and send all answers at once."""
-        try:
-            used = self._answer_frames(data)
-        except WireError as error:
-            logger.warning("connection from %s closed: %s", self.transport.peer, error)
+        while True:
+            try:
+                used = self._answer_frames(data)
+            except WireError as error:
+                logger.warning("connection from %s closed: %s", self.transport.peer, error)
+                self._flush()
+                self.transport.close()
+                return
+            self._keep(data, used)
             self._flush()
-            self.transport.close()
-            return
-        self._keep(data, used)
-        self._flush()
+            if self._buffer is None or not self._holds_back or self._closed or self._is_overloaded():
+                break
+            # Sending made room for the frames held back, and no event would come to say so.
+            data = memoryview(self._buffer)[: self._filled]
         self._stall_or_resume()
 
     def _answer_frames(self, data: memoryview) -> int:
         position = 0
         end = len(data)
+        self._holds_back = False
         while end - position >= _LENGTH_BYTES:
             (length,) = _unpack_length(data, position)
             if not _MIN_FRAME_BYTES <= length <= self._frame_limit:
@@ -136,7 +146,10 @@ class Connection:
                     f"the most is socket.request.max.bytes={self._frame_limit}"
                 )
             start = position + _LENGTH_BYTES
-            if end - start < length or self._is_overloaded():
+            if end - start < length:
+                break
+            if self._is_overloaded():
+                self._holds_back = True
                 break
             position = start + length
             answer = self._answer(self, data[start:position])
@@ -146,7 +159,7 @@ class Connection:
                 if self._open:
                     self._open.append(answer)
                 else:
-                    self._outgoing += answer
+                    self._put_out(answer)
             else:
                 self._open.append(answer)
                 answer.add_done_callback(self._answered)
@@ -168,13 +181,13 @@ class Connection:
     # --- answering
 
     def _is_overloaded(self) -> bool:
-        return len(self._open) >= _MAX_OPEN_REQUESTS or self._unsent_bytes() > _MAX_UNSENT_BYTES
+        unsent_bytes = self.transport.unsent_bytes + self._outgoing_bytes
+        return len(self._open) >= _MAX_OPEN_REQUESTS or unsent_bytes > _MAX_UNSENT_BYTES
 
-    def _unsent_bytes(self) -> int:
-        unsent = self.transport.unsent_bytes
-        if len(self._outgoing) > 1:
-            unsent += sum(len(part) for part in self._outgoing)
-        return unsent
+    def _put_out(self, answer: list[Part]) -> None:
+        self._outgoing += answer
+        for part in answer:
+            self._outgoing_bytes += len(part)
 
     def _answered(self, future: asyncio.Future[list[Part]]) -> None:
         if self._closed:
@@ -187,9 +200,9 @@ class Connection:
         while self._open:
             first = self._open[0]
             if isinstance(first, list):
-                self._outgoing += first
+                self._put_out(first)
             elif first.done() and not first.cancelled() and first.exception() is None:
-                self._outgoing += first.result()
+                self._put_out(first.result())
             else:
                 break
             self._open.popleft()
@@ -198,7 +211,7 @@ class Connection:
 
     def _flush(self) -> None:
         if self._outgoing:
-            outgoing, self._outgoing = self._outgoing, []
+            outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
             self.transport.send(outgoing)
 
     def _stall_or_resume(self) -> None:

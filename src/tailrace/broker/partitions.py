@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tailrace.broker.config import BrokerConfig
@@ -18,6 +18,7 @@ from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
+from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -27,6 +28,14 @@ logger = logging.getLogger("tailrace.broker")
 _OPENED_PER_TURN = 50
 
 Work: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class _Unopened(NamedTuple):
+    """A partition that is ours but could not be opened: where its log is, if it was found, and why not."""
+
+    topic: TopicImage
+    home: LogDirectory | None
+    reason: KafkaError
 
 
 class Partitions:
@@ -39,6 +48,9 @@ class Partitions:
         self._producer_expiration_ms = config.get_int("producer.id.expiration.ms")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
+        self._unopened: dict[tuple[str, int], _Unopened] = {}
+        self._image = ClusterImage("", -1)
+        self._is_started = False
         #: Where an existing directory of a partition was found at start.
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self.directories = [
@@ -60,6 +72,8 @@ class Partitions:
         """The partition of that name, or UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self._by_name.get((topic, number))
         if partition is None:
+            if (unopened := self._unopened.get((topic, number))) is not None:
+                raise unopened.reason
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return partition
 
@@ -67,6 +81,9 @@ class Partitions:
         """The partition of that topic id, or UNKNOWN_TOPIC_ID."""
         partition = self._by_id.get((topic_id, number))
         if partition is None:
+            for (_, unopened_number), unopened in self._unopened.items():
+                if unopened.topic.topic_id == topic_id and unopened_number == number:
+                    raise unopened.reason
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition
 
@@ -79,7 +96,7 @@ class Partitions:
             directory.on_failure = self._failed
             try:
                 directory.open()
-                for partition, _ in directory.partition_directories():
+                for partition in directory.partition_directories():
                     self._homes[partition] = directory
             except StorageError as error:
                 directory.fail(error)
@@ -99,6 +116,7 @@ class Partitions:
 
     async def apply(self, before: ClusterImage, after: ClusterImage, broker_id: int) -> None:
         """Open what the image newly gives to this broker, and close what it takes away."""
+        self._image = after
         for topic in before.topics.values():
             if topic.topic_id not in after.topics_by_id:
                 self._close_topic(topic)
@@ -107,6 +125,8 @@ class Partitions:
             if topic is before.topics_by_id.get(topic.topic_id):
                 continue
             for number, state in enumerate(topic.partitions):
+                if self._image.topics_by_id.get(topic.topic_id) is not topic:
+                    break  # deleted or changed while others had their turn
                 if broker_id in state.replicas:
                     self._open_partition(topic, number)
                     opened += 1
@@ -121,29 +141,42 @@ class Partitions:
             known.isr_count = len(state.isr)
             return
         name = TopicPartition(topic.name, number)
+        home = self._homes.pop(name, None)
         try:
-            directory = self._homes.pop(name, None) or self._emptiest_directory()
+            directory = home or self._new_home()
             directory.require_online()
             log = directory.open_partition(name, topic.topic_id, self._config.topic_config(topic.configs))
         except (StorageError, KafkaError) as error:
             logger.error("%s cannot be opened and is not served: %s", name, error)
+            if home is not None:
+                home.needs_recovery()
+            reason = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} could not be opened: {error}")
+            self._unopened[name] = _Unopened(topic, home, reason)
             return
+        self._unopened.pop(name, None)
         partition = Partition(name, topic.topic_id, log, directory, state.leader_epoch)
         partition.isr_count = len(state.isr)
         partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
 
-    def _emptiest_directory(self) -> LogDirectory:
+    def _new_home(self) -> LogDirectory:
+        """The emptiest directory, for a log that is not on this broker yet."""
         online = [directory for directory in self.directories if directory.failure is None]
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        if not self._is_started and len(online) < len(self.directories):
+            # An empty log here would hide the one there, and give its offsets away a second time.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log may be in a directory that is offline")
         return min(online, key=lambda directory: len(list(directory)))
 
     def _close_topic(self, topic: TopicImage) -> None:
         for number in range(len(topic.partitions)):
             partition = self._by_id.pop((topic.topic_id, number), None)
             if partition is None:
+                unopened = self._unopened.pop((topic.name, number), None)
+                if unopened is not None and unopened.home is not None and unopened.home.failure is None:
+                    unopened.home.remove_partition(TopicPartition(topic.name, number))
                 continue
             del self._by_name[topic.name, number]
             partition.close(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
@@ -158,6 +191,7 @@ class Partitions:
 
     def start(self) -> None:
         """Begin the periodic work."""
+        self._is_started = True
         for directory in self.directories:
             directory.start()
         self._tasks.spawn(self._every("log.retention.check.interval.ms", self.remove_expired), "retention")
@@ -200,7 +234,7 @@ class Partitions:
             try:
                 removed = partition.log.remove_expired(partition.high_watermark)
                 partition.directory.remove_later(partition.log, removed)
-            except KafkaError as error:
+            except (KafkaError, DiskFullError) as error:
                 logger.error("retention of %s is held up: %s", partition.partition, error)
             except StorageError as error:
                 partition.directory.fail(error)
@@ -210,4 +244,7 @@ class Partitions:
     async def _checkpoint(self) -> None:
         for directory in self.directories:
             if directory.failure is None:
-                directory.write_checkpoints()
+                try:
+                    await directory.save_checkpoints()
+                except StorageError as error:
+                    logger.error("checkpoints of %s are not written: %s", directory.path, error)

@@ -59,20 +59,20 @@ class Router:
         )
         try:
             result = api.handle(self._services, context, request)
+            if result is None or isinstance(result, Message):
+                return None if result is None else _frame(header, result, header.api_version)
         except WireError:
             raise
         except Exception as error:
             raise _unexpected(header, error) from error
-        if result is None or isinstance(result, Message):
-            return None if result is None else _frame(header, result, header.api_version)
         return self._tasks.spawn(self._finish(header, result), f"{_api_name(header.api_key)} request")
 
     async def _finish(self, header: RequestHeader, work: Coroutine[Any, Any, Message | None]) -> list[Part]:
         try:
             response = await work
+            return [] if response is None else _frame(header, response, header.api_version)
         except Exception as error:
             raise _unexpected(header, error) from error
-        return [] if response is None else _frame(header, response, header.api_version)
 
 
 def _unexpected(header: RequestHeader, error: Exception) -> WireError:

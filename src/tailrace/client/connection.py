@@ -136,5 +136,4 @@ def client_error(error: KafkaError, *, doing: str, bootstrap: str, topic: str | 
 
 def plain(error: KafkaError) -> str:
     """An error's text without librdkafka's prefixes that say where it was raised."""
-    text = error.str().removeprefix("Unable to produce message: ").removeprefix("Failed to get metadata: ")
-    return text.removeprefix("Broker: ").removeprefix("Local: ")
+    return error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2]

@@ -6,11 +6,13 @@ name conflict in the store itself.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from tailrace.cluster.image import BrokerImage, ClusterImage, TopicImage
@@ -18,6 +20,7 @@ from tailrace.cluster.placement import place_replicas, use_assignment
 from tailrace.cluster.store import ABSENT, Check, Entry, Store, Unavailable, Write
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
+from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import encode_uuid
 
 logger = logging.getLogger("tailrace.cluster")
@@ -32,8 +35,9 @@ PRODUCER_ID_BLOCK = 1000
 class ClusterMetadata:
     """What a broker knows of the cluster, kept equal to the store."""
 
-    def __init__(self, store: Store, random: Random, broker_id: int) -> None:
+    def __init__(self, store: Store, random: Random, broker_id: int, tasks: Tasks) -> None:
         self._store = store
+        self._tasks = tasks
         self._random = random
         self._broker_id = broker_id
         self._versions: dict[UUID, int] = {}
@@ -103,6 +107,27 @@ class ClusterMetadata:
 
     async def create_topic(self, topic: TopicImage) -> None:
         """Make a planned topic exist: in the store first, then in the image."""
+        await self._to_its_end(self._create_topic(topic))
+
+    async def delete_topic(self, topic: TopicImage) -> None:
+        """Make a topic cease to exist."""
+        await self._to_its_end(self._delete_topic(topic))
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change whole even if whoever asked for it goes away: the image must follow the store."""
+
+        async def run() -> KafkaError | None:
+            try:
+                await change
+            except KafkaError as refusal:
+                return refusal
+            return None
+
+        refusal = await asyncio.shield(self._tasks.spawn(run(), "metadata change"))
+        if refusal is not None:
+            raise refusal
+
+    async def _create_topic(self, topic: TopicImage) -> None:
         name_key = f"{_NAMES}/{topic.name}"
         topic_key = f"{_TOPICS}/{topic.topic_id}"
         created = await self._txn(
@@ -113,8 +138,7 @@ class ClusterMetadata:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
         await self._learn(topic_key)
 
-    async def delete_topic(self, topic: TopicImage) -> None:
-        """Make a topic cease to exist."""
+    async def _delete_topic(self, topic: TopicImage) -> None:
         topic_key = f"{_TOPICS}/{topic.topic_id}"
         deleted = await self._txn(
             [Check(topic_key, self._versions.get(topic.topic_id, ABSENT))],
@@ -141,9 +165,16 @@ class ClusterMetadata:
             await self._learn(key)
 
     async def _learn(self, topic_key: str) -> None:
-        entry = await self._store.get(topic_key)
+        entry = await self._get(topic_key)
         if entry is not None:
             await self._replace(self.image.with_topics(self._read_topic(entry)))
+
+    async def _get(self, key: str) -> Entry | None:
+        try:
+            return await self._store.get(key)
+        except Unavailable as error:
+            logger.error("metadata cannot be read: %s", error)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
     async def _txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> bool:
         try:
@@ -157,7 +188,7 @@ class ClusterMetadata:
     async def claim_producer_ids(self) -> range:
         """A block of producer ids that nobody else has or will ever have."""
         while True:
-            entry = await self._store.get(_PRODUCER_IDS)
+            entry = await self._get(_PRODUCER_IDS)
             first = int(entry.value) if entry else 0
             version = entry.version if entry else ABSENT
             following = str(first + PRODUCER_ID_BLOCK).encode()

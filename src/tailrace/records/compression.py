@@ -34,6 +34,9 @@ MAX_DECOMPRESSED_BYTES = 1 << 30
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_LZ4_STEP_BYTES = 1 << 20
+#: A snappy element of three bytes copies at most 64: a block that claims more than that is not believed.
+_SNAPPY_MAX_RATIO = 22
 
 
 def compress(codec: Compression, data: Buffer) -> bytes:
@@ -46,7 +49,8 @@ def compress(codec: Compression, data: Buffer) -> bytes:
     if codec is Compression.SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec is Compression.LZ4:
-        return bytes(lz4.frame.compress(bytes(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB))
+        # The Java client refuses frames whose blocks depend on each other.
+        return bytes(lz4.frame.compress(bytes(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False))
     return zstandard.ZstdCompressor().compress(data)
 
 
@@ -81,8 +85,8 @@ def _too_large(limit: int) -> KafkaError:
 
 def _decompress_gzip(data: Buffer, limit: int) -> bytes:
     unpacker = zlib.decompressobj(31)
-    output = unpacker.decompress(data, limit)
-    if unpacker.unconsumed_tail:
+    output = unpacker.decompress(data, limit + 1)
+    if len(output) > limit:
         raise _too_large(limit)
     if not unpacker.eof:
         raise EOFError("gzip stream ends early")
@@ -91,12 +95,20 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
 
 def _decompress_lz4(data: Buffer, limit: int) -> bytes:
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    output: bytes = unpacker.decompress(bytes(data), max_length=limit)
-    if not unpacker.eof:
-        if len(output) >= limit:
+    pieces: list[bytes] = []
+    size = 0
+    packed = bytes(data)
+    while not unpacker.eof:
+        # In steps, because the library allocates all that it may return before it has seen any of it.
+        piece: bytes = unpacker.decompress(packed, max_length=_LZ4_STEP_BYTES)
+        packed = b""
+        size += len(piece)
+        if size > limit:
             raise _too_large(limit)
-        raise EOFError("lz4 frame ends early")
-    return output
+        if not piece and not unpacker.eof:
+            raise EOFError("lz4 frame ends early")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytes:
@@ -144,6 +156,9 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
 def _decompress_snappy_block(block: bytes, limit: int) -> bytes:
     if not block:
         raise EOFError("snappy block is empty")
-    if cramjam.snappy.decompress_raw_len(block) > limit:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > limit:
         raise _too_large(limit)
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise ValueError(f"a snappy block of {len(block)} bytes cannot hold {size}")
     return bytes(cramjam.snappy.decompress_raw(block))

@@ -67,7 +67,7 @@ def iterate_records(
                 raise _corrupt("a record is longer than its batch")
             yield _read_record(body, at, end, header, append_time)
             at = end
-    except (IndexError, UnicodeDecodeError):
+    except IndexError:
         raise _corrupt("a record ends early") from None
 
 
@@ -86,7 +86,10 @@ def _read_record(body: bytes, at: int, end: int, header: BatchHeader, append_tim
         if name is None:
             raise _corrupt("a header has no name")
         content, at = _read_bytes(body, at, end)
-        headers.append((name.decode(), content))
+        # Nobody checks names on the produce path; those that are no text must not make a batch unreadable.
+        headers.append((name.decode(errors="replace"), content))
+    if at != end:
+        raise _corrupt("a record is not as long as it says")
     timestamp = append_time if append_time is not None else header.base_timestamp + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
 

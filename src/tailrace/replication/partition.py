@@ -17,7 +17,6 @@ from tailrace.runtime.disk import DiskFullError, FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, PartitionLog
 
-
 ACKS_ALL = -1
 
 
@@ -154,6 +153,7 @@ class Partition:
         for future in list(self._promises):
             if not future.done():
                 future.set_exception(reason)
+                future.exception()  # whoever asked may have gone: that is no reason to complain
         self._promises.clear()
         for waiter in list(self._data_waiters):
             waiter.more_to_read(1 << 62)

@@ -29,11 +29,15 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(error)
 
+    def abandon(self) -> None:
+        """End every task without waiting for it, as the end of a process does."""
+        for task in list(self._running):
+            task.cancel()
+
     async def cancel(self) -> None:
         """End every task and wait until they have ended."""
         running = list(self._running)
-        for task in running:
-            task.cancel()
+        self.abandon()
         for task in running:
             try:
                 await task

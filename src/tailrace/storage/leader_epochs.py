@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET
-from tailrace.runtime.disk import Disk
+from tailrace.runtime.disk import Disk, DiskFullError
 from tailrace.storage.checkpoints import LEADER_EPOCHS, parse_lines, render_lines
 
 logger = logging.getLogger("tailrace.storage")
@@ -77,7 +77,11 @@ class LeaderEpochs:
 
     def _save(self) -> None:
         self._is_durable = False
-        self._disk.replace_file(self._path, self._render(), sync=False)
+        try:
+            self._disk.replace_file(self._path, self._render(), sync=False)
+        except DiskFullError as error:
+            # The next sync writes it, and nothing is relied upon before that.
+            logger.warning("%s is written later: %s", self._path, error)
 
     def _render(self) -> bytes:
         return render_lines(f"{epoch} {start}" for epoch, start in self._entries)
@@ -89,6 +93,10 @@ class LeaderEpochs:
         self._is_durable = True
         content = self._render()
         return lambda: self._disk.replace_file(self._path, content)
+
+    def sync_failed(self) -> None:
+        """The blocking call did not get to its end: the next sync has to do it again."""
+        self._is_durable = False
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch not above the given one and where it ended, or (-1, -1)."""

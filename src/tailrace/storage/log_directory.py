@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -19,13 +20,14 @@ from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import (
     LOG_START_OFFSETS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     read_offsets,
     read_topic_id,
     write_offsets,
     write_topic_id,
 )
-from tailrace.storage.log_config import LogConfig
+from tailrace.storage.log_config import NEVER, LogConfig
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.recovery import open_log
 from tailrace.storage.segment import Segment
@@ -36,6 +38,10 @@ META_PROPERTIES = "meta.properties"
 _FORMAT_VERSION = 1
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _DELETED_DIRECTORY_SUFFIX = "-delete"
+_DELETED_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_DELETED_DIRECTORY_SUFFIX}$")
+_MAX_FILE_NAME_BYTES = 255
+#: How long a sync that a full disk refused waits for room.
+_FULL_DISK_RETRY_SECONDS = 1.0
 
 
 class LogDirectory:
@@ -55,12 +61,16 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._dirty: dict[PartitionLog, None] = {}
         self._syncing: dict[PartitionLog, asyncio.Task[None]] = {}
-        self._tasks = Tasks(self._background_failed)
+        self.tasks = Tasks(self._background_failed)
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         # New logs, whose directory and identity become durable with their first sync.
         self._unsynced_identities: dict[PartitionLog, UUID] = {}
+        self._checkpointing = asyncio.Lock()
         self.stopped_cleanly = False
+        self._is_started = False
+        self._has_unrecovered = False
+        self._is_closing = False
 
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(list(self._logs.values()))
@@ -95,34 +105,45 @@ class LogDirectory:
                     "another broker or a newer version; give this one its own with --data-dir"
                 )
 
-    def partition_directories(self) -> list[tuple[TopicPartition, UUID | None]]:
-        """Every partition directory found, with the id of the topic it belongs to."""
+    def partition_directories(self) -> list[TopicPartition]:
+        """Every partition directory found; what does not say that it is one is not ours to touch."""
         found = []
         for name in self._disk.list(self.path):
-            if name.endswith(_DELETED_DIRECTORY_SUFFIX):
+            if _DELETED_DIRECTORY.search(name):
                 self._disk.remove(f"{self.path}/{name}")
                 continue
             topic, separator, number = name.rpartition("-")
-            if separator and topic and number.isdecimal() and self._disk.list(f"{self.path}/{name}"):
-                found.append((TopicPartition(topic, int(number)), read_topic_id(self._disk, f"{self.path}/{name}")))
+            if not (separator and topic and number.isdecimal()):
+                continue
+            directory = f"{self.path}/{name}"
+            if self._disk.exists(f"{directory}/{PARTITION_METADATA}"):
+                found.append(TopicPartition(topic, int(number)))
         return found
 
     def start(self) -> None:
-        """Begin to sync in the background whatever is written."""
+        """Every log was opened: begin to sync in the background whatever is written."""
+        self._is_started = True
         if self._background_ms >= 0:
-            self._tasks.spawn(self._sync_periodically(), f"sync {self.path}")
+            self.tasks.spawn(self._sync_periodically(), f"sync {self.path}")
 
     async def close(self) -> None:
         """Sync everything and leave the marker that lets the next start skip recovery."""
-        await self._tasks.cancel()
+        self._is_closing = True
+        # A sync that was cancelled half-way might still run beside the last one.
+        for task in list(self._syncing.values()):
+            await asyncio.wait([task])
+        await self.tasks.cancel()
         if self.failure is not None:
             return
         try:
             for log in self:
                 await self._sync_once(log)
                 log.close()
-            self.write_checkpoints()
-            self._disk.replace_file(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')
+            await self.save_checkpoints()
+            # A log that was never opened since the last crash still needs its recovery.
+            if (self.stopped_cleanly or self._is_started) and not self._has_unrecovered:
+                marker = f"{self.path}/{CLEAN_SHUTDOWN}"
+                await self._disk.offload(lambda: self._disk.replace_file(marker, b'{"version":0,"brokerEpoch":-1}'))
         except StorageError as error:
             self.fail(error)
 
@@ -153,17 +174,24 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0),
             )
+            if found is None or not self.stopped_cleanly:
+                # After a crash nobody knows whether what is there would survive the next one.
+                self._unsynced_identities[log] = topic_id
+            if log.flushed_offset < log.end_offset:
+                # What survived a crash was readable before it, and the time in which it should have been synced
+                # is over: both promises hold again only after a sync.
+                target, work = self._sync_work(log)
+                work()
+                log.synced(target)
         except DiskFullError:
             raise
         except StorageError as error:
             self.fail(error)
             raise
-        if found is None:
-            self._unsynced_identities[log] = topic_id
         log.on_dirty = self._note_dirty
         self._logs[partition] = log
-        if log.needs_flush:
-            self._sync_soon(log)
+        self._recovery_points.pop(partition, None)
+        self._log_starts.pop(partition, None)
         return log
 
     def remove_partition(self, partition: TopicPartition) -> None:
@@ -176,15 +204,21 @@ class LogDirectory:
             self._unsynced_identities.pop(log, None)
         self._discard(f"{self.path}/{partition}")
 
+    def needs_recovery(self) -> None:
+        """A log that was found could not be opened: the next start must not trust it."""
+        self._has_unrecovered = True
+
     def _discard(self, directory: str) -> None:
-        aside = f"{directory}.{self._runtime.random.getrandbits(128):032x}{_DELETED_DIRECTORY_SUFFIX}"
+        suffix = f".{self._runtime.random.getrandbits(128):032x}{_DELETED_DIRECTORY_SUFFIX}"
+        name = directory.rpartition("/")[2][: _MAX_FILE_NAME_BYTES - len(suffix)]
+        aside = f"{self.path}/{name}{suffix}"
         try:
             if self._disk.exists(directory):
                 self._disk.rename(directory, aside)
         except StorageError as error:
             self.fail(error)
             return
-        self._tasks.spawn(self._disk.offload(lambda: self._disk.remove(aside)), f"remove {aside}")
+        self.tasks.spawn(self._disk.offload(lambda: self._disk.remove(aside)), f"remove {aside}")
 
     def require_online(self) -> None:
         """Refuse with KAFKA_STORAGE_ERROR where the directory has failed."""
@@ -213,19 +247,27 @@ class LogDirectory:
     # --- syncing
 
     def _note_dirty(self, log: PartitionLog) -> None:
-        self._dirty[log] = None
+        if log not in self._dirty:
+            self._dirty[log] = None
+            if log.config.flush_ms < NEVER:
+                self.tasks.spawn(self._sync_in_time(log), f"flush {log.partition}")
         if log.promised_offset < log.end_offset or log.unsynced_bytes >= self._background_bytes:
             self._sync_soon(log)
 
     def _sync_soon(self, log: PartitionLog) -> None:
         if log not in self._syncing and self.failure is None:
-            self._syncing[log] = self._tasks.spawn(self._sync(log), f"sync {log.partition}")
+            self._syncing[log] = self.tasks.spawn(self._sync(log), f"sync {log.partition}")
 
     async def _sync(self, log: PartitionLog) -> None:
         """Sync one log until it owes nobody a promise: whoever arrives meanwhile shares the next sync."""
         try:
-            while True:
-                await self._sync_once(log)
+            while not self._is_closing:
+                try:
+                    await self._sync_once(log)
+                except DiskFullError as error:
+                    logger.error("%s is not synced, and tried again: %s", log.partition, error)
+                    await asyncio.sleep(_FULL_DISK_RETRY_SECONDS)
+                    continue
                 if self._logs.get(log.partition) is log:
                     self.on_promise(log)
                 if not log.needs_flush:
@@ -238,17 +280,37 @@ class LogDirectory:
 
     async def _sync_once(self, log: PartitionLog) -> None:
         self._dirty.pop(log, None)
+        topic_id = self._unsynced_identities.get(log)
+        target, work = self._sync_work(log)
+        try:
+            await self._disk.offload(work)
+        except StorageError:
+            log.sync_failed()
+            self._dirty[log] = None
+            if topic_id is not None:
+                self._unsynced_identities[log] = topic_id
+            raise
+        log.synced(target)
+
+    def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
+        """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""
         topic_id = self._unsynced_identities.pop(log, None)
         target, work = log.sync_work()
+        if topic_id is None:
+            return target, work
 
-        def all_work() -> None:
-            if topic_id is not None:
-                write_topic_id(self._disk, log.directory, topic_id, sync=True)
-                self._disk.sync_directory(self.path)
+        def first_work() -> None:
+            write_topic_id(self._disk, log.directory, topic_id, sync=True)
+            self._disk.sync_directory(self.path)
             work()
 
-        await self._disk.offload(all_work)
-        log.synced(target)
+        return target, first_work
+
+    async def _sync_in_time(self, log: PartitionLog) -> None:
+        """Sync a log as its own `flush.ms` asks, unless something else has synced it meanwhile."""
+        await asyncio.sleep(log.config.flush_ms / 1000)
+        if log in self._dirty:
+            self._sync_soon(log)
 
     async def _sync_periodically(self) -> None:
         interval = max(0.01, self._background_ms / 1000)
@@ -256,35 +318,43 @@ class LogDirectory:
             await asyncio.sleep(interval / 2)
             now = self._runtime.clock.monotonic()
             for log in list(self._dirty):
-                limit = min(interval, log.config.flush_ms / 1000)
-                if log.dirty_since is not None and now - log.dirty_since >= limit / 2:
+                if log.dirty_since is not None and now - log.dirty_since >= interval / 2:
                     self._sync_soon(log)
 
     # --- housekeeping
 
-    def write_checkpoints(self) -> None:
-        """Write down how far each log is durable and where it starts."""
-        points = {log.partition: log.flushed_offset for log in self}
-        starts = {log.partition: log.start_offset for log in self if log.start_offset > 0}
-        try:
-            write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
-            write_offsets(self._disk, f"{self.path}/{LOG_START_OFFSETS}", starts)
-        except DiskFullError as error:
-            logger.error("checkpoints of %s are not written: %s", self.path, error)
-        except StorageError as error:
-            self.fail(error)
+    async def save_checkpoints(self) -> None:
+        """Write down how far each log is durable and where it starts; one at a time, for it is the same two files."""
+        async with self._checkpointing:
+            # Logs that could not be opened keep what was known of them.
+            points = self._recovery_points | {log.partition: log.flushed_offset for log in self}
+            starts = self._log_starts | {log.partition: log.start_offset for log in self if log.start_offset > 0}
+
+            def write() -> None:
+                write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
+                write_offsets(self._disk, f"{self.path}/{LOG_START_OFFSETS}", starts)
+
+            try:
+                await self._disk.offload(write)
+            except DiskFullError:
+                raise
+            except StorageError as error:
+                self.fail(error)
+                raise
 
     def remove_later(self, log: PartitionLog, segments: list[Segment]) -> None:
         """Remove the files of segments that left a log, once readers have had time to finish."""
         if segments:
-            self._tasks.spawn(
-                self._remove_segments(segments, log.config.file_delete_delay_ms / 1000), f"remove {log.partition}"
+            self.tasks.spawn(
+                self._remove_segments(log, segments, log.config.file_delete_delay_ms / 1000),
+                f"remove {log.partition}",
             )
 
-    async def _remove_segments(self, segments: list[Segment], delay: float) -> None:
+    async def _remove_segments(self, log: PartitionLog, segments: list[Segment], delay: float) -> None:
         await asyncio.sleep(delay)
         for segment in segments:
-            await self._disk.offload(segment.remove_files)
+            if self._logs.get(log.partition) is log:
+                await self._disk.offload(segment.remove_files)
 
 
 def _ignore(log: PartitionLog) -> None:

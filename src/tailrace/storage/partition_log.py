@@ -17,11 +17,17 @@ from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from tailrace.records.batch import BatchHeader, assign_offset, stamp_append_time
 from tailrace.records.record import iterate_records
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, FileRange
+from tailrace.runtime.disk import Disk, DiskFullError, FileRange
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.producer_state import ProducerState
-from tailrace.storage.segment import MAX_RELATIVE_OFFSET, SNAPSHOT_SUFFIX, Segment, file_stem
+from tailrace.storage.segment import (
+    MAX_RELATIVE_OFFSET,
+    SNAPSHOT_SUFFIX,
+    CorruptSegmentError,
+    Segment,
+    file_stem,
+)
 
 logger = logging.getLogger("tailrace.storage")
 
@@ -129,7 +135,8 @@ class PartitionLog:
         if segment.first_timestamp is None:
             segment.first_timestamp = max_timestamp
         if is_idempotent:
-            self.producers.update(header, base_offset, max_timestamp)
+            # By the broker's clock: a producer of old records is not silent.
+            self.producers.update(header, base_offset, now_ms)
         self.end_offset = last_offset + 1
         self._account(len(data))
         return Appended(base_offset, last_offset, append_time)
@@ -159,13 +166,17 @@ class PartitionLog:
 
     def _roll(self) -> Segment:
         """Start a new segment at the log end."""
-        segment = Segment(self._disk, self.directory, self.end_offset, self.end_offset, create=True)
+        # Sealed first: a new file that the log then does not use would cut it short at the next start.
         self._active.seal()
+        segment = Segment(self._disk, self.directory, self.end_offset, self.end_offset, create=True)
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self._active = segment
         self._names_unsynced = True
-        self.write_producer_snapshot()
+        try:
+            self.write_producer_snapshot()
+        except DiskFullError as error:
+            logger.warning("%s: no producer snapshot at %d: %s", self.partition, self.end_offset, error)
         return segment
 
     # --- durability
@@ -198,6 +209,13 @@ class PartitionLog:
         else:
             self.promised_offset = max(self.promised_offset, self.flushed_offset)
 
+    def sync_failed(self) -> None:
+        """A sync did not get to its end: the next one has to do all of it again."""
+        self._names_unsynced = True
+        self.leader_epochs.sync_failed()
+        if self.dirty_since is None:
+            self.dirty_since = self._clock.monotonic()
+
     def write_producer_snapshot(self) -> None:
         """Keep the producer state as of the log end, and drop the snapshots that it makes unneeded."""
         path = f"{self.directory}/{file_stem(self.end_offset)}{SNAPSHOT_SUFFIX}"
@@ -208,7 +226,8 @@ class PartitionLog:
 
     def close(self) -> None:
         """Complete indexes and snapshot; the caller has synced the log."""
-        self._active.flush_indexes()
+        for segment in self._segments:  # a full disk may have kept those of sealed ones in memory
+            segment.flush_indexes()
         self.write_producer_snapshot()
 
     # --- reading
@@ -230,7 +249,8 @@ class PartitionLog:
                 if limit_offset >= segment.end_offset:
                     limit = segment.size
                 else:
-                    limit = segment.position_of(limit_offset) or segment.size
+                    found = segment.position_of(limit_offset)
+                    limit = segment.size if found is None else found
                 if position >= limit:
                     return None
                 end = segment.readable_end(position, segment.end_of_read(position, max_bytes, limit))
@@ -257,16 +277,12 @@ class PartitionLog:
         for segment in self._segments:
             if segment.end_offset <= self.start_offset or segment.max_timestamp < timestamp:
                 continue
-            header = segment.first_at_or_after(timestamp)
-            while header is not None:
+            for position, header in segment.batches_with(timestamp, self.start_offset):
                 if header.base_offset >= limit_offset:
                     return NOT_FOUND
-                position = segment.position_of(header.base_offset)
-                assert position is not None
                 for record in iterate_records(segment.log.read(position, header.size), header):
                     if record.timestamp >= timestamp and self.start_offset <= record.offset < limit_offset:
                         return TimestampedOffset(record.offset, record.timestamp)
-                header = next((later for _, later in segment.headers(position + header.size)), None)
         return NOT_FOUND
 
     def offset_of_max_timestamp(self, limit_offset: int) -> TimestampedOffset:
@@ -287,33 +303,49 @@ class PartitionLog:
     def remove_expired(self, limit_offset: int) -> list[Segment]:
         """Take segments that retention has ended out of the log, oldest first, none beyond the limit."""
         now_ms = self._clock.wall_ms()
-        config = self.config
-        total = sum(segment.size for segment in self._segments)
+        total = self.size_bytes
         removed: list[Segment] = []
-        while True:
+        while self._has_expired_segment(limit_offset, now_ms, total):
             segment = self._segments[0]
-            if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
-                break
-            newest_ms = segment.max_timestamp
-            by_time = config.delete_expired and newest_ms >= 0 and 0 <= config.retention_ms < now_ms - newest_ms
-            by_size = (
-                config.delete_expired
-                and config.retention_bytes >= 0
-                and (total - segment.size >= config.retention_bytes)
-            )
-            below_start = segment.end_offset <= self.start_offset
-            if not (by_time or by_size or below_start):
-                break
             if segment is self._active:
-                if not (by_time or below_start):
+                try:
+                    self._roll()
+                except DiskFullError as error:
+                    # What was taken out already must still be removed: that is what makes room.
+                    logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
                     break
-                self._roll()
             total -= segment.size
             self._take_out_first()
             removed.append(segment)
         if removed:
             self.leader_epochs.truncate(self.start_offset, self.end_offset)
         return removed
+
+    def _has_expired_segment(self, limit_offset: int, now_ms: int, total_bytes: int) -> bool:
+        """Whether the oldest segment has nothing that is to be kept, for its age, its size, or the log start."""
+        config = self.config
+        segment = self._segments[0]
+        if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
+            return False
+        if segment.end_offset <= self.start_offset:
+            return True
+        if not config.delete_expired:
+            return False
+        if segment is not self._active and 0 <= config.retention_bytes <= total_bytes - segment.size:
+            return True
+        if config.retention_ms < 0:
+            return False
+        newest_ms = self._newest_timestamp()
+        return newest_ms >= 0 and now_ms - newest_ms > config.retention_ms
+
+    def _newest_timestamp(self) -> int:
+        """Of the oldest segment or, where that is damaged, of the first after it that can be read."""
+        for segment in self._segments:
+            try:
+                return segment.max_timestamp
+            except CorruptSegmentError as error:
+                logger.error("%s: retention goes by the segment after: %s", self.partition, error)
+        return NO_TIMESTAMP
 
     def _take_out_first(self) -> None:
         segment = self._segments.pop(0)

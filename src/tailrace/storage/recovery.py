@@ -2,7 +2,8 @@
 
 After a crash every batch from the recovery point's segment on is checked by its CRC; at the first that is torn,
 corrupt or out of order the log is cut, and segments beyond are dropped: they were never promised, because older
-segments are synced first. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
+segments are synced first. Segments before it are whole, and never cut: damage in them ends what is served of them.
+Recovery rebuilds whatever it cannot trust and never refuses a torn log.
 """
 
 from __future__ import annotations
@@ -49,9 +50,17 @@ def open_log(
     epochs = LeaderEpochs(disk, directory)
     segments = _list_segments(disk, directory, log_start_offset)
     if stopped_cleanly:
+        for segment in segments[:-1]:
+            if not segment.has_index_files:
+                _rebuild_sealed(segment, config)
         _open_trusted(segments[-1], config)
     else:
-        segments = _recover(partition, segments, config, disk, epochs, recovery_point)
+        segments = _recover(partition, segments, config, epochs, recovery_point)
+    if segments[-1].end_offset < log_start_offset:
+        # Everything that survived was given up before the crash; offsets must not be used a second time.
+        for segment in segments:
+            segment.remove_files()
+        segments = [Segment(disk, directory, log_start_offset, log_start_offset, create=True)]
     end_offset = segments[-1].end_offset
     start_offset = min(max(log_start_offset, segments[0].base_offset), end_offset)
     epochs.truncate(start_offset, end_offset)
@@ -87,8 +96,8 @@ def _open_trusted(active: Segment, config: LogConfig) -> None:
     """Find the end of the newest segment after a clean stop; rebuild its indexes if they are not sound."""
     last = active.offset_index.last()
     try:
-        if last is not None and last[1] >= active.size:
-            raise CorruptSegmentError(active.log.path, last[1])
+        if not (_offset_index_fits(active) and _time_index_fits(active)):
+            raise CorruptSegmentError(active.log.path, last[1] if last else 0)
         for position, header in active.headers(last[1] if last else 0):
             active.end_offset = header.next_offset
             if position == 0:
@@ -100,17 +109,51 @@ def _open_trusted(active: Segment, config: LogConfig) -> None:
         _rebuild_index(active, config)
 
 
+def _offset_index_fits(segment: Segment) -> bool:
+    """Whether the last entry points to the batch it names; no entry ever points to the first batch."""
+    last = segment.offset_index.last()
+    if last is None:
+        return True
+    if not 0 < last[1] < segment.size:
+        return False
+    try:
+        _, header = next(segment.headers(last[1]))
+    except CorruptSegmentError:
+        return False
+    return header.base_offset == segment.base_offset + last[0]
+
+
+def _time_index_fits(segment: Segment) -> bool:
+    """Whether the last entry's timestamp is that of the batch it names."""
+    last = segment.time_index.last()
+    if last is None:
+        return True
+    position = segment.position_of(segment.base_offset + last[1]) if last[1] >= 0 else None
+    return position is not None and next(segment.headers(position))[1].max_timestamp == last[0]
+
+
 def _rebuild_index(segment: Segment, config: LogConfig) -> None:
     segment.restart_indexes()
     for position, header in segment.headers():
         segment.index_batch(position, header, config.index_interval_bytes)
 
 
+def _rebuild_sealed(segment: Segment, config: LogConfig) -> None:
+    """Rebuild the indexes of a segment whose records were promised: it is not cut, wherever it is damaged."""
+    end_offset = segment.end_offset
+    try:
+        _rebuild_index(segment, config)
+    except CorruptSegmentError as error:
+        logger.error("%s; records from there on are not served", error)
+        segment.corrupt_position = error.position
+    segment.end_offset = end_offset
+    segment.seal()
+
+
 def _recover(
     partition: TopicPartition,
     segments: list[Segment],
     config: LogConfig,
-    disk: Disk,
     epochs: LeaderEpochs,
     recovery_point: int,
 ) -> list[Segment]:
@@ -118,11 +161,12 @@ def _recover(
     kept: list[Segment] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1] if index + 1 < len(segments) else None
-        if following is not None and following.base_offset <= recovery_point and _looks_whole(segment):
-            kept.append(segment)
+        kept.append(segment)
+        if following is not None and following.base_offset <= recovery_point:
+            if not segment.has_index_files or not _offset_index_fits(segment):
+                _rebuild_sealed(segment, config)
             continue
         whole = _check_segment(partition, segment, config, epochs)
-        kept.append(segment)
         # Without compaction segments follow each other without a gap: one means that the older lost its end.
         if following is not None and (not whole or segment.end_offset != following.base_offset):
             for lost in segments[index + 1 :]:
@@ -133,15 +177,7 @@ def _recover(
                 )
                 lost.remove_files()
             break
-        if following is not None and segment.size == 0:
-            kept.pop().remove_files()
     return kept
-
-
-def _looks_whole(segment: Segment) -> bool:
-    """Whether a segment below the recovery point can be opened without a scan: its index must fit its log."""
-    last = segment.offset_index.last()
-    return last is None or last[1] < segment.size
 
 
 def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
@@ -155,7 +191,7 @@ def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfi
     while position < size:
         if position + HEADER_BYTES > chunk_at + len(chunk):
             chunk, chunk_at = memoryview(log.read(position, _CHUNK_BYTES)), position
-        header = _sound_header(chunk, position - chunk_at, segment.end_offset, size - position)
+        header = _sound_header(chunk, position - chunk_at, segment.end_offset, size - position, config.compact)
         if header is not None and position + header.size > chunk_at + len(chunk):
             chunk, chunk_at = memoryview(log.read(position, max(header.size, _CHUNK_BYTES))), position
         if header is None or not has_valid_crc(chunk, header, position - chunk_at):
@@ -175,14 +211,19 @@ def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfi
     return True
 
 
-def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int) -> BatchHeader | None:
-    """The header there, if it can be one: whole, magic 2, within the file, and not going back in offsets."""
+def _sound_header(
+    chunk: memoryview, at: int, next_offset: int, remaining: int, may_have_gaps: bool
+) -> BatchHeader | None:
+    """The header there, if it can be one: whole, magic 2, within the file, and next in offsets."""
     if at + HEADER_BYTES > len(chunk):
         return None
     header = read_header(chunk, at)
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= remaining:
         return None
-    if header.base_offset < next_offset or header.last_offset_delta < 0:
+    # The CRC does not cover the offset: only its neighbours tell that it is right.
+    if header.base_offset < next_offset or (header.base_offset > next_offset and not may_have_gaps):
+        return None
+    if header.last_offset_delta < 0:
         return None
     return header
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_TIMESTAMP
-from tailrace.records.batch import HEADER_BYTES, BatchHeader, has_valid_crc, read_header
+from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
 from tailrace.runtime.disk import Buffer, Disk, File
 from tailrace.storage.sparse_index import OffsetIndex, TimeIndex
 
@@ -42,6 +42,7 @@ class CorruptSegmentError(KafkaError):
 
     def __init__(self, path: str, position: int) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at position {position}")
+        self.position = position
 
 
 class Segment:
@@ -101,6 +102,10 @@ class Segment:
         return self._time_index
 
     @property
+    def has_index_files(self) -> bool:
+        return self._disk.exists(self._stem + INDEX_SUFFIX) and self._disk.exists(self._stem + TIME_INDEX_SUFFIX)
+
+    @property
     def size(self) -> int:
         return self.log.size
 
@@ -132,11 +137,17 @@ class Segment:
         """Write one batch at the end with one call, and an index entry every so many bytes."""
         log = self._log or self.log
         position = log.size
+        # Whatever can fail comes before the write: a batch that is in the file but refused would be followed by
+        # another one with the same offsets.
+        is_newest = max_timestamp > self.max_timestamp
+        entry_is_due = self._bytes_since_entry > index_interval
+        if entry_is_due:
+            self.open_indexes()
         log.append(data)
-        if max_timestamp > self.max_timestamp:
+        if is_newest:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
-        if self._bytes_since_entry > index_interval:
+        if entry_is_due:
             self.offset_index.append(base_offset - self.base_offset, position)
             self._index_time()
             self._bytes_since_entry = 0
@@ -155,8 +166,13 @@ class Segment:
         if len(positions) > _REMEMBERED_POSITIONS:
             del positions[next(iter(positions))]
 
+    def open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Make sure that both index files are there and open."""
+        return self.offset_index, self.time_index
+
     def seal(self) -> None:
         """Nothing more will be appended: complete the indexes and forget what only writers need."""
+        self.open_indexes()
         self._index_time()
         self.flush_indexes()
         self._positions.clear()
@@ -170,7 +186,8 @@ class Segment:
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Batch headers with their positions from a batch boundary on; CorruptSegmentError where they make no sense."""
         log = self.log
-        end = log.size if end is None else end
+        size = log.size
+        end = size if end is None else end
         chunk = b""
         chunk_at = position
         while position < end:
@@ -180,7 +197,11 @@ class Segment:
                 if len(chunk) < HEADER_BYTES:
                     raise CorruptSegmentError(log.path, position)
             header = read_header(chunk, position - chunk_at)
-            if header.size < HEADER_BYTES or header.base_offset < self.base_offset:
+            if (
+                header.magic != MAGIC
+                or not HEADER_BYTES <= header.size <= size - position
+                or header.base_offset < self.base_offset
+            ):
                 raise CorruptSegmentError(log.path, position)
             yield position, header
             position += header.size
@@ -213,16 +234,17 @@ class Segment:
             end = start
         return min(end, limit)
 
-    def first_at_or_after(self, timestamp: int) -> BatchHeader | None:
-        """The header of the first batch that has a record with a timestamp at or after the given one."""
-        position = 0
+    def batches_with(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch not below an offset that says it has a record with a timestamp at or after the given one."""
         entry = self.time_index.floor(timestamp - 1)
         if entry is not None:
-            position = self.position_of(self.base_offset + entry[1]) or 0
-        for _, header in self.headers(position):
+            offset = max(offset, self.base_offset + entry[1])
+        position = self.position_of(offset) if offset > self.base_offset else 0
+        if position is None:
+            return
+        for start, header in self.headers(position):
             if header.max_timestamp >= timestamp:
-                return header
-        return None
+                yield start, header
 
     def verify(self, position: int, end: int) -> None:
         """Check the CRC of every batch that starts in a range, and remember the first bad one."""
@@ -291,10 +313,9 @@ class Segment:
                 self._disk.rename(self._stem + suffix, self._stem + suffix + DELETED_SUFFIX)
 
     def remove_files(self) -> None:
-        """Remove the files, renamed or not."""
+        """Remove the files, under the names they have now: a new log may have taken the others."""
         for suffix in SEGMENT_SUFFIXES:
-            self._disk.remove(self._stem + suffix + DELETED_SUFFIX)
-            self._disk.remove(self._stem + suffix)
+            self._disk.remove(self._stem + suffix + (DELETED_SUFFIX if self.is_removed else ""))
 
     def sync(self) -> None:
         """Make the log file durable; blocks."""

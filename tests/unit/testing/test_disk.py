@@ -244,6 +244,7 @@ def test_a_call_that_waits_when_the_power_goes_never_takes_effect() -> None:
         disk.crash()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        assert sim.current().time() == 0.5
         await asyncio.sleep(5)
         assert disk.list("/d") == []
         await disk.offload(lambda: disk.replace_file("/d/g", b""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 from hypothesis import strategies as st
 
@@ -17,6 +18,15 @@ TEXTS = st.one_of(
     st.text(max_size=6), st.integers(120, 130).map(lambda n: "x" * n), st.just("ü" * 64), st.just("y" * 20_000)
 )
 BYTES = st.one_of(st.binary(max_size=20), st.sampled_from([b"r" * 126, b"r" * 127, b"r" * 16_383, b"r" * 70_000]))
+
+SAMPLES: dict[Kind, Any] = {
+    **dict.fromkeys(INTEGERS, 7),
+    Kind.BOOL: True,
+    Kind.UUID: UUID(int=7),
+    Kind.STRING: "text",
+    Kind.BYTES: b"bytes",
+    Kind.RECORDS: b"records",
+}
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:
@@ -44,6 +54,24 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
         Kind.BYTES: BYTES,
         Kind.RECORDS: BYTES,
     }[kind]
+
+
+def sample(struct: type[Struct], version: int) -> Any:
+    """A struct with something other than the default in every field of a version."""
+    value = struct()
+    for name, field in struct.FIELDS.items():
+        if not field.in_version(version):
+            continue
+        if field.kind is Kind.STRUCT or (field.kind is Kind.ARRAY and field.struct is not None):
+            assert field.struct is not None
+            inner = sample(field.struct, version)
+            setattr(value, name, [inner, inner] if field.kind is Kind.ARRAY else inner)
+        elif field.kind is Kind.ARRAY:
+            assert field.element is not None
+            setattr(value, name, [SAMPLES[field.element]] * 2)
+        else:
+            setattr(value, name, SAMPLES[field.kind])
+    return value
 
 
 def structs(

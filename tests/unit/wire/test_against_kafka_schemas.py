@@ -9,6 +9,7 @@ import json
 import os
 import re
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,16 @@ pytestmark = pytest.mark.skipif(
 MESSAGES = [*REQUESTS.values(), *RESPONSES.values()]
 
 
-def schema(name: str) -> Any:
+@cache
+def schemas() -> dict[str, Any]:
+    """Every request and response schema in the library, by name."""
+    found = {}
     with zipfile.ZipFile(JARS[-1]) as jar:
-        text = jar.read(f"common/message/{name}.json").decode()
-    return json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+        for name in jar.namelist():
+            if re.fullmatch(r"common/message/\w+(Request|Response)\.json", name):
+                text = re.sub(r"^\s*//.*$", "", jar.read(name).decode(), flags=re.MULTILINE)
+                found[Path(name).stem] = json.loads(text)
+    return found
 
 
 def span(text: str | None) -> tuple[int, int] | None:
@@ -64,7 +71,7 @@ def kind_of(field: Field) -> str:
         return field.struct.__name__
     if field.kind is Kind.ARRAY:
         return "[]" + (field.struct.__name__ if field.struct else field.element.value if field.element else "")
-    return field.kind.value
+    return str(field.kind.value)
 
 
 def compare(struct: type[Struct], fields: list[dict[str, Any]], versions: range) -> None:
@@ -94,19 +101,17 @@ def compare(struct: type[Struct], fields: list[dict[str, Any]], versions: range)
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_a_message_is_described_as_kafka_describes_it(message: type[Message]) -> None:
-    theirs = schema(message.__name__)
-    assert message.API_KEY == theirs["apiKey"]
-    assert (message.MIN_VERSION, message.MAX_VERSION) == span(theirs["validVersions"])
+    theirs = schemas()[message.__name__]
+    assert theirs["apiKey"] == message.API_KEY
+    assert span(theirs["validVersions"]) == (message.MIN_VERSION, message.MAX_VERSION)
     assert span(theirs["flexibleVersions"]) == (message.FLEXIBLE_FROM, FOREVER)
     compare(message, theirs["fields"], range(message.MIN_VERSION, message.MAX_VERSION + 1))
 
 
 def test_every_api_has_kafkas_number_and_name() -> None:
-    numbers = {}
-    with zipfile.ZipFile(JARS[-1]) as jar:
-        names = [name for name in jar.namelist() if re.fullmatch(r"common/message/\w+Request\.json", name)]
-    for name in names:
-        theirs = schema(Path(name).stem)
-        if "apiKey" in theirs:
-            numbers[snake_case(theirs["name"].removesuffix("Request")).upper()] = theirs["apiKey"]
+    numbers = {
+        snake_case(name.removesuffix("Request")).upper(): theirs["apiKey"]
+        for name, theirs in schemas().items()
+        if name.endswith("Request") and "apiKey" in theirs
+    }
     assert numbers == {key.name: int(key) for key in ApiKey}

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
+from tests.unit.wire.strategies import all_versions, structs, version_id
 
 from tailrace.model import ZERO_UUID
 from tailrace.wire.codec import Kind, Message, Struct
-from tests.unit.wire.strategies import all_versions, structs, version_id
+from tailrace.wire.messages.api_versions import ApiVersionsResponse
 
 FEW = settings(
     max_examples=8,
@@ -135,9 +136,11 @@ def test_kio_reads_and_writes_the_same(message: type[Message], version: int) -> 
 @pytest.mark.parametrize(("message", "version"), KAFKA_PYTHON, ids=version_id)
 def test_kafka_python_reads_and_writes_the_same(message: type[Message], version: int) -> None:
     codec = kafka_python_class(message, version)
+    # An ApiVersions response with an error is version 0 to kafka-python, whatever was asked for.
+    narrowed = {"error_code": st.just(0)} if message is ApiVersionsResponse else {}
 
     @FEW
-    @given(structs(message, version))
+    @given(structs(message, version, narrowed))
     def holds(value: Any) -> None:
         body = bytes(value.encode(version))
         theirs = codec.decode(body, version=version)

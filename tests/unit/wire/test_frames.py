@@ -16,7 +16,7 @@ from tailrace.wire.frames import (
     encode_request,
     encode_response_header,
 )
-from tailrace.wire.messages import request_is_flexible
+from tailrace.wire.messages import request_is_flexible, response_is_flexible
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
 from tailrace.wire.messages.metadata import MetadataRequest
 from tailrace.wire.primitives import encode_uvarint, read_uvarint
@@ -36,7 +36,7 @@ def test_a_request_header_comes_back_with_the_position_of_the_body(client_id: st
     body = memoryview(frame)[4:]
     decoded, position = decode_request_header(body, lambda api_key, version: flexible)
     assert decoded == header
-    assert body[position:] == b"body"
+    assert bytes(body[position:]) == b"body"
 
 
 @pytest.mark.parametrize("version", [0, 8, 9, 12])
@@ -82,7 +82,7 @@ def test_a_response_header_comes_back(flexible: bool) -> None:
     body = memoryview(encode_response_header(-5, flexible) + b"body")
     correlation_id, position = decode_response_header(body, flexible)
     assert correlation_id == -5
-    assert body[position:] == b"body"
+    assert bytes(body[position:]) == b"body"
     assert position == (5 if flexible else 4)
 
 
@@ -97,6 +97,12 @@ def test_an_api_that_is_not_known_has_a_header_without_tagged_fields() -> None:
     assert request_is_flexible(ApiKey.API_VERSIONS, 3)
     assert not request_is_flexible(ApiKey.API_VERSIONS, 2)
     assert request_is_flexible(ApiKey.API_VERSIONS, ApiVersionsRequest.MAX_VERSION + 1)
+
+
+def test_the_header_of_an_api_versions_response_never_has_tagged_fields() -> None:
+    assert not any(response_is_flexible(ApiKey.API_VERSIONS, version) for version in range(5))
+    assert response_is_flexible(ApiKey.METADATA, 9)
+    assert not response_is_flexible(ApiKey.METADATA, 8)
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 2**28, 2**32 - 1])

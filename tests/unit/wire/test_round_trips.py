@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.wire.strategies import all_versions, structs, version_id
 
 from tailrace.model import ZERO_UUID
 from tailrace.runtime.disk import FileRange
@@ -14,7 +15,6 @@ from tailrace.wire.codec import Kind, Message, Struct, array, byte_string, int16
 from tailrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.unit.wire.strategies import all_versions, structs, version_id
 
 FEW = settings(
     max_examples=12,
@@ -44,7 +44,7 @@ class Inner(Struct):
 
 
 class Sample(Message):
-    """What no served API has yet: nullable structs, opaque bytes, arrays of every primitive."""
+    """What no served API has yet: nullable structs, opaque bytes, arrays of longs, tags out of order."""
 
     API_KEY = 999
     MIN_VERSION = 0
@@ -57,6 +57,8 @@ class Sample(Message):
     longs: list[int] = array(Kind.INT64, since=1)
     ids: list[Any] = array(Kind.UUID)
     last: int = int32()
+    second: int = int16(since=2, tag=1)
+    first: int = int16(since=2, tag=0)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -72,6 +74,10 @@ def test_kinds_that_no_api_uses_yet_round_trip(version: int) -> None:
 def test_a_null_struct_is_one_byte_and_a_present_one_is_marked() -> None:
     assert Sample().encode(0)[:1] == b"\xff"
     assert Sample(inner=Inner(name="a")).encode(0)[:4] == b"\x01\x00\x01a"
+
+
+def test_tagged_fields_are_written_in_the_order_of_their_tags() -> None:
+    assert Sample(first=1, second=2).encode(2).endswith(b"\x02" + b"\x00\x02\x00\x01" + b"\x01\x02\x00\x02")
 
 
 def test_fields_left_out_of_a_constructor_have_the_protocols_defaults() -> None:

@@ -17,7 +17,7 @@ _HIGH_WATERMARK = -1
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    moved: dict[LogDirectory, None] = {}
+    moved: list[tuple[LogDirectory, DeleteRecordsPartitionResult]] = []
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name,
@@ -25,16 +25,21 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
         )
         for topic in request.topics
     ]
-    for directory in moved:
+    for directory in dict.fromkeys(directory for directory, _ in moved):
         try:
-            await services.disk.offload(directory.write_checkpoints)
-        except StorageError as error:
-            directory.fail(error)
+            await directory.save_checkpoints()
+        except StorageError:
+            for home, result in moved:
+                if home is directory:
+                    result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
     return DeleteRecordsResponse(topics=topics)
 
 
 def _advance(
-    services: Services, topic: str, wanted: DeleteRecordsPartition, moved: dict[LogDirectory, None]
+    services: Services,
+    topic: str,
+    wanted: DeleteRecordsPartition,
+    moved: list[tuple[LogDirectory, DeleteRecordsPartitionResult]],
 ) -> DeleteRecordsPartitionResult:
     try:
         partition = services.partitions.find(topic, wanted.partition_index)
@@ -43,10 +48,11 @@ def _advance(
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         partition.log.advance_start(offset)
-        moved[partition.directory] = None
-        return DeleteRecordsPartitionResult(
+        result = DeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=partition.log.start_offset
         )
+        moved.append((partition.directory, result))
+        return result
     except KafkaError as error:
         return DeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code

@@ -8,6 +8,7 @@ thread closes descriptors of others; threads pin the ones they work on.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import errno
 import os
 import shutil
@@ -51,6 +52,8 @@ class SystemFile:
             _refuse(error, "open", path)
         self.size = os.fstat(descriptor).st_size
         disk._adopt(self, descriptor)
+        with disk._lock:
+            disk._files[id(self)] = self
 
     def fileno(self) -> int:
         """The descriptor, opened again if it was closed to save descriptors."""
@@ -113,7 +116,8 @@ class SystemFile:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            _refuse(error, "sync", self.path)
+            # Never taken for a full disk, which could be tried again: what a failed sync covered may be gone.
+            raise StorageError(f"cannot sync {self.path}: {error.strerror}") from error
         finally:
             self._disk._unpin(self)
 
@@ -163,6 +167,8 @@ class SystemDisk:
         self._open_count = 0
         # Files with an open descriptor, roughly in the order of their last use.
         self._open: deque[weakref.ref[SystemFile]] = deque()
+        # Every file that somebody holds, with a descriptor or without.
+        self._files: weakref.WeakValueDictionary[int, SystemFile] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._threads = ThreadPoolExecutor(_OFFLOAD_THREADS, "tailrace-disk")
@@ -206,10 +212,17 @@ class SystemDisk:
         with self._lock:
             file._pins -= 1
 
-    def _open_files_under(self, path: str) -> list[SystemFile]:
+    def _files_under(self, path: str) -> builtins.list[SystemFile]:
         with self._lock:
-            files = [reference() for reference in self._open]
-        return [file for file in files if file is not None and (file.path + "/").startswith(path + "/")]
+            files = self._files.values()
+            return [file for file in files if (file.path + "/").startswith(path + "/")]
+
+    def _keep_open_under(self, path: str) -> None:
+        """Before names go: a file without its name can never be opened again, so it keeps a descriptor."""
+        for file in self._files_under(path):
+            if not file._removed:
+                file.fileno()
+                file._removed = True
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
         return SystemFile(self, path, create=create)
@@ -233,6 +246,10 @@ class SystemDisk:
                     os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError as error:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass  # it was never made, or the disk is beyond tidying: the first error says why
             _refuse(error, "write", path)
         if sync:
             self.sync_directory(os.path.dirname(path))
@@ -255,8 +272,7 @@ class SystemDisk:
             _refuse(error, "create directory", path)
 
     def remove(self, path: str) -> None:
-        for file in self._open_files_under(path):
-            file._removed = True
+        self._keep_open_under(path)
         try:
             if os.path.isdir(path):
                 shutil.rmtree(path)
@@ -268,11 +284,13 @@ class SystemDisk:
             _refuse(error, "remove", path)
 
     def rename(self, old: str, new: str) -> None:
+        moved = self._files_under(old)
+        self._keep_open_under(new)
         try:
             os.rename(old, new)
         except OSError as error:
             _refuse(error, "rename", old)
-        for file in self._open_files_under(old):
+        for file in moved:
             file.path = new + file.path[len(old) :]
 
     def sync_directory(self, path: str) -> None:

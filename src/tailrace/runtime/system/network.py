@@ -30,6 +30,7 @@ class SocketTransport:
     __slots__ = (
         "_closing",
         "_descriptor",
+        "_has_sent",
         "_loop",
         "_queue",
         "_reading",
@@ -51,6 +52,7 @@ class SocketTransport:
         self._reading = False
         self._writing = False
         self._closing = False
+        self._has_sent = False
         self.unsent_bytes = 0
         try:
             host, port = sock.getpeername()[:2]
@@ -75,13 +77,26 @@ class SocketTransport:
             self._disconnect(error)
             return
         if size:
+            self._has_sent = False
             receiver.received(size)
+            if self._reading and not self._has_sent:
+                self._look_for_reset()
         else:
             self._disconnect(None)
+
+    def _look_for_reset(self) -> None:
+        """libuv stops polling when it sees an error, also one behind the bytes just read; a send would have met it."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._disconnect(error)
 
     def send(self, parts: Sequence[Part]) -> None:
         if self._closing or self._receiver is None:
             return
+        self._has_sent = True
         for part in parts:
             size = len(part)
             if size:

@@ -63,3 +63,8 @@ def request_is_flexible(api_key: int, version: int) -> bool:
     """Whether a request's header has tagged fields; False for an API that is not known here."""
     message = REQUESTS.get(api_key)
     return message is not None and version >= message.FLEXIBLE_FROM
+
+
+def response_is_flexible(api_key: int, version: int) -> bool:
+    """Whether a response's header has tagged fields; that of ApiVersions never does."""
+    return api_key != ApiVersionsResponse.API_KEY and request_is_flexible(api_key, version)

@@ -1,0 +1,66 @@
+"""Checkers that look at a broker from outside: what producers were promised against what readers find.
+
+Each raises AssertionError with what it saw. None knows how the broker works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from tailrace.records.record import Record
+from tailrace.testing.workload import Acknowledged, SimProducer
+
+
+def check_offsets_contiguous(records: Sequence[Record]) -> None:
+    """Offsets start at 0 and have no gaps: nothing was ever removed in these runs."""
+    for expected, record in enumerate(records):
+        if record.offset != expected:
+            raise AssertionError(f"offset {record.offset} where {expected} was due")
+
+
+def check_only_what_was_sent(records: Sequence[Record], producers: Iterable[SimProducer]) -> None:
+    """No record that nobody sent."""
+    sent = {value for producer in producers for value in producer.sent}
+    for record in records:
+        if record.value not in sent:
+            raise AssertionError(f"offset {record.offset} has {record.value!r}, which nobody sent")
+
+
+def check_order(records: Sequence[Record], producer: SimProducer) -> None:
+    """The records of one producer are in the order of sending; under idempotence none is there twice."""
+    prefix = producer.name.encode() + b":"
+    numbers = [
+        int(record.value[len(prefix) :]) for record in records if record.value and record.value.startswith(prefix)
+    ]
+    if producer.is_idempotent:
+        for before, after in pairwise(numbers):
+            if after <= before:
+                raise AssertionError(f"{producer.name}: {after} follows {before}")
+        return
+    # Without idempotence a batch may be there again, but only as a repetition from some earlier point on.
+    seen = -1
+    previous = -1
+    for number in numbers:
+        if number > seen and number != previous + 1 and previous != -1 and previous != seen:
+            raise AssertionError(f"{producer.name}: {number} follows {previous}, {seen} was the latest")
+        previous = number
+        seen = max(seen, number)
+
+
+def check_promises(records: Sequence[Record], acknowledged: Iterable[Acknowledged]) -> None:
+    """Every acknowledged record is where the producer was told it is."""
+    for promise in acknowledged:
+        found = records[promise.offset].value if promise.offset < len(records) else None
+        if found != promise.value:
+            raise AssertionError(
+                f"{promise.value!r} was acknowledged at offset {promise.offset}; there is {found!r} "
+                f"(the log ends at {len(records)})"
+            )
+
+
+def check_is_prefix(before: Sequence[Record], after: Sequence[Record]) -> None:
+    """What a reader sees later has the same values at the same offsets, as far as both go."""
+    for old, new in zip(before, after, strict=False):
+        if old.value != new.value:
+            raise AssertionError(f"offset {old.offset} was {old.value!r} and is now {new.value!r}")

@@ -1,0 +1,37 @@
+"""Brokers to be ill-treated, and the proof that each of them took it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support.watched_broker", "tests.support.history")
+
+from tests.support.watched_broker import WatchedBroker  # noqa: E402  after its assertions are registered
+
+
+class MakeBroker(Protocol):
+    """Starts a broker with its own configuration: `make_broker(max_connections="5")`."""
+
+    def __call__(self, **config: str) -> WatchedBroker: ...
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
+    """Starts brokers for one test, each with its own data; all are stopped at its end, whatever became of them."""
+    started: list[WatchedBroker] = []
+
+    def make(**config: str) -> WatchedBroker:
+        names = {name.replace("_", "."): value for name, value in config.items()}
+        broker = WatchedBroker(tmp_path / f"broker-{len(started)}", config=names)
+        started.append(broker)
+        broker.start()
+        return broker
+
+    yield make
+    for broker in started:
+        if broker.is_running:
+            broker.stop()

@@ -1,0 +1,172 @@
+"""A disk that fills up: what does not fit is refused with a retriable error, everything else goes on.
+
+Needs to mount a small file system; where that is not allowed the tests fail and say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerFailedError
+from tests.support.history import Load, Sender, check_sender, read_everything
+from tests.support.raw_client import RawClient
+from tests.support.small_disk import SmallDisk
+from tests.support.watched_broker import WatchedBroker, fetch_request, small_batch
+
+from tailrace.errors import ErrorCode
+from tailrace.records.record import NewRecord, build_batch
+from tailrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tailrace.wire.messages.fetch import FetchResponse
+
+TOPIC = "filling"
+_BATCH = bytes(build_batch([NewRecord(b"x" * 50_000, timestamp=1)]))
+_MEGABYTES = 24
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", _MEGABYTES) as small:
+        yield small
+
+
+@pytest.fixture
+def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[WatchedBroker]:
+    # stderr lies beside the small disk: it must not fill up with what it is about.
+    process = WatchedBroker(disk.path / "data", config={"log.segment.bytes": str(4 << 20)})
+    process._error_path = tmp_path / "stderr"
+    process.start()
+    yield process
+    disk.free()
+    if process.is_running:
+        process.stop()
+
+
+def fill_by_producing(broker: WatchedBroker) -> int:
+    """Produce until the broker refuses; how many batches it took."""
+    for number in range(10_000):
+        result = broker.produce(TOPIC, _BATCH)
+        if result.error_code:
+            assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "free space" in (result.error_message or "")
+            return number
+    raise AssertionError("the disk did not fill up")
+
+
+def read_one(broker: WatchedBroker, offset: int) -> int:
+    """Fetch from an offset; the error code."""
+    with RawClient(broker.port) as client:
+        (data,) = client.ask(fetch_request(TOPIC, offset), 11, FetchResponse).responses[0].partitions
+    if data.error_code == 0:
+        assert data.records
+    return data.error_code
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def check_went_on(broker: WatchedBroker) -> None:
+    output = broker.all_error_output()
+    assert "Traceback" not in output, output[-4000:]
+    assert "is offline" not in output, output[-4000:]
+
+
+def test_a_full_disk_refuses_what_does_not_fit_and_serves_the_rest(broker: WatchedBroker, disk: SmallDisk) -> None:
+    broker.create_topic(TOPIC)
+    disk.fill(leave_bytes=6 << 20)
+    count = fill_by_producing(broker)
+    assert count > 50
+    for offset in (0, count // 2, count - 1):
+        assert read_one(broker, offset) == 0
+    # The background syncs and checkpoints that run meanwhile must not take the directory down either.
+    started = time.monotonic()
+    while time.monotonic() - started < 2.5:
+        assert broker.produce(TOPIC, _BATCH).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert read_one(broker, 0) == 0
+    assert broker.end_offset(TOPIC) == count
+    disk.free()
+    assert broker.produce(TOPIC, _BATCH).base_offset == count
+    assert read_one(broker, count) == 0
+    check_went_on(broker)
+
+
+def test_a_producer_that_retries_gets_through_once_space_is_freed(broker: WatchedBroker, disk: SmallDisk) -> None:
+    load = Load("filler", TOPIC, {"enable_idempotence": True}, is_idempotent=True, partitions=2, value_bytes=2000)
+    broker.create_topic(TOPIC, partitions=2)
+    disk.fill(leave_bytes=6 << 20)
+    sender = Sender(broker.bootstrap, load)
+    sender.start()
+    wait_until(lambda: disk.free_bytes() < 150_000 or sender.error is not None, "the disk did not fill up")
+    stuck_at = sender.acknowledged
+    assert stuck_at > 0
+    disk.free()
+    wait_until(lambda: sender.acknowledged > stuck_at + 500, "producing did not go on after space was freed")
+    check_sender(load, sender.finish(), read_everything(broker.bootstrap, {TOPIC: 2}))
+    check_went_on(broker)
+
+
+def test_a_topic_that_does_not_fit_is_refused_and_fits_later(broker: WatchedBroker, disk: SmallDisk) -> None:
+    broker.create_topic(TOPIC)
+    count = 5
+    for _ in range(count):
+        assert broker.produce(TOPIC, small_batch()).error_code == 0
+    disk.fill()
+    wanted = CreateTopicsRequest(topics=[CreatableTopic(name="later", num_partitions=3, replication_factor=1)])
+    with RawClient(broker.port) as client:
+        (refused,) = client.ask(wanted, 4, CreateTopicsResponse).topics
+        assert refused.error_code != 0
+        assert read_one(broker, 0) == 0
+        disk.free()
+        (created,) = client.ask(wanted, 4, CreateTopicsResponse).topics
+    assert created.error_code == 0
+    assert broker.produce("later", small_batch()).error_code == 0
+    assert broker.produce(TOPIC, small_batch()).base_offset == count
+    check_went_on(broker)
+
+
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_a_broker_on_a_full_disk_can_be(way: str, broker: WatchedBroker, disk: SmallDisk) -> None:
+    broker.create_topic(TOPIC)
+    disk.fill(leave_bytes=6 << 20)
+    count = fill_by_producing(broker)
+    if way == "stopped":
+        broker.stop()
+    else:
+        broker.kill()
+    disk.free()
+    broker.start()
+    assert broker.end_offset(TOPIC) == count
+    for offset in (0, count // 2, count - 1):
+        assert read_one(broker, offset) == 0
+    assert broker.produce(TOPIC, _BATCH).base_offset == count
+    # A stop that finds no room for its checkpoints says that the directory is offline; recovery makes up for it.
+    assert "Traceback" not in broker.all_error_output()
+
+
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_a_start_on_a_disk_that_is_still_full_says_so_and_harms_nothing(
+    way: str, broker: WatchedBroker, disk: SmallDisk
+) -> None:
+    broker.create_topic(TOPIC)
+    disk.fill(leave_bytes=6 << 20)
+    count = fill_by_producing(broker)
+    if way == "stopped":
+        broker.stop()
+    else:
+        broker.kill()
+    disk.fill()
+    with pytest.raises(BrokerFailedError, match=r"ended with 1\n(.*\n)*Error: .*disk is full"):
+        broker.start()
+    disk.free()
+    broker.start()
+    assert broker.end_offset(TOPIC) == count
+    for offset in (0, count // 2, count - 1):
+        assert read_one(broker, offset) == 0
+    assert broker.produce(TOPIC, _BATCH).base_offset == count
+    assert "Traceback" not in broker.all_error_output()

@@ -1,0 +1,192 @@
+"""A whole broker in virtual time, killed and unplugged at random moments under load, by seed.
+
+Each seed is one run: producers with several batches in flight, a handful of crashes, and after each restart a
+reader from outside. TAILRACE_SIM_SEEDS sets how many seeds run, TAILRACE_SIM_SEED replays a single one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from tailrace.model import TopicPartition
+from tailrace.records.record import Record
+from tailrace.testing.client import KafkaClient
+from tailrace.testing.history import (
+    check_is_prefix,
+    check_offsets_contiguous,
+    check_only_what_was_sent,
+    check_order,
+    check_promises,
+)
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.network import SimNetwork
+from tailrace.testing.node import PORT, SimNode
+from tailrace.testing.workload import Acknowledged, SimProducer, read_partition
+
+SEEDS = int(os.environ.get("TAILRACE_SIM_SEEDS", "1000"))
+SEEDS_PER_TEST = 50
+#: Seeds that once found a bug stay here for ever, with the bug as their name.
+REGRESSIONS = {
+    "the high watermark fell back after a crash, until the first sync": 50,
+}
+BACKGROUND_SECONDS = 1.0
+#: A sync that has started takes at most this long in these runs, on top of the interval.
+SYNC_SECONDS = 0.5
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)]
+
+
+@dataclass
+class Run:
+    """One seed's world."""
+
+    seed: int
+    loop: SimLoop
+    random: Random
+    network: SimNetwork
+    node: SimNode
+    flush_messages: int | None
+    producers: list[SimProducer] = field(default_factory=list)
+    seen: dict[TopicPartition, list[Record]] = field(default_factory=dict)
+    power_cuts: list[float] = field(default_factory=list)
+    crashes: int = 0
+    acknowledged: int = 0
+
+
+async def simulate(seed: int) -> Run:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    random = loop.random_for("scenario")
+    network = SimNetwork(loop, loop.random_for("network"))
+    flush_messages = random.choice([None, 1, 1, 7])
+    pause_seconds = random.choice([0.01, *[0.1] * 9])
+    settings = {"log.flush.offset.checkpoint.interval.ms": "1500"}
+    if flush_messages is not None:
+        settings["log.flush.interval.messages"] = str(flush_messages)
+    run = Run(seed, loop, random, network, SimNode(loop, network, "broker", settings), flush_messages)
+    broker = await run.node.start()
+    for topic in dict.fromkeys(partition.topic for partition in PARTITIONS):
+        count = sum(1 for partition in PARTITIONS if partition.topic == topic)
+        await broker.metadata.create_topic(broker.metadata.plan_topic(topic, count, 1, {}, {}))
+    for index, partition in enumerate([*PARTITIONS, PARTITIONS[0]]):
+        run.producers.append(
+            SimProducer(
+                f"p{index}",
+                partition,
+                is_idempotent=index < len(PARTITIONS),
+                network=network.host(f"client{index}"),
+                host="broker",
+                port=PORT,
+                loop=loop,
+                random=loop.random_for(f"producer {index}"),
+                pause_seconds=pause_seconds,
+            )
+        )
+    tasks = [loop.create_task(producer.run()) for producer in run.producers]
+    for _ in range(random.randint(2, 5)):
+        await asyncio.sleep(random.uniform(0.05, 2.5))
+        await interrupt(run)
+        await check(run)
+    for producer in run.producers:
+        producer.is_stopping = True
+    for task in tasks:
+        await task
+    await check(run)
+    run.acknowledged = sum(len(producer.acknowledged) for producer in run.producers)
+    await run.node.stop()
+    return run
+
+
+async def interrupt(run: Run) -> None:
+    """End the broker in one way or another, and start it again."""
+    how = run.random.choice(["unplug", "unplug", "unplug", "kill", "stop"])
+    if how == "stop":
+        await run.node.stop()
+    elif how == "kill":
+        run.node.kill()
+    else:
+        run.node.unplug()
+        run.power_cuts.append(run.loop.time())
+        run.seen.clear()
+    run.crashes += 1
+    await asyncio.sleep(run.random.uniform(0.01, 0.3))
+    await run.node.start()
+
+
+def promised(run: Run, partition: TopicPartition) -> list[Acknowledged]:
+    """What was acknowledged and, by the flush policy in force, has to have survived every power cut since."""
+    acknowledged = [
+        ack for producer in run.producers if producer.partition == partition for ack in producer.acknowledged
+    ]
+    if run.flush_messages == 1:
+        return acknowledged
+    for cut in run.power_cuts:
+        earlier = [ack for ack in acknowledged if ack.connected_at < cut]
+        # Fewer than N records of the log are unsynced at the moment an acknowledgement is given.
+        synced = max((ack.offset for ack in earlier), default=0) + 1 - (run.flush_messages or 1 << 62)
+        acknowledged = [
+            ack
+            for ack in acknowledged
+            if ack.connected_at >= cut or ack.offset <= synced or ack.at <= cut - BACKGROUND_SECONDS - SYNC_SECONDS
+        ]
+    return acknowledged
+
+
+async def check(run: Run) -> None:
+    """Look at the broker from outside."""
+    client = await KafkaClient.connect(run.network.host("checker"), "broker", PORT, "checker")
+    for partition in PARTITIONS:
+        # What is acknowledged while reading may lie beyond what is read.
+        expected = promised(run, partition)
+        records = await read_partition(client, partition)
+        mine = [producer for producer in run.producers if producer.partition == partition]
+        check_offsets_contiguous(records)
+        check_only_what_was_sent(records, mine)
+        check_promises(records, expected)
+        check_is_prefix(run.seen.get(partition, []), records)
+        for producer in mine:
+            check_order(records, producer)
+        run.seen[partition] = records
+    client.close()
+
+
+def run_seed(seed: int) -> Run:
+    try:
+        return SimLoop(seed, max_virtual_seconds=3600).run(simulate(seed))
+    except BaseException as error:
+        error.add_note(f"replay with: TAILRACE_SIM_SEED={seed} pytest tests/simulation/test_crash_recovery.py")
+        raise
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_what_the_flush_policy_promised_survives_every_crash(first: int) -> None:
+    only = os.environ.get("TAILRACE_SIM_SEED")
+    if only is not None:
+        run_seed(int(only))
+        return
+    crashes = acknowledged = 0
+    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+        run = run_seed(seed)
+        crashes += run.crashes
+        acknowledged += run.acknowledged
+    print(f"seeds {first} to {first + SEEDS_PER_TEST - 1}: {crashes} crashes, {acknowledged} records acknowledged")
+    assert crashes > 0
+    assert acknowledged > 0
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_seed_that_once_failed_passes(name: str) -> None:
+    run_seed(REGRESSIONS[name])
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    def digest(seed: int) -> tuple[int, int, int]:
+        run = run_seed(seed)
+        return run.node.disk.trace.digest, run.network.trace.digest, run.loop.steps
+
+    assert digest(4242) == digest(4242)
+    assert digest(4242) != digest(4243)
