@@ -252,7 +252,7 @@ def _repeated(count: int) -> dict[str, tuple[Message, int]]:
             8,
         ),
         "configuration of one broker": (
-            DescribeConfigsRequest(resources=[broker] * (count // 4), include_documentation=True),
+            DescribeConfigsRequest(resources=[broker] * (count // 10), include_documentation=True),
             4,
         ),
         "fetches of one partition": (

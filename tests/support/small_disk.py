@@ -34,8 +34,10 @@ class SmallDisk:
 
     def fill(self, leave_bytes: int = 0) -> None:
         """Take all space but some, with a file that `free` removes."""
-        with self._ballast.open("ab") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, ballast.tell() + max(1, self.free_bytes() - leave_bytes))
+        surplus = self.free_bytes() - leave_bytes
+        if surplus > 0:
+            with self._ballast.open("ab") as ballast:
+                os.posix_fallocate(ballast.fileno(), 0, ballast.tell() + surplus)
 
     def free(self) -> None:
         """Give the space back that `fill` took."""

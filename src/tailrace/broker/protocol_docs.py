@@ -38,7 +38,9 @@ _NOTES = """
 - **acks=0** has no response. If such a request fails, the connection is closed, so that the producer looks for news.
 - **Auto-creation** (`auto.create.topics.enable`, and the client's own wish from Metadata version 4 on) has happened
   by the time Metadata is answered: the first answer names the leader.
-- **Transactions, consumer groups and security** are not served yet; their APIs are not advertised.
+- **FindCoordinator** is advertised although there is no coordinator yet, and says so: librdkafka takes a broker
+  without it for one that cannot read lz4, and sends batches uncompressed.
+- **Transactions, consumer groups and security** are not served yet; their other APIs are not advertised.
 
 ## Order on one connection
 

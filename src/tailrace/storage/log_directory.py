@@ -282,13 +282,21 @@ class LogDirectory:
         self._dirty.pop(log, None)
         topic_id = self._unsynced_identities.get(log)
         target, work = self._sync_work(log)
+
+        def work_unless_gone() -> None:
+            # Another topic may have taken the directory's name meanwhile.
+            if self._logs.get(log.partition) is log:
+                work()
+
         try:
-            await self._disk.offload(work)
-        except StorageError:
-            log.sync_failed()
-            self._dirty[log] = None
-            if topic_id is not None:
-                self._unsynced_identities[log] = topic_id
+            await self._disk.offload(work_unless_gone)
+        except (StorageError, asyncio.CancelledError):
+            # What this sync had taken upon itself is owed again.
+            if self._logs.get(log.partition) is log:
+                log.sync_failed()
+                self._dirty[log] = None
+                if topic_id is not None:
+                    self._unsynced_identities[log] = topic_id
             raise
         log.synced(target)
 
@@ -309,6 +317,8 @@ class LogDirectory:
     async def _sync_in_time(self, log: PartitionLog) -> None:
         """Sync a log as its own `flush.ms` asks, unless something else has synced it meanwhile."""
         await asyncio.sleep(log.config.flush_ms / 1000)
+        while (running := self._syncing.get(log)) is not None:
+            await asyncio.wait([running])
         if log in self._dirty:
             self._sync_soon(log)
 

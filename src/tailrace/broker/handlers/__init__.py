@@ -14,6 +14,7 @@ from tailrace.broker.handlers import (
     describe_cluster,
     describe_configs,
     fetch,
+    find_coordinator,
     init_producer_id,
     list_offsets,
     metadata,
@@ -30,6 +31,7 @@ from tailrace.wire.messages.delete_topics import DeleteTopicsRequest
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest
 from tailrace.wire.messages.describe_configs import DescribeConfigsRequest
 from tailrace.wire.messages.fetch import FetchRequest
+from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest
 from tailrace.wire.messages.list_offsets import ListOffsetsRequest
 from tailrace.wire.messages.metadata import MetadataRequest
@@ -73,6 +75,13 @@ _TABLE = (
     Api(FetchRequest, 4, 18, fetch.handle, "Read record batches, with long polling and incremental sessions."),
     Api(ListOffsetsRequest, 1, 10, list_offsets.handle, "Earliest, latest, by timestamp, largest timestamp."),
     Api(MetadataRequest, 0, 13, metadata.handle, "Brokers, topics, partitions and their leaders; may create topics."),
+    Api(
+        FindCoordinatorRequest,
+        0,
+        6,
+        find_coordinator.handle,
+        "Answers COORDINATOR_NOT_AVAILABLE: groups and transactions are not served yet.",
+    ),
     Api(ApiVersionsRequest, 0, 4, api_versions.handle, "This table, as clients ask for it."),
     Api(CreateTopicsRequest, 2, 7, create_topics.handle, "Create topics, or only check whether they could be."),
     Api(DeleteTopicsRequest, 1, 6, delete_topics.handle, "Delete topics by name or id."),

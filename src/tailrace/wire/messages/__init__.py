@@ -13,6 +13,7 @@ from tailrace.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopi
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tailrace.wire.messages.fetch import FetchRequest, FetchResponse
+from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -29,6 +30,7 @@ REQUESTS: dict[int, type[Message]] = {
         FetchRequest,
         ListOffsetsRequest,
         MetadataRequest,
+        FindCoordinatorRequest,
         ApiVersionsRequest,
         CreateTopicsRequest,
         DeleteTopicsRequest,
@@ -47,6 +49,7 @@ RESPONSES: dict[int, type[Message]] = {
         FetchResponse,
         ListOffsetsResponse,
         MetadataResponse,
+        FindCoordinatorResponse,
         ApiVersionsResponse,
         CreateTopicsResponse,
         DeleteTopicsResponse,
