@@ -15,6 +15,8 @@ import pytest
 
 from tailrace.model import TopicPartition
 from tailrace.records.record import Record
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.producer_state import ProducerState
 from tailrace.testing.client import KafkaClient
 from tailrace.testing.history import (
     check_is_prefix,
@@ -103,7 +105,10 @@ async def simulate(seed: int) -> Run:
 
 async def interrupt(run: Run) -> None:
     """End the broker in one way or another, and start it again."""
-    how = run.random.choice(["unplug", "unplug", "unplug", "kill", "stop"])
+    how = run.random.choice(["unplug", "unplug", "unplug", "kill", "stop", "network"])
+    if how == "network":
+        await disturb_network(run)
+        return
     if how == "stop":
         await run.node.stop()
     elif how == "kill":
@@ -115,6 +120,18 @@ async def interrupt(run: Run) -> None:
     run.crashes += 1
     await asyncio.sleep(run.random.uniform(0.01, 0.3))
     await run.node.start()
+
+
+async def disturb_network(run: Run) -> None:
+    """Reset the connections of some clients and cut others off for a while; the broker itself goes on."""
+    for index in range(len(run.producers)):
+        fate = run.random.choice(["nothing", "reset", "cut", "one way"])
+        if fate == "reset":
+            run.network.reset(f"client{index}", "broker")
+        elif fate != "nothing":
+            run.network.cut(f"client{index}", "broker", one_way=fate == "one way")
+    await asyncio.sleep(run.random.uniform(0.01, 1.0))
+    run.network.heal()
 
 
 def promised(run: Run, partition: TopicPartition) -> list[Acknowledged]:
@@ -190,3 +207,33 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
     assert digest(4242) == digest(4242)
     assert digest(4242) != digest(4243)
+
+
+def seeds_until_caught(limit: int = 60) -> int:
+    """How many seeds it takes until a checker objects."""
+    for seed in range(limit):
+        try:
+            run_seed(seed)
+        except AssertionError:
+            return seed + 1
+    raise AssertionError(f"nobody noticed in {limit} seeds")
+
+
+def test_the_checkers_catch_a_log_that_promises_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def promise_at_once(log: PartitionLog, size: int) -> None:
+        account(log, size)
+        log.promised_offset = log.end_offset
+
+    account = PartitionLog._account
+    monkeypatch.setattr(PartitionLog, "_account", promise_at_once)
+    print(f"caught after {seeds_until_caught()} seeds")
+
+
+def test_the_checkers_catch_a_log_that_forgets_its_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerState, "check", lambda state, header: None)
+    print(f"caught after {seeds_until_caught()} seeds")
+
+
+def test_the_checkers_catch_a_recovery_that_keeps_torn_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.storage.recovery.has_valid_crc", lambda *arguments: True)
+    print(f"caught after {seeds_until_caught(300)} seeds")

@@ -14,7 +14,7 @@ from random import Random
 
 from tailrace.errors import ErrorCode
 from tailrace.model import TopicPartition
-from tailrace.records.batch import iterate_batches
+from tailrace.records.batch import has_valid_crc, iterate_batches
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, Record, build_batch, iterate_records
 from tailrace.runtime.disk import FileRange
@@ -231,5 +231,8 @@ async def read_partition(client: KafkaClient, partition: TopicPartition, max_byt
             assert offset == data.high_watermark, f"{partition}: nothing at {offset}, below {data.high_watermark}"
             return records
         for position, header in batches:
+            assert has_valid_crc(data.records, header, position), (
+                f"{partition}: a corrupt batch at {header.base_offset}"
+            )
             records += [record for record in iterate_records(data.records, header, position) if record.offset >= offset]
             offset = header.next_offset
