@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tests.contract.world import World
-
 from tailrace.runtime.transport import Listener, Transport
+from tests.contract.world import World
 
 #: Longer than anything here takes, so that a broken promise fails the test and does not hang it.
 PATIENCE_SECONDS = 60

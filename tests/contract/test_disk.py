@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.contract.world import MAX_OPEN_FILES, World
 
 from tailrace.errors import StorageError
 from tailrace.runtime.disk import Disk
 from tailrace.runtime.system.disk import SystemDisk
 from tailrace.testing.disk import SimDisk
+from tests.contract.world import MAX_OPEN_FILES, World
 
 
 def test_what_was_appended_is_read_back_at_its_position(world: World) -> None:

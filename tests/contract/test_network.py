@@ -6,11 +6,11 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.contract.receiver import Acceptor, Recorder, connection
-from tests.contract.world import World
 
 from tailrace.errors import StorageError
 from tailrace.runtime.disk import File, FileRange
+from tests.contract.receiver import Acceptor, Recorder, connection
+from tests.contract.world import World
 
 
 def _bytes(size: int) -> bytes:

@@ -11,10 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.fault.conftest import MakeBroker
-from tests.fault.target import OTHER, PATIENCE_SECONDS, TOPIC, Target
-from tests.support.raw_client import RawClient, request_frame
-from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
 
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.codec import Message
@@ -25,6 +21,10 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from tailrace.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tailrace.wire.messages.produce import ProduceResponse
+from tests.fault.conftest import MakeBroker
+from tests.fault.target import OTHER, PATIENCE_SECONDS, TOPIC, Target
+from tests.support.raw_client import RawClient, request_frame
+from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
 
 _FETCH_VERSION = 11
 _MIB = 1 << 20

@@ -12,10 +12,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from crc32c import crc32c
-from tests.fault.target import TOPIC, Target
-from tests.support.raw_client import RawClient, frame_of, request_frame
-from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
-from tests.unit.wire.strategies import sample
 
 from tailrace.broker.handlers import APIS
 from tailrace.errors import ErrorCode
@@ -33,6 +29,10 @@ from tailrace.wire.messages.list_offsets import (
 )
 from tailrace.wire.messages.produce import ProduceRequest, ProduceResponse
 from tailrace.wire.primitives import encode_uvarint
+from tests.fault.target import TOPIC, Target
+from tests.support.raw_client import RawClient, frame_of, request_frame
+from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
+from tests.unit.wire.strategies import sample
 
 REQUEST_MAX_BYTES = 4 << 20
 MESSAGE_MAX_BYTES = 100_000

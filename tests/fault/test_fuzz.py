@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from tests.support.raw_client import RawClient, frame_of, request_frame
-from tests.support.watched_broker import WatchedBroker, produce_request, small_batch
-from tests.unit.wire.strategies import sample
 
 from tailrace.broker.handlers import APIS
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages import REQUESTS
+from tests.support.raw_client import RawClient, frame_of, request_frame
+from tests.support.watched_broker import WatchedBroker, produce_request, small_batch
+from tests.unit.wire.strategies import sample
 
 SECONDS = float(os.environ.get("TAILRACE_FAULT_FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("TAILRACE_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)

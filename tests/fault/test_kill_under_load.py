@@ -11,6 +11,9 @@ import random
 import time
 
 import pytest
+
+from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fault.conftest import MakeBroker
 from tests.support.history import (
     Acknowledged,
@@ -24,9 +27,6 @@ from tests.support.history import (
 from tests.support.raw_client import RawClient
 from tests.support.topics import create_topic
 from tests.support.watched_broker import WatchedBroker
-
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN
-from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 KILLS = int(os.environ.get("TAILRACE_FAULT_KILLS", "20"))
 SEED = int(os.environ.get("TAILRACE_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
 from tests.support.broker_process import EXECUTABLE, BrokerFailedError, free_port
 from tests.support.small_disk import SmallDisk
 from tests.support.watched_broker import WatchedBroker, small_batch
-
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
 
 TOPIC = "kept"
 _TIMEOUT_SECONDS = 30

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+
 from tests.support.broker_process import BrokerProcess
 from tests.support.java_client import JavaBridge
 

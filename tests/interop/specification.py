@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pytest
+
 from tests.interop.conftest import Broker
 from tests.support.confluent_client import ConfluentClient
 from tests.support.records import ACKS, CODECS, MESSAGE_TOO_LARGE, Received, Record, RefusedError, contents

@@ -9,6 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support.aiokafka_client import AiokafkaClient

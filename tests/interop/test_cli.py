@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from tests.support.broker_process import EXECUTABLE
 
 from tailrace.client import (
     DeliveryError,
@@ -29,6 +28,7 @@ from tailrace.client import (
     partition_for_key,
     read,
 )
+from tests.support.broker_process import EXECUTABLE
 
 TIMEOUT_SECONDS = 60
 MOMENT_MS = 1769860800000

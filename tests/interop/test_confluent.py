@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support.confluent_client import ConfluentClient

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tailrace.client.murmur2 import partition_for_key
 from tests.interop.conftest import Broker
 from tests.interop.specification import Client, sample
 from tests.support.aiokafka_client import AiokafkaClient
@@ -17,8 +19,6 @@ from tests.support.kafka_python_client import KafkaPythonClient
 from tests.support.kcat_client import KcatClient
 from tests.support.records import CODECS, Record, contents
 from tests.support.topics import create_topic
-
-from tailrace.client.murmur2 import partition_for_key
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support import java_client as java

@@ -9,6 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support.kafka_python_client import KafkaPythonClient

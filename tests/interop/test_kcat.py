@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
 from tests.support.confluent_client import ConfluentClient

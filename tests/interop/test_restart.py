@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from tests.interop.conftest import MakeBroker
 from tests.support.aiokafka_client import AiokafkaClient
 from tests.support.broker_process import BrokerProcess

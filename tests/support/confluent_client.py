@@ -14,6 +14,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+
 from tests.support.records import Received, Record, RefusedError
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
 from tests.support.confluent_client import ConfluentClient
 
 #: Records of one sender that are not yet acknowledged; what a kill may catch in flight.

@@ -8,6 +8,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
+
 from tests.support.records import Received, Record, RefusedError
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from tests.support.confluent_client import refusal
 
 

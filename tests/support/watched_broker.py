@@ -10,9 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.broker_process import BrokerFailedError, BrokerProcess
-from tests.support.raw_client import RawClient
-
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -29,6 +26,8 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tests.support.broker_process import BrokerFailedError, BrokerProcess
+from tests.support.raw_client import RawClient
 
 PRODUCE_VERSION = 9
 _LATEST = -1

@@ -70,7 +70,7 @@ def render() -> str:
 
 def _row(key: ApiKey, api: Api) -> str:
     name = api.request.__name__.removesuffix("Request")
-    flexible = str(api.request.FLEXIBLE_FROM) if api.request.FLEXIBLE_FROM <= api.max_version else "–"
+    flexible = str(api.request.FLEXIBLE_FROM) if api.max_version >= api.request.FLEXIBLE_FROM else "–"
     return f"| {name} | {key.value} | {api.min_version} to {api.max_version} | {flexible} | {api.summary} |"
 
 

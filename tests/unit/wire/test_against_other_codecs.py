@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
-from tests.unit.wire.strategies import all_versions, structs, version_id
 
 from tailrace.model import ZERO_UUID
 from tailrace.wire.codec import Kind, Message, Struct
 from tailrace.wire.messages.api_versions import ApiVersionsResponse
+from tests.unit.wire.strategies import all_versions, structs, version_id
 
 FEW = settings(
     max_examples=8,

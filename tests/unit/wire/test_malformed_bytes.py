@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.strategies import all_versions, sample, structs, version_id
 
 from tailrace.errors import WireError
 from tailrace.wire.codec import Message
@@ -21,6 +20,7 @@ from tailrace.wire.messages.create_topics import CreateTopicsRequest
 from tailrace.wire.messages.fetch import FetchRequest
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.wire.messages.produce import ProduceRequest
+from tests.unit.wire.strategies import all_versions, sample, structs, version_id
 
 SOME = settings(
     max_examples=25,

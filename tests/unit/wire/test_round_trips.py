@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.strategies import all_versions, structs, version_id
 
 from tailrace.model import ZERO_UUID
 from tailrace.runtime.disk import FileRange
@@ -15,6 +14,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, byte_string, int16
 from tailrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.unit.wire.strategies import all_versions, structs, version_id
 
 FEW = settings(
     max_examples=12,

@@ -1,0 +1,145 @@
+"""Idempotent producers: each batch once and in order, and retries answered as the first time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.storage.logs import batch
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.records.batch import BatchHeader, read_header
+from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
+
+LAST = 2**31 - 1
+
+
+def header(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
+    return read_header(batch(count, producer=(producer_id, epoch, sequence)))
+
+
+def written(*headers: BatchHeader) -> ProducerState:
+    """A state after batches that follow each other in the log."""
+    state = ProducerState()
+    offset = 0
+    for each in headers:
+        assert state.check(each) is None
+        state.update(each, offset, timestamp=1000 + offset)
+        offset += each.record_count
+    return state
+
+
+def refusal(state: ProducerState, each: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        state.check(each)
+    return caught.value.code
+
+
+def test_batches_that_follow_each_other_are_accepted() -> None:
+    assert len(written(header(0, 5), header(5, 1), header(6, 10))) == 1
+
+
+@pytest.mark.parametrize("sequence", [0, 4, 6, 1000, LAST])
+def test_a_gap_or_a_step_back_is_out_of_order(sequence: int) -> None:
+    assert refusal(written(header(0, 5)), header(sequence, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_retry_is_answered_with_the_offsets_of_the_first_time() -> None:
+    sent = [header(number * 3, 3) for number in range(REMEMBERED_BATCHES)]
+    state = written(*sent)
+    for number, each in enumerate(sent):
+        earlier = state.check(each)
+        assert earlier is not None
+        assert (earlier.base_offset, earlier.last_offset) == (number * 3, number * 3 + 2)
+
+
+def test_a_retry_of_a_batch_that_is_no_longer_remembered_is_out_of_order() -> None:
+    state = written(*(header(number) for number in range(REMEMBERED_BATCHES + 1)))
+    assert refusal(state, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1)) is not None
+
+
+def test_a_retry_of_another_size_is_no_retry() -> None:
+    assert refusal(written(header(0, 5)), header(0, 4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequence_numbers_go_on_at_zero_after_the_largest() -> None:
+    state = written(header(LAST - 1, 2))
+    assert state.check(header(0)) is None
+    assert refusal(state, header(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_may_itself_run_over_the_largest_number() -> None:
+    state = written(header(LAST - 1, 5))
+    assert state.check(header(3)) is None
+    assert state.check(header(LAST - 1, 5)) is not None
+    assert refusal(state, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_producer_nobody_knows_may_start_anywhere() -> None:
+    assert ProducerState().check(header(1234)) is None
+
+
+def test_an_older_epoch_is_fenced() -> None:
+    state = written(header(0, epoch=3))
+    assert refusal(state, header(1, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_newer_epoch_starts_at_zero() -> None:
+    state = written(header(0, 5, epoch=3))
+    assert refusal(state, header(5, epoch=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(0, epoch=4)) is None
+    state.update(header(0, epoch=4), 5, 0)
+    assert refusal(state, header(5, epoch=3)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.check(header(1, epoch=4)) is None
+
+
+def test_producers_do_not_see_each_other() -> None:
+    state = written(header(0, 5))
+    assert state.check(header(0, 5, producer_id=8)) is None
+
+
+def test_silent_producers_are_forgotten_and_the_others_are_not() -> None:
+    state = ProducerState()
+    state.update(header(0, producer_id=1), 0, timestamp=1000)
+    state.update(header(0, producer_id=2), 1, timestamp=2000)
+    state.expire(before_ms=2000)
+    assert len(state) == 1
+    assert state.check(header(0, producer_id=2)) is not None
+    assert state.check(header(77, producer_id=1)) is None
+
+
+def test_a_snapshot_answers_retries_of_all_remembered_batches_as_before() -> None:
+    sent = [header(number * 2, 2) for number in range(REMEMBERED_BATCHES + 2)]
+    sent.append(header(LAST - 1, 5, producer_id=8, epoch=2))
+    before = written(*sent)
+    after = ProducerState.from_snapshot(before.snapshot())
+    assert len(after) == 2
+    for each in sent[2:]:
+        assert after.check(each) == before.check(each) is not None
+    for state in (before, after):
+        assert refusal(state, sent[1]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert state.check(header(3, producer_id=8, epoch=2)) is None
+
+
+def test_the_snapshot_of_nobody_is_a_snapshot_too() -> None:
+    assert len(ProducerState.from_snapshot(ProducerState().snapshot())) == 0
+
+
+def test_a_damaged_snapshot_is_never_believed() -> None:
+    content = written(header(0, 5), header(0, 1, producer_id=8)).snapshot()
+    for size in range(len(content)):
+        with pytest.raises(ValueError, match="producer snapshot"):
+            ProducerState.from_snapshot(content[:size])
+    for bit in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match="producer snapshot"):
+            ProducerState.from_snapshot(bytes(damaged))
+
+
+def test_control_batches_and_batches_of_nobody_leave_no_trace_on_replay() -> None:
+    state = ProducerState()
+    state.replay(read_header(batch()))
+    state.replay(header(0)._replace(attributes=0x30))
+    assert len(state) == 0
+    state.replay(header(0))
+    assert len(state) == 1
