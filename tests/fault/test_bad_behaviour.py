@@ -252,7 +252,7 @@ def _repeated(count: int) -> dict[str, tuple[Message, int]]:
             8,
         ),
         "configuration of one broker": (
-            DescribeConfigsRequest(resources=[broker] * (count // 10), include_documentation=True),
+            DescribeConfigsRequest(resources=[broker] * count, include_documentation=True),
             4,
         ),
         "fetches of one partition": (
@@ -273,19 +273,11 @@ def _repeated(count: int) -> dict[str, tuple[Message, int]]:
     }
 
 
-#: What is slow by its square is slow enough with fewer.
+#: As many as fit into a request without records.
 COUNTS = {"topics to create": 14_000, "offsets by time": 40_000}
-KNOWN = {
-    "topics to create": "handlers/create_topics.py counts each name among all names",
-    "offsets by time": "handlers/list_offsets.py looks a partition up as often as it is named",
-}
-REPEATED = [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else [])
-    for name in _repeated(0)
-]
 
 
-@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("name", _repeated(0))
 def test_a_request_that_repeats_itself_is_answered_in_bounded_time_and_memory(
     name: str, target: Target, full_topic: str
 ) -> None:

@@ -322,7 +322,6 @@ def test_some_unknown_tagged_fields_are_skipped(key: int, target: Target) -> Non
         assert client.receive_frame() is not None
 
 
-@pytest.mark.xfail(strict=True, reason="wire/primitives.py skips any number of tagged fields, one by one, in the loop")
 @pytest.mark.parametrize("key", FLEXIBLE)
 def test_tagged_fields_without_end_close_the_connection(key: int, target: Target) -> None:
     with RawClient(target.broker.port) as client:

@@ -117,7 +117,6 @@ def test_a_data_directory_of_another_node(stopped: WatchedBroker) -> None:
     assert "--data-dir" in line
 
 
-@pytest.mark.xfail(strict=True, reason="cluster/metadata.py takes the stored cluster id and ignores another one given")
 def test_a_data_directory_of_another_cluster(stopped: WatchedBroker) -> None:
     other = WatchedBroker(stopped.data_dir, config={"cluster.id": "another-cluster"})
     try:

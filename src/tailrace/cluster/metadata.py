@@ -18,7 +18,7 @@ from uuid import UUID
 from tailrace.cluster.image import BrokerImage, ClusterImage, TopicImage
 from tailrace.cluster.placement import place_replicas, use_assignment
 from tailrace.cluster.store import ABSENT, Check, Entry, Store, Unavailable, Write
-from tailrace.errors import ErrorCode, KafkaError
+from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import topic_name_problem
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import encode_uuid
@@ -53,6 +53,11 @@ class ClusterMetadata:
             await self._store.txn([Check(_CLUSTER_ID, ABSENT)], [Write(_CLUSTER_ID, chosen.encode())])
             entry = await self._store.get(_CLUSTER_ID)
             assert entry is not None
+        if cluster_id is not None and entry.value.decode() != cluster_id:
+            raise StorageError(
+                f"the metadata belongs to cluster {entry.value.decode()} but cluster.id={cluster_id} is configured: "
+                "give this broker its own --data-dir, or take cluster.id out of its configuration"
+            )
         entries, _ = await self._store.list(_TOPICS)
         topics = [self._read_topic(topic) for topic in entries]
         self.image = replace(self.image, cluster_id=entry.value.decode()).with_topics(*topics)

@@ -41,6 +41,8 @@ class SqliteStore:
                 f"the metadata store {self._path} has format {version}, this software knows {_FORMAT_VERSION}: "
                 "start the newer version of tailrace that wrote it"
             )
+        if version == _FORMAT_VERSION:  # nothing to write: a full disk must not keep a broker from starting
+            return
         run("BEGIN IMMEDIATE")
         run("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
         run("CREATE TABLE IF NOT EXISTS revision (number INTEGER NOT NULL)")

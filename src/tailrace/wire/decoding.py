@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tailrace.errors import WireError
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.fields import FIXED_FORMATS, Field, Kind, S, Struct
-from tailrace.wire.primitives import finish_uvarint, skip_tagged_fields, uuid_from_bytes
+from tailrace.wire.primitives import finish_uvarint, skip_tagged_fields, tag_count, uuid_from_bytes
 from tailrace.wire.source import Source
 
 _CONSTANTS: dict[str, object] = {
@@ -21,6 +21,7 @@ _CONSTANTS: dict[str, object] = {
     "finish_uvarint": finish_uvarint,
     "new": object.__new__,
     "skip_tagged_fields": skip_tagged_fields,
+    "tag_count": tag_count,
     "struct_error": packing.error,
     "unpack_from": packing.unpack_from,
     "uuid_from_bytes": uuid_from_bytes,
@@ -231,7 +232,7 @@ class _DecoderSource:
             source.line(f"if {count}: p = skip_tagged_fields(view, p, {count})")
             return
         with source.block(f"if {count}:"):
-            source.line(f"if {count} > 127: {count}, p = finish_uvarint(view, p, {count})")
+            source.line(f"if {count} > 127: {count}, p = tag_count(view, p, {count})")
             with source.block(f"for _ in range({count}):"):
                 tag, size, stop = source.fresh("g"), source.fresh("z"), source.fresh("e")
                 for number in (tag, size):

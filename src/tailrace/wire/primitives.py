@@ -12,6 +12,8 @@ from uuid import UUID
 from tailrace.errors import WireError
 
 MAX_UVARINT = 0xFFFF_FFFF
+#: No message has nearly as many in one struct; a sender of more only wants to keep the reader busy.
+MAX_TAGGED_FIELDS = 256
 
 
 def finish_uvarint(view: memoryview, position: int, first: int) -> tuple[int, int]:
@@ -54,10 +56,19 @@ def encode_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+def tag_count(view: memoryview, position: int, first: int) -> tuple[int, int]:
+    """How many tagged fields a struct says it has, given the first byte of that number."""
+    count = first
+    if first > 0x7F:
+        count, position = finish_uvarint(view, position, first)
+    if count > MAX_TAGGED_FIELDS:
+        raise WireError(f"a struct has {count} tagged fields; the most is {MAX_TAGGED_FIELDS}")
+    return count, position
+
+
 def skip_tagged_fields(view: memoryview, position: int, count: int) -> int:
     """Skip tagged fields nobody here knows, given the first byte of their count; give the position after."""
-    if count > 0x7F:
-        count, position = finish_uvarint(view, position, count)
+    count, position = tag_count(view, position, count)
     end = len(view)
     for _ in range(count):
         _, position = read_uvarint(view, position)

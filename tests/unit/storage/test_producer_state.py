@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.storage.logs import batch
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import BatchHeader, read_header
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
+from tests.unit.storage.logs import batch
 
 LAST = 2**31 - 1
 

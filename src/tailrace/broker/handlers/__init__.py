@@ -40,8 +40,9 @@ from tailrace.wire.messages.produce import ProduceRequest
 
 Handler: TypeAlias = Callable[[Services, RequestContext, Any], Message | Coroutine[Any, Any, Message | None] | None]
 
-#: Requests that carry no records are small; decoding costs many times their size in memory.
-_CONTROL_REQUEST_MAX_BYTES = 8 << 20
+#: Requests that carry no records are small; decoding one costs many times its size in memory, and time in which
+#: nobody else is served.
+_CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,17 @@ _USE_DEFAULT = -1
 
 
 async def handle(services: Services, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    names = [topic.name for topic in request.topics]
+    wanted_by_name: dict[str, list[CreatableTopic]] = {}
+    for topic in request.topics:
+        wanted_by_name.setdefault(topic.name, []).append(topic)
     results = []
-    for name in dict.fromkeys(names):
-        wanted = next(topic for topic in request.topics if topic.name == name)
-        if names.count(name) > 1:
+    for name, wanted in wanted_by_name.items():
+        if len(wanted) > 1:
             refusal = KafkaError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
             results.append(_refused(name, refusal))
             continue
         try:
-            results.append(await _create(services, context, wanted, request.validate_only))
+            results.append(await _create(services, context, wanted[0], request.validate_only))
         except KafkaError as error:
             results.append(_refused(name, error))
     return CreateTopicsResponse(topics=results)

@@ -23,7 +23,9 @@ _BROKER = 4
 
 def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     results = []
-    for resource in request.resources:
+    # Named twice is answered once.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    for resource in resources.values():
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
@@ -20,19 +22,29 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+#: A search by time reads from disk: others get their turn in between.
+_LOOK_UPS_PER_TURN = 20
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
-def handle(services: Services, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[_look_up(services, context.version, topic.name, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+async def handle(services: Services, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    seen: dict[tuple[str, int], None] = {}
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            if (topic.name, wanted.partition_index) in seen:
+                refused = ListOffsetsPartitionResponse(
+                    partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                )
+                answers.append(refused)
+                continue
+            seen[topic.name, wanted.partition_index] = None
+            answers.append(_look_up(services, context.version, topic.name, wanted))
+            if len(seen) % _LOOK_UPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
 
 
 def _look_up(

@@ -1,0 +1,369 @@
+"""A log directory: what it promises, how it fails, how it goes on when the disk was full, and whose logs it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
+from tailrace.runtime import Runtime
+from tailrace.runtime.disk import DiskFullError
+from tailrace.storage.log_config import LogConfig
+from tailrace.storage.log_directory import CLEAN_SHUTDOWN, LogDirectory
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.testing.clock import SimClock
+from tailrace.testing.disk import SimDisk
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.network import SimNetwork
+from tests.unit.storage.logs import BATCH_BYTES, append, batch, read_all
+
+ORDERS = TopicPartition("orders", 0)
+PAYMENTS = TopicPartition("payments", 3)
+IDS = {ORDERS: UUID(int=1), PAYMENTS: UUID(int=2)}
+SYNC_EACH = LogConfig(index_interval_bytes=0, flush_messages=1)
+LAZY = LogConfig(index_interval_bytes=0)
+MARKER = f"/data/{CLEAN_SHUTDOWN}"
+
+
+class World:
+    """A simulated disk with one log directory on it, restarted at will."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.disk = SimDisk(Random(5), cached_probability=1.0)
+        self.clock = SimClock(loop)
+        self._runtime = Runtime(self.clock, self.disk, SimNetwork(loop, Random(6)).host("broker"), Random(7))
+        self.promised: list[PartitionLog] = []
+
+    def directory(self, *, background_ms: int = -1, background_bytes: int = 1 << 30) -> LogDirectory:
+        directory = LogDirectory("/data", self._runtime, background_bytes=background_bytes, background_ms=background_ms)
+        directory.on_promise = self.promised.append
+        directory.open()
+        return directory
+
+    def started(self, config: LogConfig = LAZY, **options: int) -> tuple[LogDirectory, PartitionLog]:
+        directory = self.directory(**options)
+        log = directory.open_partition(ORDERS, IDS[ORDERS], config)
+        directory.start()
+        return directory, log
+
+    def append(self, log: PartitionLog, batches: int = 1) -> None:
+        for _ in range(batches):
+            append(log, batch(timestamp=self.clock.wall_ms()))
+
+
+def simulated(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in virtual time."""
+
+    def run() -> None:
+        loop = SimLoop(11)
+        loop.run(test(World(loop)))
+
+    run.__name__ = test.__name__
+    return run
+
+
+# --- syncing
+
+
+@simulated
+async def test_a_promise_is_given_after_the_sync_and_not_before(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    world.append(log, 3)
+    assert log.promised_offset == 0
+    await asyncio.sleep(1)
+    assert (log.promised_offset, world.promised) == (3, [log])
+    world.disk.crash()
+    assert world.directory().open_partition(ORDERS, IDS[ORDERS], SYNC_EACH).end_offset == 3
+
+
+@simulated
+async def test_whoever_appends_during_a_sync_shares_the_next_one(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    world.append(log)
+    await asyncio.sleep(0)
+    world.append(log, 50)
+    await asyncio.sleep(1)
+    assert (log.promised_offset, len(world.promised)) == (51, 2)
+
+
+@simulated
+async def test_the_background_sync_bounds_how_long_and_how_much_is_unsynced(world: World) -> None:
+    directory, log = world.started(background_ms=1000)
+    world.append(log)
+    await asyncio.sleep(1.1)
+    assert log.flushed_offset == 1
+    await directory.close()
+    directory, log = world.started(background_bytes=3 * BATCH_BYTES)
+    world.append(log, 2)
+    await asyncio.sleep(1)
+    assert log.flushed_offset == 1
+    world.append(log)
+    await asyncio.sleep(1)
+    assert log.flushed_offset == 4
+
+
+@pytest.mark.parametrize("background_ms", [-1, 60_000])
+def test_flush_ms_is_kept_whatever_the_background_sync_does(background_ms: int) -> None:
+    async def test(world: World) -> None:
+        directory, log = world.started(replace(LAZY, flush_ms=100), background_ms=background_ms)
+        for number in range(1, 4):
+            world.append(log)
+            await asyncio.sleep(0.15)
+            assert log.flushed_offset == number
+
+    loop = SimLoop(12)
+    loop.run(test(World(loop)))
+
+
+@simulated
+async def test_a_failed_sync_takes_the_directory_offline_and_nothing_is_promised(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    failed: list[LogDirectory] = []
+    directory.on_failure = failed.append
+    world.disk.fail(lambda path: path.endswith(".log"), "sync")
+    world.append(log)
+    await asyncio.sleep(1)
+    assert failed == [directory]
+    assert (log.promised_offset, world.promised) == (0, [])
+    with pytest.raises(KafkaError) as caught:
+        directory.require_online()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    await directory.close()
+    assert not world.disk.exists(MARKER)
+
+
+@simulated
+async def test_a_sync_that_a_full_disk_refused_is_done_when_there_is_room(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    world.append(log)
+    world.disk.capacity_bytes = world.disk.used_bytes
+    await asyncio.sleep(5)
+    assert (log.promised_offset, directory.failure) == (0, None)
+    world.disk.capacity_bytes = None
+    await asyncio.sleep(2)
+    assert log.promised_offset == 1
+    world.disk.crash()
+    assert world.directory().open_partition(ORDERS, IDS[ORDERS], SYNC_EACH).end_offset == 1
+
+
+@simulated
+async def test_a_full_disk_refuses_appends_and_the_log_goes_on_later(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 2)
+    world.disk.capacity_bytes = world.disk.used_bytes
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            world.append(log)
+    world.disk.capacity_bytes = None
+    world.append(log, 2)
+    assert directory.failure is None
+    assert [record.offset for record in read_all(log)] == [0, 1, 2, 3]
+
+
+# --- stopping and starting
+
+
+@simulated
+async def test_a_clean_stop_leaves_a_marker_that_the_next_start_takes_away(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 3)
+    await directory.close()
+    assert world.disk.exists(MARKER)
+    world.disk.crash()
+    directory, log = world.started()
+    assert directory.stopped_cleanly
+    assert not world.disk.exists(MARKER)
+    assert (log.end_offset, log.flushed_offset) == (3, 3)
+
+
+@simulated
+async def test_a_stop_in_the_middle_of_the_first_sync_loses_nothing(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    world.append(log)
+    await asyncio.sleep(0)
+    await directory.close()
+    assert world.disk.exists(MARKER)
+    world.disk.crash()
+    _, log = world.started()
+    assert [record.offset for record in read_all(log)] == [0]
+
+
+@simulated
+async def test_a_start_that_failed_after_a_crash_does_not_call_the_logs_clean(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 3)
+    log.advance_start(2)
+    await directory.save_checkpoints()
+    checkpoints = {name: world.disk.read_file(f"/data/{name}") for name in world.disk.list("/data")}
+    world.disk.kill()
+    failed = world.directory()  # and nothing is opened: the store, say, was not there
+    await failed.close()
+    assert not world.disk.exists(MARKER)
+    assert {name: world.disk.read_file(f"/data/{name}") for name in world.disk.list("/data")} == checkpoints
+    assert world.started()[1].start_offset == 2
+
+
+@simulated
+async def test_a_start_that_failed_after_a_clean_stop_leaves_it_clean(world: World) -> None:
+    directory, _ = world.started()
+    await directory.close()
+    await world.directory().close()
+    assert world.directory().stopped_cleanly
+
+
+@simulated
+async def test_a_log_that_could_not_be_opened_keeps_its_checkpoints_and_its_recovery(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 3)
+    log.advance_start(1)
+    await directory.save_checkpoints()
+    world.disk.kill()
+    directory = world.directory()
+    directory.needs_recovery()
+    directory.start()
+    await directory.close()
+    directory = world.directory()
+    assert not directory.stopped_cleanly
+    assert directory.open_partition(ORDERS, IDS[ORDERS], LAZY).start_offset == 1
+
+
+@simulated
+async def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 4)
+    for start in range(1, 5):
+        log.advance_start(start)
+        await asyncio.gather(*(directory.save_checkpoints() for _ in range(start)))
+    assert directory.failure is None
+    content = world.disk.read_file("/data/log-start-offset-checkpoint")
+    assert content == b"0\n1\norders 0 4\n"
+
+
+@simulated
+async def test_checkpoints_that_do_not_fit_are_an_error_but_not_the_end(world: World) -> None:
+    directory, log = world.started()
+    world.disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
+        await directory.save_checkpoints()
+    assert directory.failure is None
+
+
+@simulated
+async def test_another_brokers_directory_is_refused(world: World) -> None:
+    directory = world.directory()
+    directory.identify(1, "cluster-a")
+    directory.identify(1, "cluster-a")
+    for broker_id, cluster_id in ((2, "cluster-a"), (1, "cluster-b")):
+        with pytest.raises(StorageError, match="belongs to another broker"):
+            directory.identify(broker_id, cluster_id)
+
+
+# --- whose logs
+
+
+@simulated
+async def test_a_recreated_topic_does_not_adopt_the_old_records(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 3)
+    await directory.close()
+    directory = world.directory()
+    log = directory.open_partition(ORDERS, UUID(int=99), LAZY)
+    assert (log.start_offset, log.end_offset) == (0, 0)
+    await asyncio.sleep(1)
+    assert [name for name in world.disk.list("/data") if "delete" in name] == []
+
+
+@simulated
+async def test_a_removed_partition_is_gone_and_may_come_back_empty_at_once(world: World) -> None:
+    directory, log = world.started(SYNC_EACH)
+    world.append(log, 2)
+    await asyncio.sleep(0)  # its first sync is under way
+    directory.remove_partition(ORDERS)
+    again = directory.open_partition(ORDERS, UUID(int=99), SYNC_EACH)
+    world.append(again)
+    await asyncio.sleep(1)
+    assert (directory.failure, again.promised_offset) == (None, 1)
+    world.disk.crash()
+    recovered = world.directory().open_partition(ORDERS, UUID(int=99), SYNC_EACH)
+    assert recovered.end_offset == 1
+
+
+@simulated
+async def test_files_of_expired_segments_are_removed_later_but_never_those_of_a_new_log(world: World) -> None:
+    config = replace(LAZY, segment_bytes=BATCH_BYTES, file_delete_delay_ms=1000)
+    directory, log = world.started(config)
+    world.append(log, 3)
+    log.advance_start(2)
+    directory.remove_later(log, log.remove_expired(3))
+    assert "00000000000000000000.log.deleted" in world.disk.list("/data/orders-0")
+    await asyncio.sleep(1.5)
+    assert [name for name in world.disk.list("/data/orders-0") if name.startswith("00000000000000000000.")] == []
+
+    directory.remove_later(log, log.remove_expired(3))
+    log.advance_start(3)
+    directory.remove_later(log, log.remove_expired(3))
+    directory.remove_partition(ORDERS)
+    again = directory.open_partition(ORDERS, UUID(int=99), config)
+    world.append(again, 4)
+    before = world.disk.list("/data/orders-0")
+    await asyncio.sleep(5)
+    assert world.disk.list("/data/orders-0") == before
+    assert [record.offset for record in read_all(again)] == [0, 1, 2, 3]
+
+
+@simulated
+async def test_the_longest_topic_name_can_be_deleted(world: World) -> None:
+    directory = world.directory()
+    partition = TopicPartition("t" * MAX_TOPIC_NAME_LENGTH, 10_000)
+    directory.open_partition(partition, UUID(int=3), LAZY)
+    renamed: list[str] = []
+    rename = world.disk.rename
+    world.disk.rename = lambda old, new: (renamed.append(new), rename(old, new))[1]  # type: ignore[method-assign]
+    directory.remove_partition(partition)
+    assert directory.failure is None
+    assert len(renamed[0].rpartition("/")[2]) <= 255
+
+
+@simulated
+async def test_only_directories_that_say_so_are_taken_for_partitions(world: World) -> None:
+    directory, _ = world.started()
+    directory.open_partition(PAYMENTS, IDS[PAYMENTS], LAZY)
+    for name in ("photos-2020", "notes", "please-delete", "-5", "orders-x"):
+        world.disk.make_directory(f"/data/{name}")
+        world.disk.replace_file(f"/data/{name}/precious", b"content")
+    world.disk.make_directory(f"/data/old-0.{'0' * 32}-delete")
+    assert sorted(directory.partition_directories()) == [ORDERS, PAYMENTS]
+    assert "please-delete" in world.disk.list("/data")
+    assert f"old-0.{'0' * 32}-delete" not in world.disk.list("/data")
+
+
+@simulated
+async def test_an_identity_lost_in_a_power_cut_does_not_keep_the_directory_from_opening(world: World) -> None:
+    directory, log = world.started()
+    world.append(log)
+    world.disk.replace_file("/data/orders-0/partition.metadata", b"")
+    world.disk.kill()
+    directory = world.directory()
+    assert directory.partition_directories() == [ORDERS]
+    assert directory.open_partition(ORDERS, IDS[ORDERS], LAZY).end_offset == 1
+
+
+@simulated
+async def test_a_disk_error_while_opening_takes_the_directory_offline_but_a_full_disk_does_not(world: World) -> None:
+    directory = world.directory()
+    world.disk.fail(lambda path: "orders-0" in path, "replace_file", DiskFullError)
+    with pytest.raises(DiskFullError):
+        directory.open_partition(ORDERS, IDS[ORDERS], LAZY)
+    assert directory.failure is None
+    world.disk.fail(lambda path: "orders-0" in path, "open")
+    with pytest.raises(StorageError):
+        directory.open_partition(ORDERS, IDS[ORDERS], LAZY)
+    assert directory.failure is not None
