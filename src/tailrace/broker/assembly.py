@@ -49,7 +49,8 @@ class Broker:
     async def start(self) -> None:
         """Recover what is on disk, open every log, and only then accept connections."""
         stopped_cleanly = await self.partitions.open()
-        await self.metadata.load(self.config.get_optional_str("cluster.id"))
+        has_logs = self.partitions.has_found_logs
+        await self.metadata.load(self.config.get_optional_str("cluster.id"), has_logs=has_logs)
         self.partitions.identify(self._broker_id, self.metadata.image.cluster_id)
         if not stopped_cleanly:
             await self.metadata.bump_leader_epochs()

@@ -66,6 +66,11 @@ class Partitions:
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_name.values()))
 
+    @property
+    def has_found_logs(self) -> bool:
+        """Whether there were logs in the directories when they were opened."""
+        return bool(self._homes)
+
     # --- finding
 
     def find(self, topic: str, number: int) -> Partition:

@@ -45,10 +45,16 @@ class ClusterMetadata:
         #: Told after each change with the image before it; by then `image` is the new one.
         self.on_change: Callable[[ClusterImage], Awaitable[None]] = _ignore
 
-    async def load(self, cluster_id: str | None = None) -> None:
+    async def load(self, cluster_id: str | None = None, *, has_logs: bool = False) -> None:
         """Read everything from the store; a new store gets the given cluster id, or one of its own."""
         entry = await self._store.get(_CLUSTER_ID)
         if entry is None:
+            if has_logs:
+                # To an empty image every log is one of a deleted topic, and would be removed.
+                raise StorageError(
+                    "the metadata store is empty but the log directories hold partitions: bring the store back, or "
+                    "move the partition directories away to begin anew"
+                )
             chosen = cluster_id or encode_uuid(self.new_id())
             await self._store.txn([Check(_CLUSTER_ID, ABSENT)], [Write(_CLUSTER_ID, chosen.encode())])
             entry = await self._store.get(_CLUSTER_ID)

@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model import NO_LEADER_EPOCH, TopicPartition
+from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 from tailrace.records.batch import check_produced
 from tailrace.runtime.disk import DiskFullError, FileRange
 from tailrace.storage.log_directory import LogDirectory
@@ -128,6 +128,9 @@ class Partition:
         if last_fetched_epoch == NO_LEADER_EPOCH:
             return None
         epoch, end_offset = self.log.leader_epochs.end_offset_for(last_fetched_epoch, self.log.end_offset)
+        if end_offset == NO_OFFSET:
+            # With nothing to truncate to the reader would ask the same again for ever.
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.partition} has no epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None

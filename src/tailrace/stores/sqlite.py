@@ -27,7 +27,11 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, "tailrace-store")
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5)
-            self._prepare()
+            try:
+                self._prepare()
+            except (sqlite3.Error, StorageError):
+                self._connection.close()
+                raise
         except sqlite3.Error as error:
             raise StorageError(f"cannot open the metadata store {path}: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,9 @@ from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.system.disk import SystemDisk
+from tailrace.runtime.system.network import SystemNetwork
+from tailrace.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN, LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -22,7 +26,7 @@ from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
-from tests.unit.storage.logs import BATCH_BYTES, append, batch, read_all
+from tests.unit.storage.logs import BATCH_BYTES, StandingClock, append, batch, read_all
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 3)
@@ -54,6 +58,9 @@ class World:
         directory.start()
         return directory, log
 
+    def checkpoints(self) -> list[bytes | None]:
+        return [self.disk.read_file(f"/data/{name}") for name in (RECOVERY_POINTS, LOG_START_OFFSETS)]
+
     def append(self, log: PartitionLog, batches: int = 1) -> None:
         for _ in range(batches):
             append(log, batch(timestamp=self.clock.wall_ms()))
@@ -70,12 +77,19 @@ def simulated(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[]
     return run
 
 
+def on_the_real_disk(path: Path) -> LogDirectory:
+    runtime = Runtime(StandingClock(), SystemDisk(), SystemNetwork(), Random(7))
+    directory = LogDirectory(str(path), runtime, background_bytes=1 << 30, background_ms=-1)
+    directory.open()
+    return directory
+
+
 # --- syncing
 
 
 @simulated
 async def test_a_promise_is_given_after_the_sync_and_not_before(world: World) -> None:
-    directory, log = world.started(SYNC_EACH)
+    _, log = world.started(SYNC_EACH)
     world.append(log, 3)
     assert log.promised_offset == 0
     await asyncio.sleep(1)
@@ -86,7 +100,7 @@ async def test_a_promise_is_given_after_the_sync_and_not_before(world: World) ->
 
 @simulated
 async def test_whoever_appends_during_a_sync_shares_the_next_one(world: World) -> None:
-    directory, log = world.started(SYNC_EACH)
+    _, log = world.started(SYNC_EACH)
     world.append(log)
     await asyncio.sleep(0)
     world.append(log, 50)
@@ -113,7 +127,7 @@ async def test_the_background_sync_bounds_how_long_and_how_much_is_unsynced(worl
 @pytest.mark.parametrize("background_ms", [-1, 60_000])
 def test_flush_ms_is_kept_whatever_the_background_sync_does(background_ms: int) -> None:
     async def test(world: World) -> None:
-        directory, log = world.started(replace(LAZY, flush_ms=100), background_ms=background_ms)
+        _, log = world.started(replace(LAZY, flush_ms=100), background_ms=background_ms)
         for number in range(1, 4):
             world.append(log)
             await asyncio.sleep(0.15)
@@ -202,12 +216,12 @@ async def test_a_start_that_failed_after_a_crash_does_not_call_the_logs_clean(wo
     world.append(log, 3)
     log.advance_start(2)
     await directory.save_checkpoints()
-    checkpoints = {name: world.disk.read_file(f"/data/{name}") for name in world.disk.list("/data")}
+    checkpoints = world.checkpoints()
     world.disk.kill()
     failed = world.directory()  # and nothing is opened: the store, say, was not there
     await failed.close()
     assert not world.disk.exists(MARKER)
-    assert {name: world.disk.read_file(f"/data/{name}") for name in world.disk.list("/data")} == checkpoints
+    assert world.checkpoints() == checkpoints
     assert world.started()[1].start_offset == 2
 
 
@@ -235,21 +249,23 @@ async def test_a_log_that_could_not_be_opened_keeps_its_checkpoints_and_its_reco
     assert directory.open_partition(ORDERS, IDS[ORDERS], LAZY).start_offset == 1
 
 
-@simulated
-async def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(world: World) -> None:
-    directory, log = world.started()
-    world.append(log, 4)
-    for start in range(1, 5):
-        log.advance_start(start)
-        await asyncio.gather(*(directory.save_checkpoints() for _ in range(start)))
-    assert directory.failure is None
-    content = world.disk.read_file("/data/log-start-offset-checkpoint")
-    assert content == b"0\n1\norders 0 4\n"
+def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(tmp_path: Path) -> None:
+    async def test() -> None:
+        directory = on_the_real_disk(tmp_path)
+        log = directory.open_partition(ORDERS, IDS[ORDERS], LAZY)
+        for start in range(1, 20):
+            append(log, batch())
+            log.advance_start(start)
+            await asyncio.gather(*(directory.save_checkpoints() for _ in range(8)))
+            assert directory.failure is None
+            assert (tmp_path / LOG_START_OFFSETS).read_text() == f"0\n1\norders 0 {start}\n"
+
+    asyncio.run(test())
 
 
 @simulated
 async def test_checkpoints_that_do_not_fit_are_an_error_but_not_the_end(world: World) -> None:
-    directory, log = world.started()
+    directory, _ = world.started()
     world.disk.capacity_bytes = 0
     with pytest.raises(DiskFullError):
         await directory.save_checkpoints()
@@ -319,17 +335,17 @@ async def test_files_of_expired_segments_are_removed_later_but_never_those_of_a_
     assert [record.offset for record in read_all(again)] == [0, 1, 2, 3]
 
 
-@simulated
-async def test_the_longest_topic_name_can_be_deleted(world: World) -> None:
-    directory = world.directory()
-    partition = TopicPartition("t" * MAX_TOPIC_NAME_LENGTH, 10_000)
-    directory.open_partition(partition, UUID(int=3), LAZY)
-    renamed: list[str] = []
-    rename = world.disk.rename
-    world.disk.rename = lambda old, new: (renamed.append(new), rename(old, new))[1]  # type: ignore[method-assign]
-    directory.remove_partition(partition)
-    assert directory.failure is None
-    assert len(renamed[0].rpartition("/")[2]) <= 255
+def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        directory = on_the_real_disk(tmp_path)
+        partition = TopicPartition("t" * MAX_TOPIC_NAME_LENGTH, 10_000)
+        directory.open_partition(partition, UUID(int=3), LAZY)
+        directory.remove_partition(partition)
+        assert directory.failure is None
+        assert not (tmp_path / str(partition)).exists()
+        await directory.close()
+
+    asyncio.run(test())
 
 
 @simulated

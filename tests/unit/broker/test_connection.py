@@ -1,0 +1,216 @@
+"""A connection cuts frames out of any pieces, keeps answers in order, and does not read faster than it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from tailrace.broker.connection import Connection
+from tailrace.errors import WireError
+from tailrace.runtime.transport import Part
+from tests.unit.broker.memory_transport import MemoryTransport
+
+FRAME_LIMIT = 4 << 20
+OPEN_REQUESTS = 64
+UNSENT_BYTES = 8 << 20
+
+
+class Echo:
+    """Answers a frame with its own bytes: at once, later, or not at all, as its first letter says."""
+
+    def __init__(self, scratch_bytes: int = 1 << 16) -> None:
+        self.transport = MemoryTransport()
+        self.frames: list[bytes] = []
+        self.waiting: dict[bytes, asyncio.Future[list[Part]]] = {}
+        self.closed = 0
+        scratch = memoryview(bytearray(scratch_bytes))
+        self.connection = Connection(self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed)
+        self.transport.receiver = self.connection
+
+    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
+        content = bytes(frame)
+        self.frames.append(content)
+        if content.startswith(b"none"):
+            return None
+        if content.startswith(b"wrong"):
+            raise WireError("these bytes are not the protocol")
+        if content.startswith(b"later"):
+            future: asyncio.Future[list[Part]] = asyncio.get_running_loop().create_future()
+            self.waiting[content] = future
+            return future
+        return [content]
+
+    def on_closed(self, connection: Connection) -> None:
+        self.closed += 1
+
+
+def framed(*contents: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(content)) + content for content in contents)
+
+
+def contents(count: int, start: bytes = b"now") -> list[bytes]:
+    return [start + b"-%05d" % number for number in range(count)]
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("piece", range(1, 40))
+def test_frames_are_found_in_pieces_of_any_size(piece: int) -> None:
+    echo = Echo()
+    sent = [b"a frame!", b"another frame", b"x" * 100, *contents(5)]
+    echo.transport.deliver(framed(*sent), piece)
+    assert echo.frames == sent
+    assert echo.transport.sent == b"".join(sent)
+
+
+@pytest.mark.parametrize("scratch_bytes", [16, 100, 1000, 1 << 20])
+def test_frames_larger_than_a_read_are_put_together(scratch_bytes: int) -> None:
+    random = Random(scratch_bytes)
+    echo = Echo(scratch_bytes)
+    sent = [random.randbytes(random.choice([8, 20, 5000, 70_000, 1_200_000])) for _ in range(8)]
+    echo.transport.deliver(framed(*sent))
+    assert echo.frames == sent
+
+
+def test_the_largest_frame_is_taken_and_one_byte_more_closes_the_connection() -> None:
+    echo = Echo()
+    echo.transport.deliver(framed(bytes(FRAME_LIMIT)))
+    assert [len(frame) for frame in echo.frames] == [FRAME_LIMIT]
+    assert not echo.transport.is_closed
+    echo.transport.deliver(struct.pack(">i", FRAME_LIMIT + 1))
+    assert echo.transport.is_closed
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 7, 2**31 - 1])
+def test_a_length_that_cannot_be_closes_the_connection_after_the_answers_before_it(length: int) -> None:
+    echo = Echo()
+    echo.transport.deliver(framed(b"a frame!") + struct.pack(">i", length) + bytes(20))
+    assert echo.transport.sent == b"a frame!"
+    assert echo.transport.is_closed
+
+
+def test_a_large_announcement_costs_no_memory_before_its_bytes_come() -> None:
+    echo = Echo()
+    echo.transport.deliver(struct.pack(">i", FRAME_LIMIT) + bytes(10))
+    assert len(echo.connection.lend_buffer()) <= 1 << 20
+
+
+def test_bytes_that_are_not_the_protocol_close_the_connection_after_the_answers_before_them() -> None:
+    echo = Echo()
+    echo.transport.deliver(framed(b"a frame!", b"wrong frame", b"never seen"))
+    assert echo.transport.sent == b"a frame!"
+    assert echo.transport.is_closed
+    assert b"never seen" not in echo.frames
+
+
+def test_all_answers_of_one_read_go_out_in_one_send() -> None:
+    echo = Echo()
+    echo.transport.deliver(framed(*contents(20)))
+    assert len(echo.transport.sends) == 1
+
+
+def test_a_request_that_wants_no_answer_gets_none() -> None:
+    echo = Echo()
+    echo.transport.deliver(framed(b"a frame!", b"none please", b"another!"))
+    assert echo.transport.sent == b"a frame!another!"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_keep_the_order_of_their_requests_however_late_they_are(seed: int) -> None:
+    async def test() -> None:
+        random = Random(seed)
+        echo = Echo()
+        sent = [random.choice([b"now", b"later"]) + b"-%05d" % number for number in range(30)]
+        echo.transport.deliver(framed(*sent))
+        waiting = list(echo.waiting)
+        random.shuffle(waiting)
+        for content in waiting:
+            echo.waiting[content].set_result([content])
+            await asyncio.sleep(0)
+            assert b"".join(sent).startswith(echo.transport.sent)
+        assert echo.transport.sent == b"".join(sent)
+        assert not echo.connection.is_waiting
+
+    run(test)
+
+
+def test_a_client_with_too_many_open_requests_is_not_read_until_some_are_answered() -> None:
+    async def test() -> None:
+        echo = Echo()
+        sent = contents(OPEN_REQUESTS + 10, b"later")
+        echo.transport.deliver(framed(*sent))
+        assert len(echo.frames) == OPEN_REQUESTS
+        assert not echo.transport.is_reading
+        for number, content in enumerate(sent):
+            echo.waiting[content].set_result([content])
+            await asyncio.sleep(0)
+            assert len(echo.frames) == min(len(sent), OPEN_REQUESTS + number + 1)
+        assert echo.transport.is_reading
+        assert echo.transport.sent == b"".join(sent)
+
+    run(test)
+
+
+def test_a_client_that_does_not_read_its_answers_is_not_read_until_it_does() -> None:
+    echo = Echo(scratch_bytes=8 << 20)
+    echo.transport.is_taking = False
+    large = b"x" * (3 << 20)
+    sent = [large, large, large, *contents(3)]
+    echo.transport.deliver(framed(large, large))
+    assert echo.transport.is_reading
+    echo.transport.deliver(framed(large))
+    assert not echo.transport.is_reading
+    echo.transport.take()
+    assert echo.transport.is_reading
+    echo.transport.deliver(framed(*contents(3)))
+    assert echo.frames == sent
+
+
+def test_frames_held_back_while_answers_pile_up_are_served_when_the_client_has_read() -> None:
+    echo = Echo(scratch_bytes=1 << 20)
+    echo.transport.is_taking = False
+    answers = b"y" * (FRAME_LIMIT - 1)
+    echo.transport.deliver(framed(answers))
+    echo.transport.deliver(framed(answers))
+    assert echo.transport.unsent_bytes < UNSENT_BYTES
+    echo.transport.deliver(framed(b"z" * 100, *contents(50)))
+    served = len(echo.frames)
+    assert served < 53
+    assert not echo.transport.is_reading
+    echo.transport.take()
+    assert len(echo.frames) == 53
+    assert echo.transport.sent.endswith(b"".join(contents(50)))
+
+
+def test_a_request_that_failed_closes_the_connection() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(framed(*contents(2, b"later")))
+        echo.waiting[b"later-00001"].set_exception(WireError("it failed"))
+        await asyncio.sleep(0)
+        assert echo.transport.is_closed
+        assert echo.transport.sent == b""
+
+    run(test)
+
+
+def test_when_the_client_is_gone_its_requests_are_given_up() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(framed(*contents(3, b"later"), b"now and then"))
+        assert echo.connection.is_waiting
+        echo.waiting[b"later-00001"].set_exception(WireError("nobody will hear of it"))
+        echo.transport.disconnect()
+        await asyncio.sleep(0)
+        assert echo.closed == 1
+        assert [echo.waiting[content].cancelled() for content in contents(3, b"later")] == [True, False, True]
+        assert echo.transport.sent == b""
+
+    run(test)
