@@ -55,7 +55,7 @@ class Broker:
         if not stopped_cleanly:
             await self.metadata.bump_leader_epochs()
         await self.partitions.apply(ClusterImage("", self._broker_id), self.metadata.image, self._broker_id)
-        self.partitions.remove_strays()
+        self.partitions.set_strays_aside()
         self.metadata.on_change = self._image_changed
         self.partitions.start()
         self.server.start()

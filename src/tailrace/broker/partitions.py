@@ -187,11 +187,10 @@ class Partitions:
             partition.close(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
             partition.directory.remove_partition(partition.partition)
 
-    def remove_strays(self) -> None:
-        """Set aside directories that no topic of the image owns: left by a deletion that a crash interrupted."""
+    def set_strays_aside(self) -> None:
+        """Rename directories that no topic of the image owns: left by a deletion that a crash interrupted, mostly."""
         for partition, directory in self._homes.items():
-            logger.warning("%s/%s belongs to no topic and is removed", directory.path, partition)
-            directory.remove_partition(partition)
+            directory.set_aside(partition)
         self._homes.clear()
 
     def start(self) -> None:

@@ -30,6 +30,8 @@ _TOPICS = "/topics"
 _NAMES = "/topic-names"
 _PRODUCER_IDS = "/producer-ids/next"
 PRODUCER_ID_BLOCK = 1000
+#: Stores limit the size of a transaction.
+_TOPICS_PER_TRANSACTION = 50
 
 
 class ClusterMetadata:
@@ -162,18 +164,22 @@ class ClusterMetadata:
 
     async def bump_leader_epochs(self) -> None:
         """Start new leader epochs everywhere this broker leads: its logs may have lost their ends."""
-        for topic in list(self.image.topics.values()):
-            bumped = replace(
-                topic,
-                partitions=tuple(
-                    replace(state, leader_epoch=state.leader_epoch + 1) if state.leader == self._broker_id else state
-                    for state in topic.partitions
-                ),
-            )
-            key = f"{_TOPICS}/{topic.topic_id}"
-            if not await self._store.txn([Check(key, self._versions[topic.topic_id])], [Write(key, bumped.to_bytes())]):
-                raise Unavailable(f"topic {topic.name} was changed by somebody else")
-            await self._learn(key)
+        topics = [self._with_next_epochs(topic) for topic in self.image.topics.values()]
+        for first in range(0, len(topics), _TOPICS_PER_TRANSACTION):
+            some = topics[first : first + _TOPICS_PER_TRANSACTION]
+            checks = [Check(f"{_TOPICS}/{topic.topic_id}", self._versions[topic.topic_id]) for topic in some]
+            writes = [Write(f"{_TOPICS}/{topic.topic_id}", topic.to_bytes()) for topic in some]
+            if not await self._store.txn(checks, writes):
+                raise Unavailable("topics were changed by somebody else")
+        entries, _ = await self._store.list(_TOPICS)
+        await self._replace(self.image.with_topics(*[self._read_topic(entry) for entry in entries]))
+
+    def _with_next_epochs(self, topic: TopicImage) -> TopicImage:
+        states = [
+            replace(state, leader_epoch=state.leader_epoch + 1) if state.leader == self._broker_id else state
+            for state in topic.partitions
+        ]
+        return replace(topic, partitions=tuple(states))
 
     async def _learn(self, topic_key: str) -> None:
         entry = await self._get(topic_key)

@@ -144,6 +144,8 @@ def check_produced(data: memoryview) -> BatchHeader:
         )
     if attributes & CONTROL_BIT:
         raise KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
+    if attributes & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker")
     if producer_id >= 0 and base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"Invalid sequence number {base_sequence} for producer {producer_id}"

@@ -24,7 +24,7 @@ class LeaderEpochs:
         self._disk = disk
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
-        self._is_durable = True
+        self.is_durable = True
         content = disk.read_file(self._path)
         if content is not None:
             try:
@@ -60,7 +60,7 @@ class LeaderEpochs:
     def observe(self, epoch: int, start_offset: int) -> None:
         """A batch found in the log during recovery has this epoch; saved by `truncate` at its end."""
         if self._enter(epoch, start_offset):
-            self._is_durable = False
+            self.is_durable = False
 
     def truncate(self, log_start_offset: int, log_end_offset: int) -> None:
         """Forget epochs that have no offsets left between the log's ends."""
@@ -71,12 +71,12 @@ class LeaderEpochs:
             entries.pop(0)
         if entries and entries[0][1] < log_start_offset:
             entries[0] = (entries[0][0], log_start_offset)
-        if entries != self._entries or not self._is_durable:
+        if entries != self._entries or not self.is_durable:
             self._entries = entries
             self._save()
 
     def _save(self) -> None:
-        self._is_durable = False
+        self.is_durable = False
         try:
             self._disk.replace_file(self._path, self._render(), sync=False)
         except DiskFullError as error:
@@ -88,15 +88,15 @@ class LeaderEpochs:
 
     def sync_work(self) -> Callable[[], None]:
         """The blocking call that makes the history durable; a log syncs it before it relies on its own sync."""
-        if self._is_durable:
+        if self.is_durable:
             return lambda: None
-        self._is_durable = True
+        self.is_durable = True
         content = self._render()
         return lambda: self._disk.replace_file(self._path, content)
 
     def sync_failed(self) -> None:
         """The blocking call did not get to its end: the next sync has to do it again."""
-        self._is_durable = False
+        self.is_durable = False
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch not above the given one and where it ended, or (-1, -1)."""

@@ -38,6 +38,7 @@ META_PROPERTIES = "meta.properties"
 _FORMAT_VERSION = 1
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _DELETED_DIRECTORY_SUFFIX = "-delete"
+_STRAY_DIRECTORY_SUFFIX = "-stray"
 _DELETED_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_DELETED_DIRECTORY_SUFFIX}$")
 _MAX_FILE_NAME_BYTES = 255
 #: How long a sync that a full disk refused waits for room.
@@ -137,7 +138,8 @@ class LogDirectory:
             return
         try:
             for log in self:
-                await self._sync_once(log)
+                if not log.is_durable or log in self._unsynced_identities:
+                    await self._sync_once(log)
                 log.close()
             await self.save_checkpoints()
             # A log that was never opened since the last crash still needs its recovery.
@@ -204,14 +206,23 @@ class LogDirectory:
             self._unsynced_identities.pop(log, None)
         self._discard(f"{self.path}/{partition}")
 
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Rename a partition's directory that no topic owns; nothing in it is removed."""
+        directory = f"{self.path}/{partition}"
+        aside = self._other_name(directory, _STRAY_DIRECTORY_SUFFIX)
+        try:
+            self._disk.rename(directory, aside)
+        except StorageError as error:
+            self.fail(error)
+            return
+        logger.warning("%s belongs to no topic; it is now %s, remove it if nobody misses it", directory, aside)
+
     def needs_recovery(self) -> None:
         """A log that was found could not be opened: the next start must not trust it."""
         self._has_unrecovered = True
 
     def _discard(self, directory: str) -> None:
-        suffix = f".{self._runtime.random.getrandbits(128):032x}{_DELETED_DIRECTORY_SUFFIX}"
-        name = directory.rpartition("/")[2][: _MAX_FILE_NAME_BYTES - len(suffix)]
-        aside = f"{self.path}/{name}{suffix}"
+        aside = self._other_name(directory, _DELETED_DIRECTORY_SUFFIX)
         try:
             if self._disk.exists(directory):
                 self._disk.rename(directory, aside)
@@ -219,6 +230,11 @@ class LogDirectory:
             self.fail(error)
             return
         self.tasks.spawn(self._disk.offload(lambda: self._disk.remove(aside)), f"remove {aside}")
+
+    def _other_name(self, directory: str, suffix: str) -> str:
+        ending = f".{self._runtime.random.getrandbits(128):032x}{suffix}"
+        name = directory.rpartition("/")[2][: _MAX_FILE_NAME_BYTES - len(ending)]
+        return f"{self.path}/{name}{ending}"
 
     def require_online(self) -> None:
         """Refuse with KAFKA_STORAGE_ERROR where the directory has failed."""

@@ -34,6 +34,8 @@ logger = logging.getLogger("tailrace.storage")
 #: What was written this recently is taken to be in the page cache without asking.
 _WARM_BYTES = 8 << 20
 _SNAPSHOTS_KEPT = 2
+#: What a batch may unpack to in a search by time, which happens in the event loop.
+_SEARCHED_BATCH_BYTES = 32 << 20
 
 
 class Appended(NamedTuple):
@@ -209,6 +211,11 @@ class PartitionLog:
         else:
             self.promised_offset = max(self.promised_offset, self.flushed_offset)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a sync would have nothing to do."""
+        return self.flushed_offset == self.end_offset and not self._names_unsynced and self.leader_epochs.is_durable
+
     def sync_failed(self) -> None:
         """A sync did not get to its end: the next one has to do all of it again."""
         self._names_unsynced = True
@@ -280,9 +287,15 @@ class PartitionLog:
             for position, header in segment.batches_with(timestamp, self.start_offset):
                 if header.base_offset >= limit_offset:
                     return NOT_FOUND
-                for record in iterate_records(segment.log.read(position, header.size), header):
-                    if record.timestamp >= timestamp and self.start_offset <= record.offset < limit_offset:
-                        return TimestampedOffset(record.offset, record.timestamp)
+                try:
+                    for record in iterate_records(
+                        segment.log.read(position, header.size), header, limit=_SEARCHED_BATCH_BYTES
+                    ):
+                        if record.timestamp >= timestamp and self.start_offset <= record.offset < limit_offset:
+                            return TimestampedOffset(record.offset, record.timestamp)
+                except KafkaError:
+                    # Its producer made records that cannot be looked into: the whole batch is the answer.
+                    return TimestampedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
         return NOT_FOUND
 
     def offset_of_max_timestamp(self, limit_offset: int) -> TimestampedOffset:

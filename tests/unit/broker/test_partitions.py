@@ -87,7 +87,7 @@ def test_after_a_crash_leader_epochs_are_new(tmp_path: Path) -> None:
     with_broker(tmp_path, second, store=store)
 
 
-def test_a_directory_of_a_topic_that_was_deleted_is_removed_and_foreign_ones_are_not(tmp_path: Path) -> None:
+def test_a_directory_that_no_topic_owns_is_set_aside_whole_and_foreign_ones_are_left_alone(tmp_path: Path) -> None:
     store = MemoryStore()
 
     async def first(broker: TestedBroker) -> None:
@@ -104,6 +104,9 @@ def test_a_directory_of_a_topic_that_was_deleted_is_removed_and_foreign_ones_are
     (data / "photos-2020" / "cat.jpg").write_bytes(b"precious")
     with_broker(tmp_path, second, store=store)
     assert not (data / "left-behind-0").exists()
+    (stray,) = data.glob("left-behind-0.*-stray")
+    kept = {path.name for path in (data / "orders-0").iterdir() if path.suffix != ".snapshot"}
+    assert kept <= {path.name for path in stray.iterdir()}
     assert (data / "photos-2020" / "cat.jpg").read_bytes() == b"precious"
     assert (data / "orders-0").exists()
 

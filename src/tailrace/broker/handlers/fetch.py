@@ -89,9 +89,13 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
         except KafkaError as error:
             data.error_code, data.records = error.code, b""
         except StorageError as error:
-            partition.directory.fail(error)
-            data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
+            _fail(partition, data, error)
     return _respond(fetch, answers)
+
+
+def _fail(partition: Partition, data: PartitionData, error: StorageError) -> None:
+    partition.directory.fail(error)
+    data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
 
 
 class _Waiter:
@@ -150,13 +154,19 @@ def _read_all(fetch: _Fetch) -> _Answers:
             continue
         if data.diverging_epoch is not None:
             has_error = True
-        if part is not None:
-            size += part.size
-            left -= part.size
+        if part is None:
+            continue
+        try:
             if partition.log.is_warm(part):
                 data.records = _inline_if_small(part)
             else:
                 cold.append((partition, data, part))
+        except StorageError as error:
+            _fail(partition, data, error)
+            has_error = True
+            continue
+        size += part.size
+        left -= part.size
     return _Answers(answers, size, has_error, cold)
 
 
