@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tailrace.errors import WireError
+from tailrace.runtime.clock import Clock
 from tailrace.runtime.transport import Part, Transport
 
 logger = logging.getLogger("tailrace.broker")
@@ -42,6 +43,7 @@ class Connection:
     __slots__ = (
         "_answer",
         "_buffer",
+        "_clock",
         "_closed",
         "_filled",
         "_frame_limit",
@@ -65,10 +67,13 @@ class Connection:
         scratch: memoryview,
         frame_limit: int,
         on_closed: Callable[[Connection], None],
+        clock: Clock,
     ) -> None:
         self.transport = transport
         self.listener = listener
-        self.last_active = 0.0
+        #: When the last whole request came.
+        self.last_active = clock.monotonic()
+        self._clock = clock
         self._answer = answer
         self._scratch = scratch
         self._frame_limit = frame_limit
@@ -118,6 +123,7 @@ class Connection:
 
     def _process(self, data: memoryview) -> None:
         """Answer every whole frame, keep what is left, and send all answers at once."""
+        self.last_active = self._clock.monotonic()
         while True:
             try:
                 used = self._answer_frames(data)

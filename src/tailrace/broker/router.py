@@ -10,17 +10,18 @@ import asyncio
 import logging
 import struct
 from collections.abc import Coroutine
+from types import CoroutineType
 from typing import Any
 
 from tailrace.broker.connection import Connection
-from tailrace.broker.handlers import APIS
+from tailrace.broker.handlers import APIS, Api
 from tailrace.broker.handlers.api_versions import unsupported_version
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import WireError
+from tailrace.runtime.disk import FileRange
 from tailrace.runtime.tasks import Tasks
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_request_header
 
 logger = logging.getLogger("tailrace.broker")
@@ -28,6 +29,8 @@ logger = logging.getLogger("tailrace.broker")
 _pack_plain = struct.Struct(">ii").pack
 _pack_flexible = struct.Struct(">iib").pack
 _CORRELATION_BYTES = 4
+#: Up to this size a copy costs less than one more buffer to send.
+_JOINED_BYTES = 4096
 
 
 class Router:
@@ -45,11 +48,11 @@ class Router:
             raise WireError(f"API {_api_name(header.api_key)} is not served here")
         if not api.first_decodable <= header.api_version <= api.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
-                return _frame(header, unsupported_version(), 0)
+                return _frame(header._replace(api_version=0), api, unsupported_version())
             raise WireError(f"API {_api_name(header.api_key)} is not served in version {header.api_version}")
         if len(frame) > api.max_bytes:
             raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
-        request = api.request.decode(header.api_version, frame[position:])
+        request = api.decode(header.api_version, frame[position:])
         context = RequestContext(
             header.api_version,
             header.client_id,
@@ -59,18 +62,20 @@ class Router:
         )
         try:
             result = api.handle(self._services, context, request)
-            if result is None or isinstance(result, Message):
-                return None if result is None else _frame(header, result, header.api_version)
+            if result is None:
+                return None
+            if type(result) is not CoroutineType:
+                return _frame(header, api, result)
         except WireError:
             raise
         except Exception as error:
             raise _unexpected(header, error) from error
-        return self._tasks.spawn(self._finish(header, result), f"{_api_name(header.api_key)} request")
+        return self._tasks.spawn(self._finish(header, api, result), f"{_api_name(header.api_key)} request")
 
-    async def _finish(self, header: RequestHeader, work: Coroutine[Any, Any, Message | None]) -> list[Part]:
+    async def _finish(self, header: RequestHeader, api: Api, work: Coroutine[Any, Any, Any]) -> list[Part]:
         try:
             response = await work
-            return [] if response is None else _frame(header, response, header.api_version)
+            return [] if response is None else _frame(header, api, response)
         except Exception as error:
             raise _unexpected(header, error) from error
 
@@ -89,15 +94,21 @@ def _api_name(api_key: int) -> str:
     return ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
 
 
-def _frame(header: RequestHeader, response: Message, version: int) -> list[Part]:
+def _frame(header: RequestHeader, api: Api, response: Any) -> list[Part]:
     """Length, header and body of a response, ready to send."""
-    parts = response.encode_parts(version)
+    version = header.api_version
+    parts = api.encode(version, response)
     length = _CORRELATION_BYTES
     for part in parts:
         length += len(part)
     # The header of an ApiVersions response is never flexible: its reader does not know our versions yet.
-    if version >= response.FLEXIBLE_FROM and header.api_key != ApiKey.API_VERSIONS:
-        parts.insert(0, _pack_flexible(length + 1, header.correlation_id, 0))
+    if version >= api.request.FLEXIBLE_FROM and header.api_key != ApiKey.API_VERSIONS:
+        start = _pack_flexible(length + 1, header.correlation_id, 0)
     else:
-        parts.insert(0, _pack_plain(length, header.correlation_id))
+        start = _pack_plain(length, header.correlation_id)
+    first = parts[0]
+    if len(first) <= _JOINED_BYTES and not isinstance(first, FileRange):
+        parts[0] = start + first
+    else:
+        parts.insert(0, start)
     return parts

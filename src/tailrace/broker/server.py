@@ -9,7 +9,7 @@ from tailrace.broker.config import BrokerConfig
 from tailrace.broker.connection import Answer, Connection
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
-from tailrace.runtime.transport import Listener, Part, Receiver, Transport
+from tailrace.runtime.transport import Listener, Receiver, Transport
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -50,8 +50,9 @@ class Server:
 
     def _accept(self, transport: Transport, listener: str) -> Receiver:
         address = transport.peer.rpartition(":")[0]
-        connection = Connection(transport, listener, self._answered, self._scratch, self._frame_limit, self._forget)
-        connection.last_active = self._runtime.clock.monotonic()
+        connection = Connection(
+            transport, listener, self._answer, self._scratch, self._frame_limit, self._forget, self._runtime.clock
+        )
         count = self._per_address.get(address, 0)
         self._connections[connection] = None
         self._per_address[address] = count + 1
@@ -67,10 +68,6 @@ class Server:
             )
             transport.abort()
         return connection
-
-    def _answered(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
-        connection.last_active = self._runtime.clock.monotonic()
-        return self._answer(connection, frame)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

@@ -24,6 +24,8 @@ class LeaderEpochs:
         self._disk = disk
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
+        #: The newest epoch in the log, or -1.
+        self.latest = NO_LEADER_EPOCH
         self.is_durable = True
         content = disk.read_file(self._path)
         if content is not None:
@@ -36,10 +38,6 @@ class LeaderEpochs:
                     self._enter(epoch, start)
 
     @property
-    def latest(self) -> int:
-        return self._entries[-1][0] if self._entries else NO_LEADER_EPOCH
-
-    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
 
@@ -50,6 +48,7 @@ class LeaderEpochs:
         while self._entries and self._entries[-1][1] >= start_offset:
             self._entries.pop()
         self._entries.append((epoch, start_offset))
+        self.latest = epoch
         return True
 
     def assign(self, epoch: int, start_offset: int) -> None:
@@ -73,6 +72,7 @@ class LeaderEpochs:
             entries[0] = (entries[0][0], log_start_offset)
         if entries != self._entries or not self.is_durable:
             self._entries = entries
+            self.latest = entries[-1][0] if entries else NO_LEADER_EPOCH
             self._save()
 
     def _save(self) -> None:

@@ -101,10 +101,11 @@ class PartitionLog:
     def append(self, data: memoryview | bytearray, header: BatchHeader, leader_epoch: int) -> Appended:
         """Assign offsets to one checked batch and write it; a duplicate is answered with its first offsets."""
         config = self.config
-        if len(data) > config.max_message_bytes:
+        size = len(data)
+        if size > config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"The record batch has {len(data)} bytes, more than max.message.bytes of {config.max_message_bytes}",
+                f"The record batch has {size} bytes, more than max.message.bytes of {config.max_message_bytes}",
             )
         is_idempotent = header.producer_id >= 0
         if is_idempotent and (earlier := self.producers.check(header)) is not None:
@@ -131,7 +132,7 @@ class PartitionLog:
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         segment = self._active
-        if segment.end_offset > segment.base_offset and self._must_roll(segment, len(data), last_offset, max_timestamp):
+        if base_offset > segment.base_offset and self._must_roll(segment, size, last_offset, max_timestamp):
             segment = self._roll()
         segment.append(data, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
         if segment.first_timestamp is None:
@@ -140,7 +141,7 @@ class PartitionLog:
             # By the broker's clock: a producer of old records is not silent.
             self.producers.update(header, base_offset, now_ms)
         self.end_offset = last_offset + 1
-        self._account(len(data))
+        self._account(size)
         return Appended(base_offset, last_offset, append_time)
 
     def _account(self, size: int) -> None:
@@ -163,7 +164,7 @@ class PartitionLog:
             return True
         first = segment.first_timestamp
         return (first is not None and max_timestamp - first > config.segment_ms) or (
-            segment.offset_index.size_bytes >= config.segment_index_bytes
+            segment.index_bytes >= config.segment_index_bytes
         )
 
     def _roll(self) -> Segment:

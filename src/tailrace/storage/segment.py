@@ -27,7 +27,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 
 _SCAN_BYTES = 16 * 1024
 #: Positions of recently appended or read offsets, for consumers that follow each other or the end.
-_REMEMBERED_POSITIONS = 512
+_REMEMBERED_POSITIONS = 64
 #: Relative offsets in an index are 32 bits.
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -102,6 +102,11 @@ class Segment:
         return self._time_index
 
     @property
+    def index_bytes(self) -> int:
+        """The size of the larger index, once there is one."""
+        return self._offset_index.size_bytes if self._offset_index is not None else 0
+
+    @property
     def has_index_files(self) -> bool:
         return self._disk.exists(self._stem + INDEX_SUFFIX) and self._disk.exists(self._stem + TIME_INDEX_SUFFIX)
 
@@ -139,7 +144,8 @@ class Segment:
         position = log.size
         # Whatever can fail comes before the write: a batch that is in the file but refused would be followed by
         # another one with the same offsets.
-        is_newest = max_timestamp > self.max_timestamp
+        newest = self._max_timestamp
+        is_newest = max_timestamp > (self.max_timestamp if newest is None else newest)
         entry_is_due = self._bytes_since_entry > index_interval
         if entry_is_due:
             self.open_indexes()
@@ -151,9 +157,12 @@ class Segment:
             self.offset_index.append(base_offset - self.base_offset, position)
             self._index_time()
             self._bytes_since_entry = 0
-        self._bytes_since_entry += len(data)
+        self._bytes_since_entry += log.size - position
         self.end_offset = last_offset + 1
-        self._remember(base_offset, position)
+        positions = self._positions
+        positions[base_offset] = position
+        if len(positions) > _REMEMBERED_POSITIONS:
+            del positions[next(iter(positions))]
 
     def _index_time(self) -> None:
         last = self.time_index.last()

@@ -59,7 +59,7 @@ class TestedBroker:
         self._router = Router(self.broker.services, self.broker.requests)
         scratch = memoryview(bytearray(1 << 20))
         self._connection = Connection(
-            self.transport, "PLAINTEXT", self._router.answer, scratch, 1 << 26, lambda connection: None
+            self.transport, "PLAINTEXT", self._router.answer, scratch, 1 << 26, lambda connection: None, SystemClock()
         )
 
     def answer(self, request: Message, version: int) -> list[Part] | asyncio.Future[list[Part]] | None:

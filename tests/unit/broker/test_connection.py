@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.broker.connection import Connection
 from tailrace.errors import WireError
+from tailrace.runtime.system.clock import SystemClock
 from tailrace.runtime.transport import Part
 from tests.unit.broker.memory_transport import MemoryTransport
 
@@ -29,7 +30,9 @@ class Echo:
         self.waiting: dict[bytes, asyncio.Future[list[Part]]] = {}
         self.closed = 0
         scratch = memoryview(bytearray(scratch_bytes))
-        self.connection = Connection(self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed)
+        self.connection = Connection(
+            self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed, SystemClock()
+        )
         self.transport.receiver = self.connection
 
     def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:

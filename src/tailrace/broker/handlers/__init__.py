@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tailrace.broker.handlers import (
@@ -22,6 +22,7 @@ from tailrace.broker.handlers import (
     produce,
 )
 from tailrace.broker.services import RequestContext, Services
+from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
@@ -37,17 +38,24 @@ from tailrace.wire.messages.list_offsets import ListOffsetsRequest
 from tailrace.wire.messages.metadata import MetadataRequest
 from tailrace.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tailrace.wire.messages.produce import ProduceRequest
+from tailrace.wire.produce_frames import decode_produce, encode_produce
 
-Handler: TypeAlias = Callable[[Services, RequestContext, Any], Message | Coroutine[Any, Any, Message | None] | None]
+#: Takes services, the request's context and the decoded request; gives what `Api.encode` takes, now or later, or None
+#: where no answer is due.
+Handler: TypeAlias = Callable[[Services, RequestContext, Any], Any]
 
 #: Requests that carry no records are small; decoding one costs many times its size in memory, and time in which
 #: nobody else is served.
 _CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
+def _encode_message(version: int, message: Message) -> list[Part]:
+    return message.encode_parts(version)
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API that is served: its request, the versions advertised, and the function that answers."""
+    """An API that is served: its request, the versions advertised, and the functions that decode, answer and encode."""
 
     request: type[Message]
     min_version: int
@@ -55,11 +63,16 @@ class Api:
     handle: Handler
     summary: str
     max_bytes: int = _CONTROL_REQUEST_MAX_BYTES
+    #: The first version that is really answered; earlier ones are only advertised.
+    first_decodable: int = field(init=False)
+    #: How its request is decoded and its response encoded, where not by their descriptions.
+    decode_by_hand: Callable[[int, memoryview], Any] | None = None
+    encode: Callable[[int, Any], list[Part]] = _encode_message
+    decode: Callable[[int, memoryview], Any] = field(init=False)
 
-    @property
-    def first_decodable(self) -> int:
-        """The first version that is really answered; earlier ones are only advertised."""
-        return max(self.min_version, self.request.MIN_VERSION)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_decodable", max(self.min_version, self.request.MIN_VERSION))
+        object.__setattr__(self, "decode", self.decode_by_hand or self.request.decode)
 
 
 _TABLE = (
@@ -72,6 +85,8 @@ _TABLE = (
         produce.handle,
         "Append record batches. Versions 0 to 2 are advertised for old clients' sake and refused.",
         max_bytes=2**31,
+        decode_by_hand=decode_produce,
+        encode=lambda version, results: [encode_produce(version, results)],
     ),
     Api(FetchRequest, 4, 18, fetch.handle, "Read record batches, with long polling and incremental sessions."),
     Api(ListOffsetsRequest, 1, 10, list_offsets.handle, "Earliest, latest, by timestamp, largest timestamp."),
