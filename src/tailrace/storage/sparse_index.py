@@ -15,6 +15,7 @@ from tailrace.errors import StorageError
 from tailrace.runtime.disk import Disk, DiskFullError, File
 
 _ENTRIES_PER_WRITE = 128
+_BLOCK_BYTES = 4096
 
 
 class SparseIndex:
@@ -29,6 +30,7 @@ class SparseIndex:
             self._file.truncate(whole)
         self._in_file = whole // entry.size
         self._tail: list[tuple[int, int]] = []
+        self._last_found = 0
 
     def __len__(self) -> int:
         return self._in_file + len(self._tail)
@@ -78,6 +80,34 @@ class SparseIndex:
         tail = self._tail
         if tail and tail[0][by] <= value:
             return tail[bisect_right(tail, value, key=lambda pair: pair[by]) - 1]
+        if not self._in_file:
+            return None
+        # Readers mostly go forward: look at the entries that follow the last one found before searching the file.
+        found = self._floor_in_block(self._last_found, value, by)
+        return found if found is not None else self._floor_in_file(value, by)
+
+    def _floor_in_block(self, start: int, value: int, by: int) -> tuple[int, int] | None:
+        """The answer if it is among the entries that one read from `start` on gives; None where it may not be."""
+        entry = self._entry
+        block = self._file.read(start * entry.size, min(_BLOCK_BYTES, (self._in_file - start) * entry.size))
+        count = len(block) // entry.size
+        if count == 0 or entry.unpack_from(block, 0)[by] > value:
+            return None
+        ends_file = start + count >= self._in_file
+        if not ends_file and entry.unpack_from(block, (count - 1) * entry.size)[by] <= value:
+            return None
+        low, high = 1, count
+        while low < high:
+            middle = (low + high) // 2
+            if entry.unpack_from(block, middle * entry.size)[by] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        self._last_found = start + low - 1
+        first, second = entry.unpack_from(block, (low - 1) * entry.size)
+        return first, second
+
+    def _floor_in_file(self, value: int, by: int) -> tuple[int, int] | None:
         low, high = 0, self._in_file
         while low < high:
             middle = (low + high) // 2
@@ -85,13 +115,17 @@ class SparseIndex:
                 low = middle + 1
             else:
                 high = middle
-        return self[low - 1] if low else None
+        if not low:
+            return None
+        self._last_found = low - 1
+        return self[low - 1]
 
     def truncate(self, entries: int) -> None:
         """Keep only the first entries."""
         if entries < self._in_file:
             self._file.truncate(entries * self._entry.size)
             self._in_file = entries
+            self._last_found = 0
             self._tail.clear()
         else:
             del self._tail[entries - self._in_file :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from pathlib import Path
 from random import Random
 
@@ -115,3 +116,20 @@ def test_an_index_file_that_became_shorter_is_an_error_and_no_wrong_answer(path:
     Path(path).write_bytes(b"")
     with pytest.raises(StorageError, match="shorter than it was"):
         index.floor(10)
+
+
+@pytest.mark.parametrize("by", [0, 1])
+def test_lookups_in_any_order_over_a_large_index_agree_with_a_plain_search(path: str, by: int) -> None:
+    random = Random(7)
+    pairs = list(
+        zip(sorted(random.sample(range(100_000), 3000)), sorted(random.sample(range(900_000), 3000)), strict=True)
+    )
+    index = OffsetIndex(SystemDisk(), path)
+    for first, second in pairs:
+        index.append(first, second)
+    index.flush()
+    numbers = [pair[by] for pair in pairs]
+    forwards = list(range(0, numbers[-1] + 10, 37))
+    for value in [*forwards, *random.sample(range(numbers[-1]), 500), *reversed(forwards[::50])]:
+        place = bisect_right(numbers, value)
+        assert index.floor(value, by) == (pairs[place - 1] if place else None)
