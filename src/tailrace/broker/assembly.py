@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.router import Router
@@ -43,6 +44,7 @@ class Broker:
             self.partitions,
             FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.clock, runtime.random),
             ProducerIds(self.metadata),
+            MetadataCache(),
         )
         self.server = Server(config, runtime, Router(self.services, self.requests).answer, self.background)
 

@@ -299,7 +299,11 @@ def _listener_names(given: object) -> tuple[str, ...]:
 def _topic_key(name: str) -> TopicKey:
     key = TOPIC_KEYS.get(name)
     if key is None:
-        raise ConfigError(f"Unknown topic config name: {name}")
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(name, TOPIC_KEYS, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(f"Unknown topic config name: {name}{hint}")
     return key
 
 

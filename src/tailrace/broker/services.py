@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.cluster.metadata import ClusterMetadata
@@ -27,6 +28,7 @@ class Services:
     partitions: Partitions
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    metadata_cache: MetadataCache
 
 
 class RequestContext(NamedTuple):

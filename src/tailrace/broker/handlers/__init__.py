@@ -49,8 +49,9 @@ Handler: TypeAlias = Callable[[Services, RequestContext, Any], Any]
 _CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
-def _encode_message(version: int, message: Message) -> list[Part]:
-    return message.encode_parts(version)
+def _encode_message(version: int, message: Message | bytes) -> list[Part]:
+    """A handler may give its response encoded already."""
+    return [message] if isinstance(message, bytes) else message.encode_parts(version)
 
 
 @dataclass(frozen=True, slots=True)

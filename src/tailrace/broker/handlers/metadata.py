@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Hashable
+from typing import Any
+
 from tailrace.broker.handlers import create_topics
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
@@ -20,7 +23,19 @@ from tailrace.wire.messages.metadata import (
 _DEFAULT = -1
 
 
-async def handle(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def handle(
+    services: Services, context: RequestContext, request: MetadataRequest
+) -> bytes | Coroutine[Any, Any, bytes | MetadataResponse]:
+    names = None if request.topics is None else tuple((topic.name, topic.topic_id) for topic in request.topics)
+    question = (context.version, context.listener, names)
+    known = services.metadata_cache.find(services.metadata.image, question)
+    return known if known is not None else _describe(services, context, request, question)
+
+
+async def _describe(
+    services: Services, context: RequestContext, request: MetadataRequest, question: Hashable
+) -> bytes | MetadataResponse:
+    before = services.metadata.image
     # In version 0 an empty list asks for all topics; later null does.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
     if wants_all:
@@ -37,9 +52,14 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
                     node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
                 )
             )
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=brokers, cluster_id=image.cluster_id, controller_id=image.controller_id, topics=topics
     )
+    if image is not before or any(topic.error_code for topic in topics):
+        return response
+    encoded = bytes(response.encode(context.version))
+    services.metadata_cache.keep(image, question, encoded)
+    return encoded
 
 
 async def _find(
