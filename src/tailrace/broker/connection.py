@@ -26,6 +26,8 @@ _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 8
 _MAX_OPEN_REQUESTS = 64
 _MAX_UNSENT_BYTES = 8 << 20
+#: So many small requests of one read are answered at once; then other connections have their turn.
+_MAX_FRAMES_PER_TURN = 256
 #: A frame that arrives in pieces gets a buffer of at most this size before its bytes really come.
 _FIRST_BUFFER_BYTES = 1 << 20
 _SMALL_BUFFER_BYTES = 4096
@@ -143,6 +145,7 @@ class Connection:
     def _answer_frames(self, data: memoryview) -> int:
         position = 0
         end = len(data)
+        answered = 0
         self._holds_back = False
         while end - position >= _LENGTH_BYTES:
             (length,) = _unpack_length(data, position)
@@ -157,6 +160,10 @@ class Connection:
             if self._is_overloaded():
                 self._holds_back = True
                 break
+            if answered == _MAX_FRAMES_PER_TURN:
+                asyncio.get_running_loop().call_soon(self._take_next_turn)
+                break
+            answered += 1
             position = start + length
             answer = self._answer(self, data[start:position])
             if answer is None or self._closed:
@@ -170,6 +177,11 @@ class Connection:
                 self._open.append(answer)
                 answer.add_done_callback(self._answered)
         return position
+
+    def _take_next_turn(self) -> None:
+        """Go on with frames that were left so that others could be served in between."""
+        if self._buffer is not None and not self._closed and not self._stalled:
+            self._process(memoryview(self._buffer)[: self._filled])
 
     def _keep(self, data: memoryview, used: int) -> None:
         rest = len(data) - used

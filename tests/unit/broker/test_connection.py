@@ -217,3 +217,20 @@ def test_when_the_client_is_gone_its_requests_are_given_up() -> None:
         assert echo.transport.sent == b""
 
     run(test)
+
+
+def test_a_read_full_of_small_requests_is_answered_in_several_turns_and_in_order() -> None:
+    async def test() -> None:
+        echo = Echo()
+        sent = contents(1000)
+        echo.transport.deliver(framed(*sent), 1 << 16)
+        others_had_a_turn = len(echo.frames)
+        assert 0 < others_had_a_turn < len(sent)
+        while len(echo.frames) < len(sent):
+            before = len(echo.frames)
+            await asyncio.sleep(0)
+            assert len(echo.frames) > before
+        assert echo.frames == sent
+        assert echo.transport.sent == b"".join(sent)
+
+    run(test)
