@@ -120,7 +120,7 @@ def _offset_index_fits(segment: Segment) -> bool:
         _, header = next(segment.headers(last[1]))
     except CorruptSegmentError:
         return False
-    return header.base_offset == segment.base_offset + last[0]
+    return header.last_offset == segment.base_offset + last[0]
 
 
 def _time_index_fits(segment: Segment) -> bool:

@@ -154,7 +154,7 @@ class Segment:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
         if entry_is_due:
-            self.offset_index.append(base_offset - self.base_offset, position)
+            self.offset_index.append(last_offset - self.base_offset, position)
             self._index_time()
             self._bytes_since_entry = 0
         self._bytes_since_entry += log.size - position
@@ -233,7 +233,8 @@ class Segment:
             return limit
         entry = self.offset_index.floor(position + max_bytes, by=1)
         if entry is not None and entry[1] > position:
-            self._remember(self.base_offset + entry[0], entry[1])
+            # Whoever reads on will ask for the first offset of the batch there.
+            self._remember(int.from_bytes(self.log.read(entry[1], 8), "big"), entry[1])
             return min(entry[1], limit)
         for start, header in self.headers(position):
             end = start + header.size
@@ -306,7 +307,7 @@ class Segment:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = header.last_offset
         if self._bytes_since_entry > index_interval:
-            self.offset_index.append(header.base_offset - self.base_offset, position)
+            self.offset_index.append(header.last_offset - self.base_offset, position)
             self._index_time()
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.size

@@ -132,7 +132,7 @@ class SparseIndex:
 
 
 class OffsetIndex(SparseIndex):
-    """Offset relative to the segment's base, and the position of the batch that holds it."""
+    """The last offset of a batch relative to the segment's base, and the position of that batch."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, struct.Struct(">iI"))

@@ -175,3 +175,10 @@ def test_files_taken_out_of_the_log_are_removed_by_their_new_names_only(tmp_path
     filled(tmp_path, [1])
     segment.remove_files()
     assert [path.name for path in tmp_path.iterdir()] == [f"{BASE:020d}.log"]
+
+
+def test_an_index_entry_names_the_last_offset_of_its_batch_as_kafkas_tools_expect(tmp_path: Path) -> None:
+    segment = filled(tmp_path, [3, 4, 5, 1])
+    assert len(segment.offset_index) == 3
+    for relative, position in segment.offset_index:
+        assert read_header(segment.log.read(position, 61)).last_offset == BASE + relative
