@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from tailrace.broker.buffers import BufferPool
 from tailrace.errors import WireError
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.transport import Part, Transport
@@ -54,6 +55,7 @@ class Connection:
         "_open",
         "_outgoing",
         "_outgoing_bytes",
+        "_pool",
         "_scratch",
         "_stalled",
         "last_active",
@@ -70,12 +72,14 @@ class Connection:
         frame_limit: int,
         on_closed: Callable[[Connection], None],
         clock: Clock,
+        pool: BufferPool,
     ) -> None:
         self.transport = transport
         self.listener = listener
         #: When the last whole request came.
         self.last_active = clock.monotonic()
         self._clock = clock
+        self._pool = pool
         self._answer = answer
         self._scratch = scratch
         self._frame_limit = frame_limit
@@ -184,17 +188,23 @@ class Connection:
             self._process(memoryview(self._buffer)[: self._filled])
 
     def _keep(self, data: memoryview, used: int) -> None:
+        """Move what is left after the answered frames into a buffer of its own, or into none."""
         rest = len(data) - used
+        before = self._buffer
         if rest == 0:
             self._buffer = None
             self._filled = 0
-            return
-        announced = self._announced_bytes(data[used:], rest)
-        size = max(rest, min(announced, max(_FIRST_BUFFER_BYTES, 2 * rest)))
-        kept = bytearray(size)
-        kept[:rest] = data[used:]
-        self._buffer = kept
-        self._filled = rest
+        else:
+            announced = max(rest, self._announced_bytes(data[used:], rest))
+            if self._pool.takes(announced):
+                kept = self._pool.take(announced)
+            else:
+                kept = bytearray(max(rest, min(announced, max(_FIRST_BUFFER_BYTES, 2 * rest))))
+            kept[:rest] = data[used:]
+            self._buffer = kept
+            self._filled = rest
+        if before is not None:
+            self._pool.give(before)
 
     # --- answering
 

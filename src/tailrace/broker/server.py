@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from tailrace.broker.buffers import BufferPool
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.connection import Answer, Connection
 from tailrace.runtime import Runtime
@@ -25,6 +26,7 @@ class Server:
         self._answer = answer
         self._tasks = tasks
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._pool = BufferPool()
         self._frame_limit = config.get_int("socket.request.max.bytes")
         self._max_connections = config.get_int("max.connections")
         self._max_per_address = config.get_int("max.connections.per.ip")
@@ -51,7 +53,14 @@ class Server:
     def _accept(self, transport: Transport, listener: str) -> Receiver:
         address = transport.peer.rpartition(":")[0]
         connection = Connection(
-            transport, listener, self._answer, self._scratch, self._frame_limit, self._forget, self._runtime.clock
+            transport,
+            listener,
+            self._answer,
+            self._scratch,
+            self._frame_limit,
+            self._forget,
+            self._runtime.clock,
+            self._pool,
         )
         count = self._per_address.get(address, 0)
         self._connections[connection] = None

@@ -86,6 +86,10 @@ class BatchHeader(NamedTuple):
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
 
+#: What `BatchHeader._make` does, without a call in between.
+_new_header = tuple.__new__
+
+
 def increment_sequence(sequence: int, by: int) -> int:
     """The sequence number `by` records later; after 2^31-1 comes 0."""
     return (sequence + by) & 0x7FFFFFFF
@@ -108,7 +112,7 @@ def check_produced(data: memoryview) -> BatchHeader:
         if size > 16 and data[16] < MAGIC:
             raise _wrong_magic(data[16])
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record batch of {size} bytes is smaller than its header")
-    header = BatchHeader._make(_unpack_header(data, 0))
+    header = _new_header(BatchHeader, _unpack_header(data, 0))
     (
         _,
         batch_length,

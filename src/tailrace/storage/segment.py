@@ -104,7 +104,8 @@ class Segment:
     @property
     def index_bytes(self) -> int:
         """The size of the larger index, once there is one."""
-        return self._offset_index.size_bytes if self._offset_index is not None else 0
+        index = self._offset_index
+        return 0 if index is None else index.size_bytes
 
     @property
     def has_index_files(self) -> bool:

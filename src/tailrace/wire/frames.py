@@ -80,4 +80,5 @@ def decode_response_header(body: memoryview, flexible: bool) -> tuple[int, int]:
 def _skip_tags(body: memoryview, position: int) -> int:
     if position >= len(body):
         raise WireError("a header ends before its tagged fields")
-    return skip_tagged_fields(body, position + 1, body[position])
+    count = body[position]
+    return skip_tagged_fields(body, position + 1, count) if count else position + 1

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from tailrace.broker.assembly import Broker
+from tailrace.broker.buffers import BufferPool
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.connection import Connection
 from tailrace.broker.router import Router
@@ -59,7 +60,14 @@ class TestedBroker:
         self._router = Router(self.broker.services, self.broker.requests)
         scratch = memoryview(bytearray(1 << 20))
         self._connection = Connection(
-            self.transport, "PLAINTEXT", self._router.answer, scratch, 1 << 26, lambda connection: None, SystemClock()
+            self.transport,
+            "PLAINTEXT",
+            self._router.answer,
+            scratch,
+            1 << 26,
+            lambda connection: None,
+            SystemClock(),
+            BufferPool(),
         )
 
     def answer(self, request: Message, version: int) -> list[Part] | asyncio.Future[list[Part]] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.broker.buffers import BufferPool
 from tailrace.broker.connection import Connection
 from tailrace.errors import WireError
 from tailrace.runtime.system.clock import SystemClock
@@ -31,7 +32,7 @@ class Echo:
         self.closed = 0
         scratch = memoryview(bytearray(scratch_bytes))
         self.connection = Connection(
-            self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed, SystemClock()
+            self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed, SystemClock(), BufferPool()
         )
         self.transport.receiver = self.connection
 
