@@ -109,6 +109,11 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
 
+    def reachable_through(self, listener: str) -> list[tuple[BrokerImage, BrokerEndpoint]]:
+        """The brokers that have a listener of that name, and their addresses there."""
+        found = [(broker, broker.endpoint(listener)) for broker in self.brokers.values()]
+        return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
+
     def with_topics(self, *changed: TopicImage) -> ClusterImage:
         """The image after topics were created or changed."""
         topics = {**self.topics, **{topic.name: topic for topic in changed}}

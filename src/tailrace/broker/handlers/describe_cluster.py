@@ -20,13 +20,8 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
             error_message="Only brokers can be described: there is no separate controller endpoint.",
         )
     image = services.metadata.image
-    brokers = []
-    for broker in image.brokers.values():
-        endpoint = broker.endpoint(context.listener)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterBroker(
-                    broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in image.reachable_through(context.listener)
+    ]
     return DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)

@@ -43,15 +43,10 @@ async def _describe(
     else:
         topics = [await _find(services, context, request, wanted) for wanted in request.topics or ()]
     image = services.metadata.image
-    brokers = []
-    for broker in image.brokers.values():
-        endpoint = broker.endpoint(context.listener)
-        if endpoint is not None:
-            brokers.append(
-                MetadataResponseBroker(
-                    node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in image.reachable_through(context.listener)
+    ]
     response = MetadataResponse(
         brokers=brokers, cluster_id=image.cluster_id, controller_id=image.controller_id, topics=topics
     )
