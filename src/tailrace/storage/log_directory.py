@@ -41,6 +41,8 @@ _DELETED_DIRECTORY_SUFFIX = "-delete"
 _STRAY_DIRECTORY_SUFFIX = "-stray"
 _DELETED_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_DELETED_DIRECTORY_SUFFIX}$")
 _MAX_FILE_NAME_BYTES = 255
+#: How many logs one call into a thread syncs in the background.
+_SYNCED_TOGETHER = 32
 #: How long a sync that a full disk refused waits for room.
 _FULL_DISK_RETRY_SECONDS = 1.0
 
@@ -294,27 +296,48 @@ class LogDirectory:
         finally:
             del self._syncing[log]
 
-    async def _sync_once(self, log: PartitionLog) -> None:
-        self._dirty.pop(log, None)
-        topic_id = self._unsynced_identities.get(log)
-        target, work = self._sync_work(log)
+    async def _sync_together(self, logs: list[PartitionLog]) -> None:
+        """Sync logs that nobody waits for, one after another in one thread, so that those waited for find others."""
+        try:
+            await self._sync_once(*logs)
+            for log in logs:
+                if self._logs.get(log.partition) is log:
+                    self.on_promise(log)
+        except DiskFullError as error:
+            logger.error("logs in %s are not synced, and tried again: %s", self.path, error)
+        except StorageError as error:
+            if any(self._logs.get(log.partition) is log for log in logs):
+                self.fail(error)
+        finally:
+            for log in logs:
+                del self._syncing[log]
+                if log.needs_flush and not self._is_closing:
+                    self._sync_soon(log)
+
+    async def _sync_once(self, *logs: PartitionLog) -> None:
+        owed = [(log, self._unsynced_identities.get(log), *self._sync_work(log)) for log in logs]
+        for log in logs:
+            self._dirty.pop(log, None)
 
         def work_unless_gone() -> None:
-            # Another topic may have taken the directory's name meanwhile.
-            if self._logs.get(log.partition) is log:
-                work()
+            for log, _, _, work in owed:
+                # Another topic may have taken the directory's name meanwhile.
+                if self._logs.get(log.partition) is log:
+                    work()
 
         try:
             await self._disk.offload(work_unless_gone)
         except (StorageError, asyncio.CancelledError):
             # What this sync had taken upon itself is owed again.
-            if self._logs.get(log.partition) is log:
-                log.sync_failed()
-                self._dirty[log] = None
-                if topic_id is not None:
-                    self._unsynced_identities[log] = topic_id
+            for log, topic_id, _, _ in owed:
+                if self._logs.get(log.partition) is log:
+                    log.sync_failed()
+                    self._dirty[log] = None
+                    if topic_id is not None:
+                        self._unsynced_identities[log] = topic_id
             raise
-        log.synced(target)
+        for log, _, target, _ in owed:
+            log.synced(target)
 
     def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
         """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""
@@ -343,9 +366,13 @@ class LogDirectory:
         while self.failure is None:
             await asyncio.sleep(interval / 2)
             now = self._runtime.clock.monotonic()
-            for log in list(self._dirty):
-                if log.dirty_since is not None and now - log.dirty_since >= interval / 2:
-                    self._sync_soon(log)
+            due = [log for log in self._dirty if log.dirty_since is not None and now - log.dirty_since >= interval / 2]
+            for first in range(0, len(due), _SYNCED_TOGETHER):
+                logs = [log for log in due[first : first + _SYNCED_TOGETHER] if log not in self._syncing]
+                if logs and self.failure is None:
+                    task = self.tasks.spawn(self._sync_together(logs), f"sync {len(logs)} logs in {self.path}")
+                    self._syncing.update(dict.fromkeys(logs, task))
+                    await asyncio.wait([task])
 
     # --- housekeeping
 
