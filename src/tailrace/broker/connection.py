@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tailrace.broker.buffers import BufferPool
+from tailrace.broker.services import RequestContext
 from tailrace.errors import WireError
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.transport import Part, Transport
@@ -58,6 +59,7 @@ class Connection:
         "_pool",
         "_scratch",
         "_stalled",
+        "context",
         "last_active",
         "listener",
         "transport",
@@ -76,6 +78,8 @@ class Connection:
     ) -> None:
         self.transport = transport
         self.listener = listener
+        #: Of the last request; most of them come in one version from one client.
+        self.context: RequestContext | None = None
         #: When the last whole request came.
         self.last_active = clock.monotonic()
         self._clock = clock

@@ -53,13 +53,12 @@ class Router:
         if len(frame) > api.max_bytes:
             raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
         request = api.decode(header.api_version, frame[position:])
-        context = RequestContext(
-            header.api_version,
-            header.client_id,
-            connection.listener,
-            connection.transport.peer,
-            connection.transport.close,
-        )
+        context = connection.context
+        if context is None or context.version != header.api_version or context.client_id != header.client_id:
+            transport = connection.transport
+            context = connection.context = RequestContext(
+                header.api_version, header.client_id, connection.listener, transport.peer, transport.close
+            )
         try:
             result = api.handle(self._services, context, request)
             if result is None:

@@ -17,6 +17,7 @@ from tailrace.wire.primitives import skip_tagged_fields
 
 _LENGTH = packing.Struct(">i")
 _REQUEST = packing.Struct(">hhih")
+_unpack_request = _REQUEST.unpack_from
 _CORRELATION = packing.Struct(">i")
 
 
@@ -32,7 +33,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(body: memoryview, flexible: Callable[[int, int], bool]) -> tuple[RequestHeader, int]:
     """Read the header of a frame without its length; `flexible` is asked by API key and version."""
     try:
-        api_key, version, correlation_id, length = _REQUEST.unpack_from(body)
+        api_key, version, correlation_id, length = _unpack_request(body)
     except packing.error:
         raise WireError("a request header ends too early") from None
     position = _REQUEST.size

@@ -97,6 +97,8 @@ class SocketTransport:
         if self._closing or self._receiver is None:
             return
         self._has_sent = True
+        if len(parts) == 1 and not self._queue and self._send_at_once(parts[0]):
+            return
         for part in parts:
             size = len(part)
             if size:
@@ -104,6 +106,23 @@ class SocketTransport:
                 self.unsent_bytes += size
         if not self._writing:
             self._flush()
+
+    def _send_at_once(self, part: Part) -> bool:
+        """The common case, one buffer and nothing before it; False where it has to be queued after all."""
+        if isinstance(part, FileRange):
+            return False
+        try:
+            sent = self._socket.send(part)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._disconnect(error)
+            return True
+        if sent < len(part):
+            self._queue.append(memoryview(part)[sent:])
+            self.unsent_bytes += len(part) - sent
+            self._flush()
+        return True
 
     def _flush(self) -> None:
         queue = self._queue
