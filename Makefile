@@ -1,10 +1,11 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients run test check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients run test bench check format docs clean
 
 PYTHON ?=
 ARGS ?=
 FOLDERS ?=
+QUICK ?=
 PYTEST_ARGS ?=
 export PYTHON PYTEST_ARGS
 
@@ -28,6 +29,10 @@ run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 909
 test: setup-dev setup-clients ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
 	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
 
+bench: setup-package ## measure beside Apache Kafka and other queues, up to 60 minutes; QUICK=1: a part of it, up to 8
+	@scripts/setup-bench
+	@.venv/bin/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
 check: setup-dev ## lint, formatting, types, and the layering rule
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -44,4 +49,4 @@ docs: setup-package ## write the generated pages under docs/ again
 
 clean: ## remove everything that was built, installed or cached here
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,46 @@
+"""The command line of the benchmark: `python -m bench [--quick]`; `make bench` sets up what it needs first."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from bench import report
+from bench.run import Run, execute
+from bench.systems import SYSTEMS
+from bench.systems.system import ROOT
+
+#: Rounds, rounds of the other peers, share of the messages, minutes.
+MODES = {"full": (3, 3, 1.0, 58.0), "quick": (3, 1, 0.4, 7.5)}
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description="tailrace beside its peers, as ratios")
+    parser.add_argument("--quick", action="store_true", help="a representative part, within 8 minutes")
+    parser.add_argument("--rounds", type=int, help="how often each workload is run")
+    parser.add_argument("--scale", type=float, help="share of the full number of messages")
+    parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS), metavar="NAME")
+    parser.add_argument("--output", type=Path, default=report.RESULTS, help="the results file, and beside it the chart")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "build/bench-data", help="where all data is kept")
+    options = parser.parse_args()
+    mode = "quick" if options.quick else "full"
+    rounds, peer_rounds, scale, minutes = MODES[mode]
+    rounds = options.rounds or rounds
+    # A stopped benchmark must stop its servers too.
+    signal.signal(signal.SIGTERM, _interrupt)
+    run = Run(mode, rounds, min(peer_rounds, rounds), options.scale or scale, minutes, options.systems)
+    code = execute(run, options.scratch, options.output)
+    if mode == "full" and options.output == report.RESULTS and code == 0:
+        report.write_docs()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

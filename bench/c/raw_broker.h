@@ -1,0 +1,43 @@
+/* One broker over blocking sockets: connecting, preparing the topic, and the prepared requests themselves. */
+#ifndef RAW_BROKER_H
+#define RAW_BROKER_H
+
+#include "raw_wire.h"
+
+struct broker {
+    const char *host;
+    const char *port;
+    const char *topic;
+};
+
+#define PRODUCE_VERSION 9
+#define FETCH_VERSION 12
+
+/* Connected, without delay, and answered once by ApiVersions. */
+int broker_connect(const struct broker *broker);
+
+/* Creates the topic unless it exists and waits until this broker leads every partition. */
+void broker_prepare_topic(const struct broker *broker, int socket, int32_t partitions);
+
+/* One small record to each partition, again where the broker has not become leader yet. */
+void broker_prime_partitions(const struct broker *broker, int socket, int32_t partitions, int16_t acks);
+
+/* Up to the record batch; the batch and three empty sets of tagged fields follow. */
+void produce_partition_part(struct writer *writer, const char *topic, int32_t partition, int16_t acks,
+                            size_t batch_bytes);
+
+/* What ends every Produce request. */
+#define PRODUCE_TAIL_BYTES 3
+
+/* A whole request after its first 12 bytes; gives where in it the offset is. */
+size_t fetch_rest(struct writer *writer, const char *topic, int32_t partition, int32_t max_bytes,
+                  int32_t max_wait_ms);
+
+/* Both read a response without its length and end the process where it is not what was asked for. */
+int16_t read_produce_response(struct reader *reader, int32_t correlation_id, int32_t partition);
+
+/* Gives the error code and the bytes of records, which begin where the reader then is. */
+int16_t read_fetch_response(struct reader *reader, int32_t correlation_id, int32_t partition,
+                            uint64_t *records_bytes);
+
+#endif

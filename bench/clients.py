@@ -1,0 +1,111 @@
+"""Running the C clients: command lines in, one JSON object out, with what the server used meanwhile.
+
+Owns the measuring around a client's run: server CPU before and after, server memory at its highest. Must not know
+why a workload runs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench import processes
+from bench.systems.system import BUILD, Handle, System
+
+SAMPLE_SECONDS = 0.1
+CLIENT_TIMEOUT_SECONDS = 180
+
+Metrics = dict[str, float]
+
+
+class ClientFailedError(Exception):
+    """A client ended with an error, or printed something that is not one JSON object."""
+
+
+def parse_result(command: list[str], code: int, output: str, errors: str) -> Metrics:
+    """The numbers of a client's JSON object; words and flags in it are left out."""
+    if code != 0:
+        raise ClientFailedError(f"{' '.join(command)}: exit code {code}: {errors.strip()[-500:]}")
+    try:
+        found = json.loads(output)
+    except json.JSONDecodeError as error:
+        raise ClientFailedError(f"{' '.join(command)}: not JSON: {output[:200]!r}") from error
+    return {key: float(value) for key, value in found.items() if type(value) in (int, float)}
+
+
+def run_client(command: list[str]) -> Metrics:
+    """Run a client to its end."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CLIENT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise ClientFailedError(f"{' '.join(command)}: no end after {CLIENT_TIMEOUT_SECONDS} s") from error
+    return parse_result(command, done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def server_usage(system: System) -> Iterator[Metrics]:
+    """What the server uses while the block runs: `server_cpu_s` and the highest `rss_mb`, there when it ends."""
+    usage: Metrics = {}
+    done = threading.Event()
+    pids = system.server.tree()
+    highest = [processes.rss_mb(pids)]
+
+    def watch() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            highest[0] = max(highest[0], processes.rss_mb(pids))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    before = system.cpu_seconds()
+    watcher.start()
+    try:
+        yield usage
+        usage["server_cpu_s"] = system.cpu_seconds() - before
+        usage["rss_mb"] = max(highest[0], system.rss_mb())
+    finally:
+        done.set()
+        watcher.join()
+
+
+def with_costs(result: Metrics, usage: Metrics) -> Metrics:
+    """A client's result with the server's use and its cost for each GB, million messages and request."""
+    metrics = {**result, **usage}
+    cpu = usage["server_cpu_s"]
+    if result.get("bytes"):
+        metrics["cpu_s_per_gb"] = cpu / (result["bytes"] / 1e9)
+    if result.get("messages"):
+        metrics["cpu_s_per_million"] = cpu / (result["messages"] / 1e6)
+    if result.get("requests"):
+        metrics["cpu_us_per_request"] = cpu / result["requests"] * 1e6
+    return metrics
+
+
+def measured(system: System, command: list[str]) -> Metrics:
+    """Run a client and add what the server used for it."""
+    with server_usage(system) as usage:
+        result = run_client(command)
+    return with_costs(result, usage)
+
+
+def rdbench(kind: str, handle: Handle, topic: str, **options: object) -> list[str]:
+    """A command of the client over librdkafka."""
+    return [str(BUILD / "rdbench"), kind, "--bootstrap", handle.address, "--topic", topic, *_flags(options)]
+
+
+def rawbench(kind: str, handle: Handle, topic: str, **options: object) -> list[str]:
+    """A command of the client that replays prepared requests."""
+    target = ["--host", handle.host, "--port", str(handle.port), "--topic", topic]
+    return [str(BUILD / "rawbench"), kind, *target, *_flags(options)]
+
+
+def _flags(options: dict[str, object]) -> list[str]:
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif value is not False:
+            flags += [flag, str(value)]
+    return flags

@@ -1,0 +1,150 @@
+"""Server processes and what /proc says of them: CPU time, memory, children, free ports.
+
+Owns starting and ending: a process is ended by its own pid, with SIGTERM first, and its output is kept for the error
+message. Must not know which system runs in the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STOP_TIMEOUT_SECONDS = 60
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class ServerFailedError(Exception):
+    """A server did not start, or ended by itself; the message carries its output."""
+
+
+def free_port() -> int:
+    """A loopback port on which nothing listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def stat_fields(text: str) -> tuple[int, float]:
+    """Parent pid and CPU seconds (user and system, with children that ended) from the text of /proc/<pid>/stat."""
+    # The command's name may hold spaces and brackets: the fields are counted from the last bracket.
+    fields = text[text.rindex(")") + 2 :].split()
+    return int(fields[1]), sum(int(field) for field in fields[11:15]) / TICKS_PER_SECOND
+
+
+def start_ticks(text: str) -> int:
+    """When the process started, in clock ticks since boot: with the pid, it names one process for ever."""
+    return int(text[text.rindex(")") + 2 :].split()[19])
+
+
+def status_mb(text: str, key: str) -> float:
+    """One memory line of /proc/<pid>/status or smaps_rollup in MB (of a million bytes), 0 where there is none."""
+    for line in text.splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def process_tree(pid: int) -> list[int]:
+    """The process and everything it started, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        text = _read(f"/proc/{entry}/stat")
+        if text:
+            children.setdefault(stat_fields(text)[0], []).append(int(entry))
+    tree = [pid]
+    for parent in tree:
+        tree += children.get(parent, [])
+    return tree
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU seconds of the processes that still run."""
+    return sum(stat_fields(text)[1] for pid in pids if (text := _read(f"/proc/{pid}/stat")))
+
+
+def rss_mb(pids: Sequence[int]) -> float:
+    """Resident memory of the processes in MB."""
+    return sum(status_mb(_read(f"/proc/{pid}/status"), "VmRSS") for pid in pids)
+
+
+def pss_mb(pids: Sequence[int]) -> float:
+    """Resident memory of the processes in MB, shared pages counted once among those who share them."""
+    return sum(status_mb(_read(f"/proc/{pid}/smaps_rollup"), "Pss") for pid in pids)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+class ServerProcess:
+    """One server in its own process, its output in a file, with the processes that it starts itself."""
+
+    def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.started_at = time.monotonic()
+        self._output = output
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as stream:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env={**os.environ, **(environment or {})},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tree(self) -> list[int]:
+        """The pids of the server, itself first."""
+        return process_tree(self.pid)
+
+    def check_alive(self) -> None:
+        """Raise with the server's output if it ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise ServerFailedError(f"{self._process.args!r} ended with {code}\n{self.output_tail()}")
+
+    def output_tail(self) -> str:
+        """The last part of what the server printed."""
+        return self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
+
+    def stop(self, signal_pid: int | None = None) -> None:
+        """End the server, with SIGTERM to `signal_pid` or itself, and whatever of its children is left after it."""
+        born = {pid: start_ticks(text) for pid in self.tree()[1:] if (text := _read(f"/proc/{pid}/stat"))}
+        if self._process.poll() is None:
+            os.kill(signal_pid or self.pid, signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for pid, ticks in born.items():
+            text = _read(f"/proc/{pid}/stat")
+            if text and start_ticks(text) == ticks:
+                os.kill(pid, signal.SIGTERM)
+
+
+def wait_for_port(port: int, server: ServerProcess, timeout_seconds: float = 60.0) -> None:
+    """Return when something accepts connections on the port; raise if the server ends before."""
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            server.check_alive()
+            time.sleep(0.005)
+    raise ServerFailedError(f"nothing listens on port {port} after {timeout_seconds:g} s\n{server.output_tail()}")

@@ -1,0 +1,84 @@
+"""Apache Kafka: one KRaft node from the jars of Maven Central, default settings and heap."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import uuid
+from pathlib import Path
+
+from bench import processes
+from bench.processes import ServerProcess
+from bench.systems.system import CACHE, System
+
+JARS = CACHE / "kafka/lib"
+
+#: What bin/kafka-run-class.sh and bin/kafka-server-start.sh of Kafka 4.1 pass to the JVM.
+JVM_OPTIONS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+#: config/server.properties of Kafka 4.1, with ports and directory of our own.
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs={log_dir}
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+class Kafka(System):
+    """A combined broker and controller, formatted before it is started."""
+
+    name = "kafka"
+    durability = "default settings, one replica: acknowledged when written to the page cache; the kernel flushes it"
+    client = "rdbench (librdkafka) and rawbench (raw sockets)"
+    speaks_kafka = True
+
+    def version(self) -> str:
+        names = [path.name for path in JARS.glob("kafka-server-[0-9]*.jar")]
+        if not names:
+            raise processes.ServerFailedError(f"no Kafka jars in {JARS}: run scripts/setup-bench")
+        return names[0].removeprefix("kafka-server-").removesuffix(".jar")
+
+    def _launch(self, data_dir: Path, port: int) -> ServerProcess:
+        properties = data_dir / "server.properties"
+        properties.write_text(
+            PROPERTIES.format(port=port, controller_port=processes.free_port(), log_dir=data_dir / "data")
+        )
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        java = ["java", "-cp", f"{JARS}/*"]
+        # The formatting is not part of the start: a user does it once.
+        formatting = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c"]
+        done = subprocess.run([*formatting, str(properties)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise processes.ServerFailedError(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
+        command = ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
+        return ServerProcess(command, data_dir / "output")

@@ -1,0 +1,29 @@
+"""tailrace itself, as `tailrace serve` runs it with default settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.processes import ServerProcess
+from bench.systems.system import ROOT, System, command_output
+
+EXECUTABLE = ROOT / ".venv/bin/tailrace"
+
+
+class Tailrace(System):
+    """`tailrace serve` with nothing but the data directory and the port."""
+
+    name = "tailrace"
+    durability = (
+        "default settings, one replica: acknowledged when written to the page cache; a sync to disk starts in the "
+        "background after 16 MiB or 1 s"
+    )
+    client = "rdbench (librdkafka) and rawbench (raw sockets)"
+    speaks_kafka = True
+
+    def version(self) -> str:
+        return command_output([str(EXECUTABLE), "--version"]).split()[-1]
+
+    def _launch(self, data_dir: Path, port: int) -> ServerProcess:
+        command = [str(EXECUTABLE), "serve", "--data-dir", str(data_dir / "data"), "--port", str(port)]
+        return ServerProcess(command, data_dir / "output")

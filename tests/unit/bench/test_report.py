@@ -1,0 +1,176 @@
+"""The results as text and as a chart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import chart, report
+
+
+def _ratio(workload: str, metric: str, ours: float, theirs: float, better: str, peer: str = "kafka") -> dict[str, Any]:
+    return {
+        "workload": workload,
+        "metric": metric,
+        "peer": peer,
+        "ours": ours,
+        "theirs": theirs,
+        "ratio": ours / theirs,
+        "better": better,
+        "spread": {"ours": 0.1, "theirs": 0.2},
+        "runs": {"ours": 3, "theirs": 3},
+    }
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    return {
+        "mode": "full",
+        "date": "2030-01-02",
+        "minutes": 41.2,
+        "machine": {
+            "cpu": "a processor",
+            "cores": 2,
+            "memory_gb": 8.0,
+            "kernel": "6.1",
+            "system": "Debian",
+            "filesystem": "ext4",
+        },
+        "versions": {"tailrace": "0.1", "kafka": "4.1.0", "librdkafka": "2.0.2", "python": "3.11.7"},
+        "settings": {
+            "rounds": 3,
+            "systems": {
+                "tailrace": {"durability": "page cache", "client": "rdbench"},
+                "kafka": {"durability": "page cache too", "client": "rdbench"},
+                "redis": {"durability": "everysec", "client": "redisbench"},
+            },
+        },
+        "limits": {"page_cache_write_mb_s": 4000.0, "loopback_mb_s": 2000.0, "fdatasync_p50_ms": 0.31},
+        "ratios": [
+            _ratio("produce-1k", "throughput_mb_s", 600, 300, "higher"),
+            _ratio("produce-1k", "cpu_s_per_gb", 0.7, 2.8, "lower"),
+            _ratio("latency-1k-per-s", "p99_ms", 3, 2, "lower"),
+        ],
+        "shares": [
+            {
+                "system": "tailrace",
+                "workload": "produce-1k",
+                "metric": "throughput_mb_s",
+                "value": 600,
+                "limit": "loopback_mb_s",
+                "share": 0.3,
+            }
+        ],
+        "scaling": [
+            {
+                "system": "tailrace",
+                "axis": "partitions",
+                "metric": "cpu_us_per_request",
+                "growth": 1.15,
+                "points": {"1": 20.0, "1000": 23.0},
+            }
+        ],
+        "skipped": [{"system": "redis", "workload": "all", "reason": "not installed"}],
+        "failures": [],
+        "samples": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.0314, "0.031"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (51234.5, "51,234"), (None, "-")],
+)
+def test_a_number_shows_about_three_digits(value: float | None, text: str) -> None:
+    assert report.number(value) == text
+
+
+def test_the_verdict_follows_the_better_side() -> None:
+    assert report.verdict(_ratio("w", "throughput_mb_s", 3, 2, "higher")) == "ahead"
+    assert report.verdict(_ratio("w", "p99_ms", 3, 2, "lower")) == "behind"
+    assert report.verdict(_ratio("w", "p99_ms", 100, 101, "lower")) == "level"
+    assert report.verdict({**_ratio("w", "p99_ms", 1, 1, "lower"), "ratio": None}) == "-"
+
+
+def test_a_difference_within_the_spread_of_either_side_is_level() -> None:
+    close = _ratio("w", "throughput_mb_s", 120, 100, "higher")
+    assert report.verdict(close) == "ahead"
+    assert report.verdict({**close, "spread": {"ours": 0.1, "theirs": 0.5}}) == "level"
+    assert report.verdict({**close, "ratio": 0.85, "spread": {"ours": 0.5, "theirs": 0.1}}) == "level"
+
+
+def test_the_summary_shows_every_ratio_the_limits_the_growth_and_what_was_left_out(results: dict[str, Any]) -> None:
+    text = report.summary(results)
+    line = next(line for line in text.splitlines() if line.startswith("produce-1k") and "throughput" in line)
+    assert " ".join(line.split()) == "produce-1k throughput_mb_s kafka 600 ±5% 300 ±10% 2.00 higher ahead 30%"
+    assert "loopback TCP 2,000 MB/s" in text
+    assert "1.15x" in text
+    assert "skipped: redis all: not installed" in text
+
+
+def test_the_page_keeps_what_people_wrote_around_the_generated_part(results: dict[str, Any], tmp_path: Path) -> None:
+    source, page = tmp_path / "latest.json", tmp_path / "performance.md"
+    source.write_text(json.dumps(results))
+    source.with_suffix(".svg").write_text("<svg/>")
+    page.write_text(f"# Before\n\n{report.BEGIN}\nold figures\n{report.END}\n\n## After\n")
+    report.write_docs(source, page)
+    report.write_docs(source, page)
+    text = page.read_text()
+    assert text.startswith("# Before\n")
+    assert text.endswith("## After\n")
+    assert "old figures" not in text
+    assert text.count("| produce-1k | throughput_mb_s | kafka |") == 1
+    assert "| kafka | 4.1.0 | page cache too | rdbench |" in text
+    assert "| redis | all | not installed |" in text
+    assert page.with_suffix(".svg").read_text() == "<svg/>"
+
+
+def test_the_page_shows_full_runs_only(results: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "latest.json"
+    source.write_text(json.dumps({**results, "mode": "quick"}))
+    with pytest.raises(report.ReportError, match="quick"):
+        report.write_docs(source, tmp_path / "performance.md")
+
+
+def test_a_page_without_the_marks_is_refused() -> None:
+    with pytest.raises(report.ReportError):
+        report.replace_generated("# Page\n", "figures")
+
+
+def test_the_real_page_has_one_generated_part() -> None:
+    assert "figures" in report.replace_generated(report.PAGE.read_text(), "figures")
+
+
+def test_the_chart_is_well_formed_and_has_a_bar_for_each_charted_ratio(results: dict[str, Any]) -> None:
+    drawn = [
+        *results["ratios"],
+        _ratio("start", "rss_mb", 40, 400, "lower"),
+        _ratio("produce-1k", "rss_mb", 40, 400, "lower"),
+        _ratio("produce-1k", "throughput_mb_s", 600, 100, "higher", "<redis>"),
+    ]
+    root = ElementTree.fromstring(chart.render(drawn, "a < b"))
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "a < b"
+    assert [text for text in texts if text in ("2.00x", "6.00x", "4.00x", "0.67x", "10.00x")] == [
+        "2.00x",
+        "6.00x",
+        "4.00x",
+        "0.67x",
+        "10.00x",
+    ]
+    assert "against <redis>" in texts
+
+
+def test_a_bar_starts_at_one_and_points_to_the_better_side(results: dict[str, Any]) -> None:
+    ahead, behind = _ratio("w", "p99_ms", 1, 2, "lower"), _ratio("w", "p99_ms", 2, 1, "lower")
+    assert chart.advantage(ahead) == 2.0
+    assert chart.advantage(behind) == 0.5
+
+
+@pytest.mark.parametrize("value", [None, 0.0, -0.2])
+def test_a_ratio_that_a_logarithm_cannot_show_is_not_drawn(value: float | None) -> None:
+    assert chart.rows([{**_ratio("w", "p99_ms", 1, 2, "lower"), "ratio": value}]) == {}
+    ElementTree.fromstring(chart.render([{**_ratio("w", "p99_ms", 1, 2, "lower"), "ratio": value}], "nothing"))
