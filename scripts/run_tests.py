@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("unit", "contract", "simulation", "interop", "fault", "packaging")
+#: What these print, seeds above all, is wanted also when they pass.
+TALKATIVE = ("simulation", "fault")
 NO_TESTS_COLLECTED = 5
 
 
@@ -31,6 +33,8 @@ def main() -> int:
         print(f"\n=== tests/{name} ({number} of {len(chosen)})", flush=True)
         started = time.monotonic()
         command = [ROOT / ".venv/bin/pytest", f"tests/{name}", "--durations=5", "--durations-min=2"]
+        if name in TALKATIVE:
+            command.append("-s")
         code = subprocess.run([*command, *extra], cwd=ROOT, check=False).returncode
         minutes = (time.monotonic() - started) / 60
         # A folder in which nothing was collected proves nothing, unless that was asked for.
