@@ -52,8 +52,8 @@ class File(Protocol):
         """Whether reading the range is unlikely to wait for the disk."""
         ...
 
-    def prefetch(self, position: int, size: int) -> None:
-        """Bring a range into memory. Blocks: call it through `Disk.offload`."""
+    def prefetch(self, position: int, size: int) -> bytes:
+        """Read a range that may not be in memory, after which it is. Blocks: call it through `Disk.offload`."""
         ...
 
 

@@ -272,13 +272,15 @@ class PartitionLog:
             return True
         return part.file.is_cached(part.position, part.size)
 
-    async def warm(self, part: FileRange) -> None:
-        """Bring a cold range into memory, checking the CRCs of what nobody has looked at for long."""
-        await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
+    async def warm(self, part: FileRange) -> FileRange:
+        """Bring a cold range into memory and check the CRCs of what nobody looked at for long; what is left of it."""
+        data = await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
+        end = part.position + part.size
         for segment in self._segments:
             if segment.holds(part.file):
-                segment.verify(part.position, part.position + part.size)
-                segment.readable_end(part.position, part.position + part.size)
+                segment.verify(part.position, data)
+                end = segment.readable_end(part.position, end)
+        return FileRange(part.file, part.position, end - part.position)
 
     def offset_for_timestamp(self, timestamp: int, limit_offset: int) -> TimestampedOffset:
         """The first record below the limit whose timestamp is at or after the given one."""

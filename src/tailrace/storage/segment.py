@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_TIMESTAMP
-from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
+from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, iterate_batches, read_header
 from tailrace.runtime.disk import Buffer, Disk, File
 from tailrace.storage.sparse_index import OffsetIndex, TimeIndex
 
@@ -257,17 +257,18 @@ class Segment:
             if header.max_timestamp >= timestamp:
                 yield start, header
 
-    def verify(self, position: int, end: int) -> None:
-        """Check the CRC of every batch that starts in a range, and remember the first bad one."""
-        start = position
-        try:
-            for start, header in self.headers(position, end):
-                if not has_valid_crc(self.log.read(start, header.size), header):
-                    raise CorruptSegmentError(self.log.path, start)
-        except CorruptSegmentError as error:
-            logger.error("%s; records from there on are not served", error)
-            if self.corrupt_position is None or start < self.corrupt_position:
-                self.corrupt_position = start
+    def verify(self, position: int, data: bytes) -> None:
+        """Check the CRCs of batches read from a position, and remember where the first bad one is."""
+        view = memoryview(data)
+        sound = 0
+        for at, header in iterate_batches(view):
+            if header.magic != MAGIC or not has_valid_crc(view, header, at):
+                break
+            sound = at + header.size
+        if sound < len(data):
+            found = position + sound
+            logger.error("%s; records from there on are not served", CorruptSegmentError(self.log.path, found))
+            self.corrupt_position = found if self.corrupt_position is None else min(found, self.corrupt_position)
 
     def holds(self, file: File) -> bool:
         """Whether a file is this segment's log."""

@@ -102,9 +102,10 @@ class SimFile:
         start, end = self._node.prefetched
         return self._disk._is_cached() or (start <= position and position + size <= end)
 
-    def prefetch(self, position: int, size: int) -> None:
+    def prefetch(self, position: int, size: int) -> bytes:
         self._begin("prefetch", position, size)
         self._node.prefetched = (position, position + size)
+        return self.read(position, size)
 
     def _begin(self, operation: str, *details: int) -> None:
         self._disk._check_generation(self._generation, self._path)

@@ -84,8 +84,7 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
         answers = _read_all(fetch)
     for partition, data, part in answers.cold:
         try:
-            await partition.log.warm(part)
-            data.records = _inline_if_small(part)
+            data.records = _inline_if_small(await partition.log.warm(part))
         except KafkaError as error:
             data.error_code, data.records = error.code, b""
         except StorageError as error:

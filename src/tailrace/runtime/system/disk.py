@@ -137,19 +137,22 @@ class SystemFile:
             position += _PROBE_STEP_BYTES
         return True
 
-    def prefetch(self, position: int, size: int) -> None:
+    def prefetch(self, position: int, size: int) -> bytes:
         descriptor = self._disk._pin(self)
+        pieces = []
         try:
             end = position + size
             while position < end:
-                data = os.pread(descriptor, min(1 << 20, end - position), position)
+                data = os.pread(descriptor, end - position, position)
                 if not data:
-                    return
+                    break
+                pieces.append(data)
                 position += len(data)
         except OSError as error:
             _refuse(error, "read", self.path)
         finally:
             self._disk._unpin(self)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def __del__(self) -> None:
         descriptor = self._descriptor
