@@ -158,3 +158,24 @@ def test_only_the_partitions_of_a_failed_directory_go_offline(seed: int) -> None
         await world.node.stop()
 
     simulate(seed, scenario, {"log.dirs": "/disk1,/disk2"})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_survived_a_kill_also_survives_a_power_cut_after_the_restart(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        client = await world.client()
+        for _ in range(30):
+            assert await world.produce(client) is ErrorCode.NONE
+        world.node.kill()
+        await world.start()
+        await world.check(await world.client())
+        world.node.unplug()
+        await world.start()
+        again = await world.client()
+        await world.check(again)
+        assert await world.produce(again) is ErrorCode.NONE
+        await world.check(again)
+        await world.node.stop()
+
+    simulate(seed, scenario, {})
