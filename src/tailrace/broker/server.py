@@ -35,10 +35,6 @@ class Server:
         self._per_address: dict[str, int] = {}
         self._listeners: list[Listener] = []
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     async def listen(self, name: str, host: str, port: int) -> int:
         """Accept connections for a listener; the port it is bound to."""
         listener = await self._runtime.network.listen(host, port, lambda transport: self._accept(transport, name))
