@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ from bench.systems import SYSTEMS
 from bench.systems.system import Handle, System
 from bench.warm_up import warm_up
 from bench.workloads import (
-    FULL_GROUPS,
     LONGEST_SECONDS,
     PEER_GROUP,
-    QUICK_GROUPS,
     START,
     START_FIGURES,
     RawProduce,
@@ -54,7 +52,14 @@ class Run:
     """The state of one run: its plan, its samples, its clock."""
 
     def __init__(
-        self, mode: str, rounds: int, peer_rounds: int, scale: float, limit_minutes: float, systems: Sequence[str]
+        self,
+        mode: str,
+        groups: Mapping[str, tuple[Workload, ...]],
+        rounds: int,
+        peer_rounds: int,
+        scale: float,
+        limit_minutes: float,
+        systems: Sequence[str],
     ) -> None:
         self.mode = mode
         self.rounds = rounds
@@ -66,7 +71,6 @@ class Run:
         self.versions, missing = machine.describe_versions(list(systems))
         self.skipped += [{"system": name, "workload": "all", "reason": reason} for name, reason in missing.items()]
         present = [name for name in systems if name not in missing]
-        groups = QUICK_GROUPS if mode == "quick" else FULL_GROUPS
         self.plan = make_plan(groups, PEER_GROUP, rounds, peer_rounds, present)
         self._estimate = Estimate()
         self._limit_seconds = limit_minutes * 60
