@@ -229,6 +229,7 @@ def _any_call(random: Random, root: str) -> Callable[[Disk], object]:
         lambda disk: disk.remove(one),
         lambda disk: disk.rename(one, other),
         lambda disk: disk.sync_directory(one),
+        lambda disk: disk.sync_all(root),
     ]
     return random.choice(calls)
 

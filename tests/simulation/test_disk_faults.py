@@ -179,3 +179,40 @@ def test_what_survived_a_kill_also_survives_a_power_cut_after_the_restart(seed: 
         await world.node.stop()
 
     simulate(seed, scenario, {})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_power_cut_spares_what_many_logs_synced_together(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        broker = await world.start()
+        await broker.metadata.create_topic(broker.metadata.plan_topic("many", 100, 1, {}, {}))
+        for _ in range(3):
+            batch = build_batch([NewRecord(b"x", timestamp=world.node.clock.wall_ms())])
+            for number in range(100):
+                broker.partitions.find("many", number).append(memoryview(bytearray(batch)), 1)
+            # Twice the time after which a sync begins, and time for it to be done.
+            await asyncio.sleep(3)
+        world.node.unplug()
+        broker = await world.start()
+        assert [broker.partitions.find("many", number).log.end_offset for number in range(100)] == [3] * 100
+        await world.node.stop()
+
+    simulate(seed, scenario, {})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_failed_sync_of_many_logs_takes_their_directory_offline(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        broker = await world.start()
+        await broker.metadata.create_topic(broker.metadata.plan_topic("many", 100, 1, {}, {}))
+        batch = build_batch([NewRecord(b"x", timestamp=world.node.clock.wall_ms())])
+        for fails in (False, True):
+            if fails:
+                world.node.disk.fail(lambda path: True, "sync_all", times=1)
+            for number in range(100):
+                broker.partitions.find("many", number).append(memoryview(bytearray(batch)), 1)
+            await asyncio.sleep(3)
+            assert (broker.partitions.directories[0].failure is not None) == fails
+        await world.node.stop()
+
+    simulate(seed, scenario, {})

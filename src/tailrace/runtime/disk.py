@@ -106,6 +106,10 @@ class Disk(Protocol):
         """Make creations, renames and removals in a directory survive a power cut. Blocks."""
         ...
 
+    def sync_all(self, path: str) -> bool:
+        """Make all that was written below a lasting directory survive a power cut; False if it cannot. Blocks."""
+        ...
+
     async def offload(self, call: Callable[[], T]) -> T:
         """Run a blocking call outside the event loop and wait for its result."""
         ...

@@ -259,6 +259,23 @@ class SimDisk:
         self._tree.sync_creation(node)
         self._tree.sync_directory(node)
 
+    def sync_all(self, path: str) -> bool:
+        self._begin("sync_all", path)
+        node = self._find(path)
+        if not isinstance(node, DirectoryNode):
+            raise StorageError(f"cannot sync all of {path}: no such directory")
+        self._tree.sync_creation(node)
+        self._sync_below(node)
+        return True
+
+    def _sync_below(self, directory: DirectoryNode) -> None:
+        self._tree.sync_directory(directory)
+        for node in directory.names.values():
+            if isinstance(node, FileNode):
+                self._sync(node)
+            else:
+                self._sync_below(node)
+
     async def offload(self, call: Callable[[], T]) -> T:
         key = self._calls_offloaded = self._calls_offloaded + 1
         generation, handed_over = self.generation, self._number

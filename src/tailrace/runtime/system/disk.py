@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import ctypes
 import errno
 import os
 import shutil
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 _PROBE_STEP_BYTES = 128 * 1024
 _OFFLOAD_THREADS = 4
+#: Linux's; threads run while it does.
+_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 _HAS_NOWAIT_READS = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
 
 
@@ -172,6 +175,7 @@ class SystemDisk:
         self._open: deque[weakref.ref[SystemFile]] = deque()
         # Every file that somebody holds, with a descriptor or without.
         self._files: weakref.WeakValueDictionary[int, SystemFile] = weakref.WeakValueDictionary()
+        self._directories: dict[str, int] = {}
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._threads = ThreadPoolExecutor(_OFFLOAD_THREADS, "tailrace-disk")
@@ -305,6 +309,22 @@ class SystemDisk:
                 os.close(descriptor)
         except OSError as error:
             _refuse(error, "sync directory", path)
+
+    def sync_all(self, path: str) -> bool:
+        if _syncfs is None:
+            return False
+        descriptor = self._directories.get(path)
+        if descriptor is None:
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                _refuse(error, "sync all of", path)
+            # Kept: the system tells an open descriptor of every write that has failed since the last sync through it.
+            self._directories[path] = descriptor
+            weakref.finalize(self, os.close, descriptor)
+        if _syncfs(descriptor) != 0:
+            raise StorageError(f"cannot sync the file system of {path}: {os.strerror(ctypes.get_errno())}")
+        return True
 
     async def offload(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
