@@ -11,6 +11,8 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 BAR_HEIGHT = 14
+#: What a letter of the legend takes at most, on average.
+LETTER_WIDTH = 7
 ROW_GAP = 10
 LEFT = 330
 WIDTH = 1040
@@ -98,12 +100,13 @@ def _bar(ratio: Mapping[str, Any], x: Any, y: int) -> str:
 def _legend(charted: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     peers = dict.fromkeys(ratio["peer"] for group in charted.values() for ratio in group)
     parts = []
-    for number, peer in enumerate(peers):
-        left = 12 + number * 140
+    left = 12
+    for peer in peers:
         parts.append(
             f'<rect x="{left}" y="36" width="12" height="12" fill="{COLOURS.get(peer, "#777777")}"/>'
             f'<text x="{left + 17}" y="46">against {escape(peer)}</text>'
         )
+        left += 17 + LETTER_WIDTH * len(f"against {peer}") + 16
     return "".join(parts)
 
 
