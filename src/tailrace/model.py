@@ -17,6 +17,11 @@ NO_SEQUENCE = -1
 
 ZERO_UUID = UUID(int=0)
 
+#: Where groups keep their offsets and members.
+OFFSETS_TOPIC = "__consumer_offsets"
+#: Topics that brokers write for themselves; clients may read them but not produce to them.
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+
 #: The longest topic name, so that `<topic>-<partition>` and its deletion suffix fit a file name.
 MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -15,6 +15,7 @@ from tailrace.wire.decoding import compile_decoder
 from tailrace.wire.encoding import compile_encoder, compile_parts_encoder
 from tailrace.wire.fields import (
     FOREVER,
+    NEVER,
     Field,
     Kind,
     Struct,
@@ -35,6 +36,7 @@ from tailrace.wire.fields import (
 
 __all__ = [
     "FOREVER",
+    "NEVER",
     "Field",
     "Kind",
     "Message",

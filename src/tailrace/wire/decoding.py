@@ -212,6 +212,9 @@ class _DecoderSource:
             source.line(f"{target} = {self.read_struct(field.struct)}")
             return
         marker = source.fresh("m")
+        if field.tag is not None:
+            self._read_tagged_nested(field.struct, target, marker)
+            return
         self._run.append(("b", marker))
         self.flush()
         with source.block(f"if {marker} == -1:"):
@@ -222,6 +225,20 @@ class _DecoderSource:
             source.line(f"{target} = {name}")
         with source.block("else:"):
             source.line('raise WireError("a nullable struct is neither null nor present")')
+
+    def _read_tagged_nested(self, struct: type[Struct], target: str, marker: str) -> None:
+        """Write the reading of a nullable struct in a tagged field, where the mark before it is a varint."""
+        source = self._source
+        source.line(f"{marker} = view[p]")
+        source.line("p += 1")
+        with source.block(f"if {marker} > 1:"):
+            source.line('raise WireError("a nullable struct is neither null nor present")')
+        with source.block(f"if {marker}:"):
+            name = self.read_struct(struct)
+            self.flush()
+            source.line(f"{target} = {name}")
+        with source.block("else:"):
+            source.line(f"{target} = None")
 
     def _read_tagged(self, tagged: dict[str, Field]) -> None:
         source = self._source

@@ -206,6 +206,11 @@ class _EncoderSource:
             self.write_struct(field.struct, name)
             return
         self.flush()
+        if field.tag is not None:
+            # Only one that is not null is sent, and the mark before it is a varint.
+            source.line(f"{self._out}.append(1)")
+            self.write_struct(field.struct, name)
+            return
         with source.block(f"if {name} is None:"):
             source.line(f"{self._out}.append(255)")
         with source.block("else:"):
@@ -243,9 +248,13 @@ class _EncoderSource:
 
     def _is_sent(self, field: Field, value: str) -> str:
         if field.kind is Kind.ARRAY:
+            if field.default is None:
+                return f"{value} is not None"
             return f"({value} is None or {value})" if field.is_nullable(self._version) else value
         if field.kind is Kind.STRUCT:
             assert field.struct is not None
+            if field.is_nullable(self._version):
+                return f"{value} is not None"
             default = self._source.constant(("default", field.struct), field.struct())
             return f"({value} is not None and {value} != {default})"
         default = self._source.literal(field.default)

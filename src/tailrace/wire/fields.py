@@ -18,6 +18,8 @@ from tailrace.runtime.transport import Part
 
 #: The `until` of a field that no later version removed.
 FOREVER = 0x7FFF
+#: The `FLEXIBLE_FROM` of a message that has no flexible version.
+NEVER = FOREVER + 1
 
 
 class Kind(Enum):
@@ -51,8 +53,8 @@ FIXED_FORMATS = {
 class Field:
     """One field of a struct: what it holds, which versions have it, and its value in those that have not.
 
-    A default of None in a tagged struct stands for "all defaults, not sent", so that hot arrays need not
-    build structs that nobody sends. Otherwise arrays and structs default to a new empty one.
+    A default of None in a tagged struct that is never null stands for "all defaults, not sent", so that hot
+    arrays need not build structs that nobody sends. Otherwise arrays and structs default to a new empty one or null.
     """
 
     kind: Kind
@@ -239,7 +241,13 @@ def array(
 ) -> list[S]: ...
 @overload
 def array(
-    element: type[S], *, since: int = ..., until: int = ..., tag: int | None = ..., nullable_from: int
+    element: type[S],
+    *,
+    since: int = ...,
+    until: int = ...,
+    tag: int | None = ...,
+    nullable_from: int,
+    null_by_default: bool = ...,
 ) -> list[S] | None: ...
 @overload
 def array(
@@ -258,6 +266,7 @@ def array(
     until: int = ...,
     tag: int | None = ...,
     nullable_from: int,
+    null_by_default: bool = ...,
 ) -> list[str] | None: ...
 @overload
 def array(
@@ -268,6 +277,16 @@ def array(
     tag: int | None = ...,
     nullable_from: None = ...,
 ) -> list[int]: ...
+@overload
+def array(
+    element: Literal[Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64],
+    *,
+    since: int = ...,
+    until: int = ...,
+    tag: int | None = ...,
+    nullable_from: int,
+    null_by_default: bool = ...,
+) -> list[int] | None: ...
 @overload
 def array(
     element: Literal[Kind.UUID],
@@ -284,11 +303,13 @@ def array(
     until: int = FOREVER,
     tag: int | None = None,
     nullable_from: int | None = None,
+    null_by_default: bool = False,
 ) -> Any:
-    """A list of structs, or of strings, integers or UUIDs; empty unless given."""
+    """A list of structs, or of strings, integers or UUIDs; empty, or null where that is asked for, unless given."""
+    default = None if null_by_default else list
     if isinstance(element, Kind):
-        return Field(Kind.ARRAY, since, until, nullable_from, tag, list, element=element)
-    return Field(Kind.ARRAY, since, until, nullable_from, tag, list, struct=element)
+        return Field(Kind.ARRAY, since, until, nullable_from, tag, default, element=element)
+    return Field(Kind.ARRAY, since, until, nullable_from, tag, default, struct=element)
 
 
 def struct(element: type[S], *, since: int = 0, until: int = FOREVER, tag: int | None = None) -> S:
@@ -296,7 +317,15 @@ def struct(element: type[S], *, since: int = 0, until: int = FOREVER, tag: int |
     return cast(S, Field(Kind.STRUCT, since, until, None, tag, element, struct=element))
 
 
-def optional_struct(element: type[S], *, since: int = 0, until: int = FOREVER, tag: int | None = None) -> S | None:
-    """One nested struct or None: null on the wire, or where it is tagged, all defaults and not sent."""
-    nullable_from = since if tag is None else None
+def optional_struct(
+    element: type[S],
+    *,
+    since: int = 0,
+    until: int = FOREVER,
+    tag: int | None = None,
+    nullable_from: int | None = None,
+) -> S | None:
+    """One nested struct or None: null on the wire, or where it is tagged and never null, all defaults and not sent."""
+    if tag is None and nullable_from is None:
+        nullable_from = since
     return cast(S, Field(Kind.STRUCT, since, until, nullable_from, tag, None, struct=element))

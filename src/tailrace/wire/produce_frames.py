@@ -7,6 +7,7 @@ request. Every length is bounded by the bytes that remain; whatever is malformed
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -41,7 +42,15 @@ class ProduceCall(NamedTuple):
 class ProduceResult:
     """What became of the batch of one partition; changed until it is sent."""
 
-    __slots__ = ("append_time_ms", "base_offset", "error_code", "index", "log_start_offset", "message")
+    __slots__ = (
+        "append_time_ms",
+        "base_offset",
+        "error_code",
+        "index",
+        "log_start_offset",
+        "message",
+        "record_errors",
+    )
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class ProduceResult:
         append_time_ms: int = -1,
         log_start_offset: int = -1,
         message: str | None = None,
+        record_errors: Sequence[tuple[int, str]] = (),
     ) -> None:
         self.index = index
         self.error_code = error_code
@@ -58,6 +68,8 @@ class ProduceResult:
         self.append_time_ms = append_time_ms
         self.log_start_offset = log_start_offset
         self.message = message
+        #: Records that made their batch fail, by their place in it, and why.
+        self.record_errors = record_errors
 
 
 ProduceResults: TypeAlias = list[tuple[Topic, list[ProduceResult]]]
@@ -208,13 +220,15 @@ def _encode_flexible(version: int, results: ProduceResults) -> bytes:
             out += _pack_v5(
                 result.index, result.error_code, result.base_offset, result.append_time_ms, result.log_start_offset
             )
-            if result.message is None:
+            if result.message is None and not result.record_errors:
                 out += b"\x01\x00\x00"  # no record errors, no message, no tags
             else:
-                message = result.message.encode()
-                out.append(1)
-                _put_length(out, len(message))
-                out += message
+                _put_length(out, len(result.record_errors))
+                for index, why in result.record_errors:
+                    out += _pack_int(index)
+                    _put_text(out, why)
+                    out.append(0)
+                _put_text(out, result.message)
                 out.append(0)
         out.append(0)
     out += b"\x00\x00\x00\x00\x00"  # throttle time and no tags
@@ -227,6 +241,16 @@ def _put_length(out: bytearray, length: int) -> None:
         out.append(length + 1)
     else:
         out += encode_uvarint(length + 1)
+
+
+def _put_text(out: bytearray, text: str | None) -> None:
+    """A compact string, or none."""
+    if text is None:
+        out.append(0)
+    else:
+        encoded = text.encode()
+        _put_length(out, len(encoded))
+        out += encoded
 
 
 def _encode_plain(version: int, results: ProduceResults) -> bytes:
@@ -245,10 +269,21 @@ def _encode_plain(version: int, results: ProduceResults) -> bytes:
                 result.index, result.error_code, result.base_offset, result.append_time_ms, result.log_start_offset
             )
             if version >= _MESSAGES_FROM:
-                if result.message is None:
+                if result.message is None and not result.record_errors:
                     out += b"\x00\x00\x00\x00\xff\xff"  # no record errors, no message
                 else:
-                    message = result.message.encode()
-                    out += b"\x00\x00\x00\x00" + _pack_short(len(message)) + message
+                    out += _pack_int(len(result.record_errors))
+                    for index, why in result.record_errors:
+                        out += _pack_int(index)
+                        _put_plain_text(out, why)
+                    _put_plain_text(out, result.message)
     out += b"\x00\x00\x00\x00"
     return bytes(out)
+
+
+def _put_plain_text(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out += b"\xff\xff"
+    else:
+        encoded = text.encode()
+        out += _pack_short(len(encoded)) + encoded

@@ -92,7 +92,7 @@ def _field_values(field: Field, version: int, overrides: dict[str, st.SearchStra
     if field.kind is Kind.STRUCT:
         assert field.struct is not None
         strategy = structs(field.struct, version, overrides)
-        if field.default is None and field.tag is not None:
+        if field.default is None and field.tag is not None and not field.is_nullable(version):
             # A tagged struct whose fields all have their defaults is not sent, so it comes back as None.
             default = field.struct()
             strategy = st.none() | strategy.map(lambda value: None if value == default else value)

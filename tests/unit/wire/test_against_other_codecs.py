@@ -36,6 +36,14 @@ KIO_VALUES = {
     "error_code": _CODES,
     "topic_config_error_code": _CODES,
     "log_append_time_ms": st.integers(-1, 4_000_000_000_000),
+    "retention_time_ms": st.integers(-1, 4_000_000_000_000),
+}
+# kafka-python does not speak the newer group protocol.
+KAFKA_PYTHON_LACKS = {
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
 }
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -64,14 +72,14 @@ KAFKA_PYTHON = [pair for pair in all_versions() if kafka_python_class(*pair) is 
 
 
 def other_value(theirs: Any, name: str) -> Any:
-    """What the other library holds for a field: kio drops units, kafka-python shortens the operations."""
-    if hasattr(theirs, name):
-        return getattr(theirs, name)
-    if name.endswith("_authorized_operations"):
-        bits = theirs.authorized_operations
+    """What the other library holds for a field: kio drops units, kafka-python has sets of bits with a short name."""
+    if name.endswith("authorized_operations"):
+        bits = getattr(theirs, name if hasattr(theirs, name) else "authorized_operations")
+        if isinstance(bits, int):
+            return bits
         number = sum(1 << bit for bit in ({31} if bits is None else bits))
         return number - (1 << 32) if number >> 31 else number
-    return getattr(theirs, name.removesuffix("_ms"))
+    return getattr(theirs, name if hasattr(theirs, name) else name.removesuffix("_ms"))
 
 
 def plain(value: Any) -> Any:
@@ -154,7 +162,7 @@ def test_kafka_python_reads_and_writes_the_same(message: type[Message], version:
     holds()
 
 
-def test_both_libraries_cover_every_api() -> None:
+def test_both_libraries_cover_every_api_that_they_know() -> None:
     served = {message.__name__ for message, _ in all_versions()}
     assert {message.__name__ for message, _ in KIO} == served
-    assert {message.__name__ for message, _ in KAFKA_PYTHON} == served
+    assert {message.__name__ for message, _ in KAFKA_PYTHON} == served - KAFKA_PYTHON_LACKS

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import WireError
 from tailrace.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -49,6 +50,7 @@ results = st.builds(
     append_time_ms=int64,
     log_start_offset=int64,
     message=st.none() | names,
+    record_errors=st.lists(st.tuples(int32, names), max_size=3),
 )
 
 
@@ -89,6 +91,10 @@ def test_a_response_encodes_to_the_described_bytes(
                         base_offset=result.base_offset,
                         log_append_time_ms=result.append_time_ms,
                         log_start_offset=result.log_start_offset,
+                        record_errors=[
+                            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
+                            for index, why in result.record_errors
+                        ],
                         error_message=result.message,
                     )
                     for result in partitions

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tailrace.errors import WireError
 from tailrace.model import ZERO_UUID
 from tailrace.runtime.disk import FileRange
 from tailrace.wire.codec import Kind, Message, Struct, array, byte_string, int16, int32, optional_struct, string
@@ -44,7 +45,7 @@ class Inner(Struct):
 
 
 class Sample(Message):
-    """What no served API has yet: nullable structs, opaque bytes, arrays of longs, tags out of order."""
+    """What hardly any API has: nullable structs, also tagged, arrays of longs, null by default, tags out of order."""
 
     API_KEY = 999
     MIN_VERSION = 0
@@ -56,13 +57,16 @@ class Sample(Message):
     shorts: list[int] = array(Kind.INT16)
     longs: list[int] = array(Kind.INT64, since=1)
     ids: list[Any] = array(Kind.UUID)
+    names: list[str] | None = array(Kind.STRING, since=1, nullable_from=1, null_by_default=True)
     last: int = int32()
     second: int = int16(since=2, tag=1)
     first: int = int16(since=2, tag=0)
+    third: Inner | None = optional_struct(Inner, since=2, tag=2, nullable_from=2)
+    fourth: list[str] | None = array(Kind.STRING, since=2, tag=3, nullable_from=2, null_by_default=True)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_kinds_that_no_api_uses_yet_round_trip(version: int) -> None:
+def test_kinds_that_hardly_any_api_uses_round_trip(version: int) -> None:
     @settings(FEW, max_examples=100)
     @given(structs(Sample, version))
     def holds(value: Sample) -> None:
@@ -78,6 +82,26 @@ def test_a_null_struct_is_one_byte_and_a_present_one_is_marked() -> None:
 
 def test_tagged_fields_are_written_in_the_order_of_their_tags() -> None:
     assert Sample(first=1, second=2).encode(2).endswith(b"\x02" + b"\x00\x02\x00\x01" + b"\x01\x02\x00\x02")
+
+
+def test_a_tagged_struct_that_may_be_null_is_sent_unless_it_is_null() -> None:
+    plain = Sample().encode(2)
+    assert plain.endswith(b"\x00")
+    present = plain[:-1] + b"\x01" + b"\x02\x05\x01" + b"\x00\x00\x01\x00"
+    assert Sample(third=Inner()).encode(2) == present
+    assert Sample.decode(2, present).third == Inner()
+    assert Sample.decode(2, plain).third is None
+    assert Sample.decode(2, plain[:-1] + b"\x01" + b"\x02\x01\x00").third is None
+    with pytest.raises(WireError, match="neither null nor present"):
+        Sample.decode(2, plain[:-1] + b"\x01" + b"\x02\x05\xff" + b"\x00\x00\x01\x00")
+
+
+def test_an_array_that_is_null_by_default_is_sent_as_null_and_tagged_not_at_all() -> None:
+    assert Sample().names is None
+    assert Sample().encode(1)[-8:] == b"\xff\xff\xff\xff" + bytes(4)
+    assert Sample(names=[]).encode(1)[-8:] == bytes(8)
+    assert Sample(fourth=[]).encode(2) == Sample().encode(2)[:-1] + b"\x01" + b"\x03\x01\x01"
+    assert Sample.decode(2, Sample(fourth=[]).encode(2)).fourth == []
 
 
 def test_fields_left_out_of_a_constructor_have_the_protocols_defaults() -> None:

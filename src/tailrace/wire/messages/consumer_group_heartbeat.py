@@ -1,0 +1,64 @@
+"""ConsumerGroupHeartbeat, versions 0 and 1, all flexible: the one request of the newer group protocol (KIP-848).
+
+Odd: null, or -1, means unchanged since the last heartbeat, so it is the default of most fields. The member epoch says
+what is wanted: 0 joins, -1 leaves, -2 leaves for a while as a static member. In 0 the broker may choose the member's
+id, from 1 on the client does; 1 also brings the subscription by regular expression. A null assignment in the answer
+means that the member keeps what it has.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, optional_struct, string, uuid
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: UUID = uuid()
+    partitions: list[int] = array(Kind.INT32)
+
+
+class ConsumerGroupHeartbeatRequest(Message):
+    """Joins, stays or leaves, and says what the member owns."""
+
+    API_KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    MIN_VERSION = 0
+    MAX_VERSION = 1
+    FLEXIBLE_FROM = 0
+
+    group_id: str = string()
+    member_id: str = string()
+    member_epoch: int = int32()
+    instance_id: str | None = string(nullable_from=0, default=None)
+    rack_id: str | None = string(nullable_from=0, default=None)
+    rebalance_timeout_ms: int = int32(default=-1)
+    subscribed_topic_names: list[str] | None = array(Kind.STRING, nullable_from=0, null_by_default=True)
+    subscribed_topic_regex: str | None = string(since=1, nullable_from=1, default=None)
+    server_assignor: str | None = string(nullable_from=0, default=None)
+    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable_from=0, null_by_default=True)
+
+
+class Assignment(Struct):
+    """What the member shall own."""
+
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions)
+
+
+class ConsumerGroupHeartbeatResponse(Message):
+    """The member's epoch, and its assignment where that changed."""
+
+    API_KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    MIN_VERSION = 0
+    MAX_VERSION = 1
+    FLEXIBLE_FROM = 0
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable_from=0, default=None)
+    member_id: str | None = string(nullable_from=0, default=None)
+    member_epoch: int = int32()
+    heartbeat_interval_ms: int = int32()
+    assignment: Assignment | None = optional_struct(Assignment)

@@ -1,0 +1,43 @@
+"""ListConfigResources, versions 0 and 1, flexible from 0: what can have settings of its own.
+
+Odd: version 0 knows client metrics only and was called ListClientMetricsResources; 1 has types, none for all.
+"""
+
+from __future__ import annotations
+
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Kind, Message, Struct, array, int8, int16, int32, string
+
+#: The type that version 0 means.
+CLIENT_METRICS = 16
+
+
+class ListConfigResourcesRequest(Message):
+    """Asks for the resources of some types."""
+
+    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
+    MIN_VERSION = 0
+    MAX_VERSION = 1
+    FLEXIBLE_FROM = 0
+
+    resource_types: list[int] = array(Kind.INT8, since=1)
+
+
+class ConfigResource(Struct):
+    """One resource."""
+
+    resource_name: str = string()
+    resource_type: int = int8(since=1, default=CLIENT_METRICS)
+
+
+class ListConfigResourcesResponse(Message):
+    """The resources."""
+
+    API_KEY = ApiKey.LIST_CONFIG_RESOURCES
+    MIN_VERSION = 0
+    MAX_VERSION = 1
+    FLEXIBLE_FROM = 0
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ConfigResource] = array(ConfigResource)

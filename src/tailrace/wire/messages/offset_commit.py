@@ -1,0 +1,74 @@
+"""OffsetCommit, versions 2 to 10, flexible from 8: how far a group has read.
+
+Odd: 2 to 4 carry a retention time, which the broker's configuration replaced. 6 adds the leader epoch, 7 static
+members. From 9 on the generation may be a member epoch of the newer group protocol, and errors may say so. 10 has
+topic ids in place of names; Kafka calls it stable from 4.2 on. A group that commits without members sends generation
+-1 and an empty member id.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string, uuid
+
+
+class OffsetCommitRequestPartition(Struct):
+    """The offset that a reader of one partition wants next."""
+
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32(since=6, default=-1)
+    committed_metadata: str | None = string(nullable_from=0)
+
+
+class OffsetCommitRequestTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string(until=9)
+    topic_id: UUID = uuid(since=10)
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
+
+
+class OffsetCommitRequest(Message):
+    """Asks to keep a group's offsets."""
+
+    API_KEY = ApiKey.OFFSET_COMMIT
+    MIN_VERSION = 2
+    MAX_VERSION = 10
+    FLEXIBLE_FROM = 8
+
+    group_id: str = string()
+    generation_id_or_member_epoch: int = int32(since=1, default=-1)
+    member_id: str = string(since=1)
+    group_instance_id: str | None = string(since=7, nullable_from=7, default=None)
+    retention_time_ms: int = int64(since=2, until=4, default=-1)
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
+
+
+class OffsetCommitResponsePartition(Struct):
+    """Whether the offset of one partition is kept."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class OffsetCommitResponseTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string(until=9)
+    topic_id: UUID = uuid(since=10)
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
+
+
+class OffsetCommitResponse(Message):
+    """What became of each offset."""
+
+    API_KEY = ApiKey.OFFSET_COMMIT
+    MIN_VERSION = 2
+    MAX_VERSION = 10
+    FLEXIBLE_FROM = 8
+
+    throttle_time_ms: int = int32(since=3)
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
