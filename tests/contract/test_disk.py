@@ -161,6 +161,13 @@ def test_syncing_a_missing_directory_is_refused(world: World) -> None:
         world.disk.sync_directory(f"{world.root}/none")
 
 
+def test_a_volume_has_room_for_no_more_than_it_holds(world: World) -> None:
+    volume = world.disk.volume(world.root)
+    assert 0 < volume.usable_bytes <= volume.total_bytes
+    with pytest.raises(StorageError, match="absent"):
+        world.disk.volume(f"{world.root}/absent")
+
+
 def test_slow_calls_run_elsewhere_and_give_their_result_or_their_error(world: World) -> None:
     async def scenario() -> None:
         file = world.disk.open(f"{world.root}/a", create=True)

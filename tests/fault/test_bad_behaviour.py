@@ -194,9 +194,19 @@ def count_descriptors(broker: WatchedBroker) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-@pytest.mark.parametrize("key", ["max_connections", "max_connections_per_ip"])
-def test_connections_beyond_the_limit_are_closed_and_places_become_free(key: str, make_broker: MakeBroker) -> None:
-    broker = make_broker(**{key: "5"})
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_connections": "5"},
+        {"max_connections_per_ip": "5"},
+        {"max_connections_per_ip": "1", "max_connections_per_ip_overrides": "10.1.2.3:2,127.0.0.1:5"},
+    ],
+    ids=["in all", "from one address", "from an address of its own"],
+)
+def test_connections_beyond_the_limit_are_closed_and_places_become_free(
+    config: dict[str, str], make_broker: MakeBroker
+) -> None:
+    broker = make_broker(**config)
     clients = [RawClient(broker.port) for _ in range(5)]
     try:
         for client in clients:

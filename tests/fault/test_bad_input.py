@@ -45,6 +45,8 @@ def shared_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         "socket.request.max.bytes": str(REQUEST_MAX_BYTES),
         "message.max.bytes": str(MESSAGE_MAX_BYTES),
         "auto.create.topics.enable": "false",
+        # These tests read the line of each of hundreds of refusals.
+        "tailrace.log.repeats.per.minute": "1000000",
     }
     with WatchedBroker(tmp_path_factory.mktemp("bad-input") / "data", config=config) as broker:
         yield Target(broker)

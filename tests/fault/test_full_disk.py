@@ -170,3 +170,34 @@ def test_a_start_on_a_disk_that_is_still_full_says_so_and_harms_nothing(
         assert read_one(broker, offset) == 0
     assert broker.produce(TOPIC, _BATCH).base_offset == count
     assert "Traceback" not in broker.all_error_output()
+
+
+def test_a_second_directory_that_is_full_costs_only_its_partitions_and_they_come_back_by_themselves(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    """Its partitions cannot be recovered while it is full; nobody has to restart the broker when it no longer is."""
+    broker = WatchedBroker(tmp_path / "data", more_dirs=[disk.path / "data"])
+    topics = [f"topic-{number}" for number in range(6)]
+    with broker:
+        for topic in topics:
+            broker.create_topic(topic)
+            assert broker.produce(topic, small_batch()).base_offset == 0
+        broker.kill()
+        in_second = [topic for topic in topics if (disk.path / "data" / f"{topic}-0").is_dir()]
+        assert 0 < len(in_second) < len(topics)
+        for topic in in_second:
+            # What a crash leaves: part of a write, and no index that could be trusted.
+            with (disk.path / "data" / f"{topic}-0" / f"{0:020d}.log").open("ab") as log:
+                log.write(b"torn")
+            (disk.path / "data" / f"{topic}-0" / "leader-epoch-checkpoint").unlink()
+        disk.fill()
+        broker.start()
+        for topic in topics:
+            expected = ErrorCode.KAFKA_STORAGE_ERROR if topic in in_second else ErrorCode.NONE
+            assert broker.produce(topic, small_batch()).error_code == expected
+        disk.free()
+        wait_until(lambda: broker.produce(in_second[0], small_batch()).error_code == 0, "it did not come back")
+        for topic in in_second[1:]:
+            wait_until(lambda topic=topic: broker.produce(topic, small_batch()).error_code == 0, "it did not come back")  # type: ignore[misc]
+            assert broker.end_offset(topic) == 2
+    check_went_on(broker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -61,14 +62,14 @@ class Run:
     acknowledged: int = 0
 
 
-async def simulate(seed: int) -> Run:
+async def simulate(seed: int, more_settings: Mapping[str, str] | None = None) -> Run:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     random = loop.random_for("scenario")
     network = SimNetwork(loop, loop.random_for("network"))
     flush_messages = random.choice([None, 1, 1, 7])
     pause_seconds = random.choice([0.01, *[0.1] * 9])
-    settings = {"log.flush.offset.checkpoint.interval.ms": "1500"}
+    settings = {"log.flush.offset.checkpoint.interval.ms": "1500", **(more_settings or {})}
     if flush_messages is not None:
         settings["log.flush.interval.messages"] = str(flush_messages)
     run = Run(seed, loop, random, network, SimNode(loop, network, "broker", settings), flush_messages)

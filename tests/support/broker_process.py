@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -62,8 +62,10 @@ class BrokerProcess:
         port: int | None = None,
         config: Mapping[str, str] | None = None,
         executable: Path = EXECUTABLE,
+        more_dirs: Sequence[Path] = (),
     ) -> None:
         self.data_dir = data_dir
+        self._more_dirs = list(more_dirs)
         self.port = free_port() if port is None else port
         self.ready_line = ""
         self._config = dict(config or {})
@@ -96,7 +98,9 @@ class BrokerProcess:
         """Start the broker and return when it says that it is ready."""
         if self._process is not None:
             raise BrokerFailedError("the broker is running already")
-        command = [str(self._executable), "serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        directories = ",".join(map(str, [self.data_dir, *self._more_dirs]))
+        where = ["--set", f"log.dirs={directories}"] if self._more_dirs else ["--data-dir", str(self.data_dir)]
+        command = [str(self._executable), "serve", *where, "--port", str(self.port)]
         for name, value in self._config.items():
             command += ["--set", f"{name}={value}"]
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)

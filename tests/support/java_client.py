@@ -7,12 +7,12 @@ main classes.
 from __future__ import annotations
 
 import base64
-import json
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.line_bridge import LineBridge
 from tests.support.records import Received, Record, RefusedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,15 +25,25 @@ CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+DUMP_LOG = "kafka.tools.DumpLogSegments"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 # A short-lived JVM on a small machine: no time for the optimising compiler, little memory.
-_JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
-def run_tool(main_class: str, *arguments: str, stdin: str = "", timeout_seconds: int = 60) -> str:
-    """Run one of Kafka's command line tools to its end and give its standard output."""
+def run_tool(
+    main_class: str, *arguments: str, stdin: str = "", timeout_seconds: int = 60, with_errors: bool = False
+) -> str:
+    """Run one of Kafka's command line tools to its end and give its standard output, and its errors if asked for."""
     done = subprocess.run(
-        [*_JVM, "-cp", CLASS_PATH, main_class, *arguments],
+        [*JVM, "-cp", CLASS_PATH, main_class, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -42,57 +52,15 @@ def run_tool(main_class: str, *arguments: str, stdin: str = "", timeout_seconds:
     )
     if done.returncode != 0:
         raise RefusedError(None, f"{main_class} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-    return done.stdout
+    return done.stdout + done.stderr if with_errors else done.stdout
 
 
-class JavaBridge:
-    """The JVM that runs `InteropClient`."""
+class JavaBridge(LineBridge):
+    """The JVM that runs `InteropClient`, or another program that answers line by line."""
 
-    def __init__(self, work_dir: Path) -> None:
-        subprocess.run(["javac", "-cp", CLASS_PATH, "-d", str(work_dir), str(SOURCE)], check=True, timeout=120)
-        self._errors = (work_dir / "stderr").open("w+")
-        self._process = subprocess.Popen(
-            [*_JVM, "-cp", f"{work_dir}:{CLASS_PATH}", "InteropClient"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    def close(self) -> None:
-        """End the JVM by closing its input."""
-        with self._process:
-            pass
-        self._errors.close()
-
-    def call(self, request: dict[str, Any], *, on_event: Callable[[], None] | None = None) -> Any:
-        """Ask once and give the result; `on_event` is called when the answer announces something first."""
-        self.send(request)
-        answer = self.receive()
-        if "event" in answer:
-            assert on_event is not None
-            on_event()
-            answer = self.receive()
-        if "error" in answer:
-            code = answer["code"]
-            raise RefusedError(code if code > 0 else None, f"{answer['error']}: {answer['message']}")
-        return answer["result"]
-
-    def send(self, message: object) -> None:
-        """Write one line to the JVM."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        """Read one line from the JVM."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise RefusedError(None, f"the JVM ended: {self._errors.read()[-4000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def __init__(self, work_dir: Path, source: Path = SOURCE) -> None:
+        subprocess.run(["javac", "-cp", CLASS_PATH, "-d", str(work_dir), str(source)], check=True, timeout=120)
+        super().__init__([*JVM, "-cp", f"{work_dir}:{CLASS_PATH}", source.stem], work_dir / "stderr")
 
 
 class JavaClient:

@@ -11,6 +11,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
 
 #: The protocol's numbers for the refusals that the tests provoke.
+OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 MESSAGE_TOO_LARGE = 10
 INVALID_TOPIC_EXCEPTION = 17

@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from tailrace.broker.cleaner import Cleaner
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.group_coordinator import GroupCoordinator
+from tailrace.broker.lifecycle import BrokerState, Lifecycle
 from tailrace.broker.metadata_cache import MetadataCache
+from tailrace.broker.monitoring.monitoring import Monitoring
+from tailrace.broker.monitoring.observed import Observed
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
+from tailrace.broker.request_memory import RequestMemory
 from tailrace.broker.router import Router
+from tailrace.broker.scrubber import Scrubber
 from tailrace.broker.server import Server
 from tailrace.broker.services import Services
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage
+from tailrace.cluster.image import ALL_BROKERS, BrokerEndpoint, BrokerImage, ClusterImage
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.store import Store
 from tailrace.runtime import Runtime
@@ -35,6 +42,11 @@ class Broker:
         self.requests = Tasks(_already_reported)
         self.metadata = ClusterMetadata(store, runtime.random, self._broker_id, self.background)
         self.partitions = Partitions(config, runtime, self.background)
+        self.cleaner = Cleaner(config, runtime, self.partitions, self.background)
+        self.scrubber = Scrubber(config, runtime, self.partitions, self.background)
+        self.groups = GroupCoordinator(
+            config, runtime.clock, runtime.random, self.metadata, self.partitions, self._broker_id, self.background
+        )
         self.services = Services(
             self._broker_id,
             config,
@@ -42,24 +54,55 @@ class Broker:
             runtime.disk,
             self.metadata,
             self.partitions,
-            FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots"), runtime.clock, runtime.random),
+            FetchSessions(
+                config.get_int("max.incremental.fetch.session.cache.slots"),
+                runtime.clock,
+                runtime.random,
+                config.get_int("tailrace.fetch.session.cache.partitions"),
+            ),
             ProducerIds(self.metadata),
             MetadataCache(),
+            self.groups,
+            request_memory=RequestMemory(config.get_int("queued.max.request.bytes")),
         )
-        self.server = Server(config, runtime, Router(self.services, self.requests).answer, self.background)
+        router = Router(self.services, self.requests)
+        self.server = Server(config, runtime, router.answer, self.background, self.services.request_memory)
+        self.lifecycle = Lifecycle()
+        self.observed = Observed(
+            self._broker_id,
+            self.metadata,
+            self.partitions,
+            self.server,
+            self.services.fetch_sessions,
+            self.cleaner,
+            self.scrubber,
+            self.services.counters,
+            self.lifecycle,
+            self.groups,
+        )
+        self.monitoring = Monitoring(config, runtime, self.observed, self.background, self.requests)
 
     async def start(self) -> None:
         """Recover what is on disk, open every log, and only then accept connections."""
+        self.lifecycle.state = BrokerState.RECOVERY
+        await self.monitoring.start()
+        recovery_began = self._runtime.clock.monotonic()
         stopped_cleanly = await self.partitions.open()
         has_logs = self.partitions.has_found_logs
         await self.metadata.load(self.config.get_optional_str("cluster.id"), has_logs=has_logs)
         self.partitions.identify(self._broker_id, self.metadata.image.cluster_id)
+        self._take_dynamic_config()
         if not stopped_cleanly:
             await self.metadata.bump_leader_epochs()
         await self.partitions.apply(ClusterImage("", self._broker_id), self.metadata.image, self._broker_id)
+        self.lifecycle.stopped_cleanly = stopped_cleanly
+        self.lifecycle.recovery_seconds = self._runtime.clock.monotonic() - recovery_began
         self.partitions.set_strays_aside()
+        self.groups.apply(ClusterImage("", self._broker_id), self.metadata.image)
         self.metadata.on_change = self._image_changed
         self.partitions.start()
+        self.cleaner.start()
+        self.scrubber.start()
         self.server.start()
         bound = {
             endpoint.listener_name: await self.server.listen(endpoint.listener_name, endpoint.host, endpoint.port)
@@ -77,15 +120,31 @@ class Broker:
                 self.config.get_optional_str("broker.rack"),
             )
         )
+        self.lifecycle.state = BrokerState.RUNNING
 
     async def _image_changed(self, before: ClusterImage) -> None:
+        if self.metadata.image.broker_configs is not before.broker_configs:
+            self._take_dynamic_config()
+            await self.partitions.reconfigure()
         await self.partitions.apply(before, self.metadata.image, self._broker_id)
+        self.groups.apply(before, self.metadata.image)
+
+    def _take_dynamic_config(self) -> None:
+        image = self.metadata.image
+        problems = self.config.set_dynamic(image.configs_of(ALL_BROKERS), image.configs_of(str(self._broker_id)))
+        for problem in problems:
+            logger.error("%s", problem)
 
     async def stop(self) -> None:
         """Answer nobody any more, then sync and close the logs so that the next start is quick."""
+        self.lifecycle.state = BrokerState.SHUTTING_DOWN
         self.server.stop_listening()
+        self.groups.close()
+        await self.cleaner.close()
+        await self._runtime.helper.close()
         await self.partitions.close()
         await self.server.close()
+        await self.monitoring.close()
         await self.requests.cancel()
         await self.background.cancel()
 

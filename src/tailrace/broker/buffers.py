@@ -17,22 +17,19 @@ class BufferPool:
         self._spare: dict[int, list[bytearray]] = {}
         self._kept_bytes = 0
 
-    def takes(self, size: int) -> bool:
-        """Whether a buffer of that size is worth keeping."""
-        return _SMALLEST_BYTES <= size <= _LARGEST_BYTES
-
-    def take(self, size: int) -> bytearray:
-        """A buffer of at least the size, with whatever is in it."""
+    def take_spare(self, size: int) -> bytearray | None:
+        """A buffer of at least the size, with whatever is in it; None where there is no spare one."""
         rounded = 1 << (size - 1).bit_length()
         spare = self._spare.get(rounded)
-        if spare:
-            self._kept_bytes -= rounded
-            return spare.pop()
-        return bytearray(rounded)
+        if not spare:
+            return None
+        self._kept_bytes -= rounded
+        return spare.pop()
 
     def give(self, buffer: bytearray) -> None:
         """Take back a buffer of which nobody holds a view any more."""
         size = len(buffer)
-        if self.takes(size) and size & (size - 1) == 0 and self._kept_bytes + size <= _KEPT_BYTES:
+        is_worth_it = _SMALLEST_BYTES <= size <= _LARGEST_BYTES and size & (size - 1) == 0
+        if is_worth_it and self._kept_bytes + size <= _KEPT_BYTES:
             self._spare.setdefault(size, []).append(buffer)
             self._kept_bytes += size

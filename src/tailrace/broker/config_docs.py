@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 
 A broker starts without any configuration: it listens on {listeners} and keeps its data in `./{log_dirs}`. \
 Everything else is a key, named as Kafka names it wherever Kafka has the same one; keys that only tailrace has \
-begin with `tailrace.`.
+begin with `tailrace.`, save `metrics.host` and `metrics.port`.
 
 ## Giving configuration
 
@@ -62,6 +62,21 @@ with a warning: {no_effect}, and all that begin with {no_effect_prefixes}. The l
 `controller.listener.names` are left out. Keys for TLS, SASL and authorization are refused rather \
 than passed over, because tailrace does not have these yet.
 
+## Changing configuration while the broker runs
+
+Topic keys, and the broker keys whose last column below says so, take effect without a restart and outlive one:
+
+```sh
+tailrace config set topic orders retention.ms=86400000         # one topic
+tailrace config set broker-default log.retention.ms=604800000  # every broker
+tailrace config set broker 1 max.connections=2000              # one broker
+tailrace config get topic orders --all                         # values, and where each comes from
+```
+
+`kafka-configs` and any admin client do the same. What counts is what was set for the topic, else for the broker, else \
+for all brokers, else what the broker was started with, else the default. To look closer for a while, `kafka-configs \
+--entity-type broker-loggers` sets the level of a logger, such as `tailrace.broker=DEBUG`, until the broker stops.
+
 ## What is durable by default
 
 A record is acknowledged once it has been written to the operating system. It then survives the end of the \
@@ -81,6 +96,8 @@ or `flush.ms` for a topic |
 | no timed sync in the background | `tailrace.flush.background.ms=-1` |
 """
 
+_CHANGES = {"read-only": "restart", "per-broker": "running, each broker on its own", "cluster-wide": "running"}
+
 _UNITS = {
     ".bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
     ".ms": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")),
@@ -97,7 +114,13 @@ def render() -> str:
         background_ms=BROKER_KEYS["tailrace.flush.background.ms"].default,
         background_bytes=_in_units("tailrace.flush.background.bytes"),
     )
-    lines = [introduction, "## Broker keys", "", _when_changed(), ""]
+    lines = [
+        introduction,
+        "## Broker keys",
+        "",
+        "The last column says whether a change takes a restart or can be made while the broker runs.",
+        "",
+    ]
     lines += _table(BROKER_KEYS.values())
     lines += [
         "",
@@ -123,15 +146,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _when_changed() -> str:
-    changeable = [f"`{key.name}`" for key in BROKER_KEYS.values() if key.update_mode != "read-only"]
-    if not changeable:
-        return "They are read when the broker starts; a change takes a restart."
-    return f"They are read when the broker starts, save {', '.join(changeable)}, which may change while it runs."
-
-
 def _table(keys: Iterable[ConfigKey]) -> list[str]:
-    return ["| key | type | default | allowed | meaning |", "|---|---|---|---|---|", *map(_row, keys)]
+    rows = [f"{_row(key)} {_CHANGES[key.update_mode]} |" for key in keys]
+    return ["| key | type | default | allowed | meaning | change |", "|---|---|---|---|---|---|", *rows]
 
 
 def _row(key: ConfigKey) -> str:

@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tailrace.broker.config_types import (
+    DOUBLE_MAX,
     INT_MAX,
     LONG_MAX,
     AtLeast,
+    Between,
     ConfigKey,
     ConfigType,
+    CountsByAddress,
     Importance,
     NonEmpty,
     OneOf,
+    UpdateMode,
     Valid,
     Value,
 )
@@ -26,9 +30,15 @@ from tailrace.broker.config_types import (
 _HOUR_MS = 3_600_000
 _MIB = 1 << 20
 
-CLEANUP_POLICIES = OneOf(("delete",), not_yet=("compact",))
-COMPRESSION_TYPES = OneOf(("producer",), not_yet=("uncompressed", "gzip", "snappy", "lz4", "zstd"))
+CLEANUP_POLICIES = OneOf(("compact", "delete"))
+SHARES = Between(0, 1)
+COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+GZIP_LEVELS = Between(1, 9, special=-1)
+LZ4_LEVELS = Between(1, 17)
+ZSTD_LEVELS = Between(-131072, 22)
 TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
+LOG_FORMATS = OneOf(("text", "json"))
+LOG_LEVELS = OneOf(("DEBUG", "INFO", "WARNING", "ERROR"))
 
 
 def _key(
@@ -39,6 +49,7 @@ def _key(
     documentation: str,
     valid: Valid | None = None,
     aliases: tuple[str, ...] = (),
+    update_mode: UpdateMode = "read-only",
 ) -> ConfigKey:
     return ConfigKey(
         name=name,
@@ -48,11 +59,12 @@ def _key(
         documentation=documentation,
         valid=valid,
         aliases=aliases,
+        update_mode=update_mode,
     )
 
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
-_LONG, _LIST = ConfigType.LONG, ConfigType.LIST
+_LONG, _LIST, _DOUBLE = ConfigType.LONG, ConfigType.LIST, ConfigType.DOUBLE
 
 _TABLE: tuple[ConfigKey, ...] = (
     # --- Who this broker is, and where it is reached.
@@ -139,6 +151,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "high",
         "How many replicas must be in sync for a produce request with acks=all to be accepted.",
         AtLeast(1),
+        update_mode="cluster-wide",
     ),
     _key(
         "auto.create.topics.enable",
@@ -153,16 +166,46 @@ _TABLE: tuple[ConfigKey, ...] = (
         _STRING,
         "producer",
         "high",
-        "How batches are compressed on disk. `producer` keeps them as they were sent.",
+        "How batches are compressed on disk. `producer` keeps them as they were sent; a batch in another codec than "
+        "the one named here is recompressed.",
         COMPRESSION_TYPES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "compression.gzip.level",
+        _INT,
+        -1,
+        "medium",
+        "How hard gzip tries where `compression.type` is gzip; -1 is the library's own choice.",
+        GZIP_LEVELS,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "compression.lz4.level",
+        _INT,
+        9,
+        "medium",
+        "How hard lz4 tries where `compression.type` is lz4. The default stands for its fast way, as in Kafka.",
+        LZ4_LEVELS,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "compression.zstd.level",
+        _INT,
+        3,
+        "medium",
+        "How hard zstd tries where `compression.type` is zstd.",
+        ZSTD_LEVELS,
+        update_mode="cluster-wide",
     ),
     _key(
         "message.max.bytes",
         _INT,
         1_048_588,
         "high",
-        "The largest record batch that is accepted, counted as it arrives, that is after compression.",
+        "The largest record batch that is accepted, counted as it arrives and again after recompression.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     # --- Segments and retention.
     _key(
@@ -172,6 +215,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "high",
         "The size at which a log starts a new segment file.",
         AtLeast(_MIB),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.roll.ms",
@@ -181,6 +225,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "The age at which a log starts a new segment even though the last is not full. Without it "
         "`log.roll.hours` counts.",
         AtLeast(1),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.roll.hours",
@@ -197,6 +242,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How many bytes of log go between two entries of the offset index.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.index.size.max.bytes",
@@ -205,6 +251,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "The size an index file may reach; a full index starts a new segment.",
         AtLeast(4),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.retention.ms",
@@ -213,6 +260,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "high",
         "How long records are kept; -1 keeps them for ever. Without it `log.retention.minutes` counts.",
         AtLeast(1, special=-1),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.retention.minutes",
@@ -238,6 +286,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "high",
         "The size a partition's log may reach before its oldest segments go; -1 sets no limit.",
         AtLeast(-1),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.retention.check.interval.ms",
@@ -254,14 +303,104 @@ _TABLE: tuple[ConfigKey, ...] = (
         "high",
         "How long the file of a dropped segment stays on disk, so that reads under way can end.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.cleanup.policy",
         _LIST,
         ("delete",),
         "medium",
-        "What happens to old segments. `delete` drops them by age and size; compaction is not supported yet.",
+        "What happens to old segments. `delete` drops them by age and size; `compact` keeps the newest record of "
+        "each key; both may be named.",
         CLEANUP_POLICIES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.enable",
+        _BOOLEAN,
+        True,
+        "medium",
+        "Whether logs with `compact` in their policy are compacted.",
+    ),
+    _key(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        "medium",
+        "How long compaction rests when no log is worth it.",
+        AtLeast(0),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 * _MIB,
+        "medium",
+        "The memory in which compaction remembers keys, 24 bytes each; what does not fit takes another round.",
+        AtLeast(_MIB),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.io.buffer.load.factor",
+        _DOUBLE,
+        0.9,
+        "medium",
+        "How full that memory may get. Fuller means more keys in a round, and a slower one.",
+        SHARES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        DOUBLE_MAX,
+        "medium",
+        "How much compaction reads and writes in a second at most.",
+        AtLeast(1),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.min.cleanable.ratio",
+        _DOUBLE,
+        0.5,
+        "medium",
+        "The share of a log that must be new since it was last compacted for it to be compacted again.",
+        SHARES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.delete.retention.ms",
+        _LONG,
+        24 * _HOUR_MS,
+        "medium",
+        "How long compaction leaves a tombstone in a log, so that consumers see it.",
+        AtLeast(0),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.min.compaction.lag.ms",
+        _LONG,
+        0,
+        "medium",
+        "The age below which a record is not compacted.",
+        AtLeast(0),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.cleaner.max.compaction.lag.ms",
+        _LONG,
+        LONG_MAX,
+        "medium",
+        "The age at which a record is compacted however small the share of the log that is new.",
+        AtLeast(1),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "tailrace.scrub.interval.hours",
+        _INT,
+        168,
+        "low",
+        "In this time every batch of every closed segment is read once and its CRC checked; -1 turns that off.",
+        AtLeast(1, special=-1),
     ),
     _key(
         "log.message.timestamp.type",
@@ -270,6 +409,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "Whether a record carries its producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
         TIMESTAMP_TYPES,
+        update_mode="cluster-wide",
     ),
     _key(
         "log.message.timestamp.before.max.ms",
@@ -278,6 +418,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How far a producer's timestamp may lie behind the broker's clock.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.message.timestamp.after.max.ms",
@@ -286,6 +427,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How far a producer's timestamp may lie ahead of the broker's clock.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "producer.id.expiration.ms",
@@ -294,6 +436,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "low",
         "How long the broker remembers an idempotent producer that has stopped writing to a partition.",
         AtLeast(1),
+        update_mode="cluster-wide",
     ),
     # --- Flushing: what survives a power cut.
     _key(
@@ -304,6 +447,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "Once this many records of a log are unsynced an acknowledgement waits for a sync; 1 syncs before every "
         "acknowledgement.",
         AtLeast(1),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.flush.interval.ms",
@@ -313,6 +457,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "How long a record may be in a log before a sync of it starts in the background. Without it no such "
         "limit holds.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "log.flush.offset.checkpoint.interval.ms",
@@ -387,6 +532,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How many connections the broker holds at once.",
         AtLeast(0),
+        update_mode="cluster-wide",
     ),
     _key(
         "max.connections.per.ip",
@@ -395,6 +541,26 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How many connections the broker holds at once from one address.",
         AtLeast(0),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "max.connections.per.ip.overrides",
+        _LIST,
+        (),
+        "medium",
+        "How many connections the broker holds at once from single addresses that differ from the rest, as "
+        "`address:count`.",
+        CountsByAddress(),
+    ),
+    _key(
+        "queued.max.request.bytes",
+        _LONG,
+        256 * _MIB,
+        "medium",
+        "How many bytes of requests and answers the broker holds for all connections together: of requests that are "
+        "being received or wait to be answered, of answers that wait to be read. Beyond it large requests wait their "
+        "turn, small ones go on, and connections that hold much without moving are closed. -1 sets no bound.",
+        AtLeast(1, special=-1),
     ),
     _key(
         "fetch.max.bytes",
@@ -406,11 +572,27 @@ _TABLE: tuple[ConfigKey, ...] = (
         AtLeast(1024),
     ),
     _key(
+        "max.request.partition.size.limit",
+        _INT,
+        2000,
+        "medium",
+        "The most partitions that one answer to DescribeTopicPartitions holds; the client asks on from there.",
+        AtLeast(1),
+    ),
+    _key(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
         "medium",
         "How many incremental fetch sessions are kept at once; 0 keeps none.",
+        AtLeast(0),
+    ),
+    _key(
+        "tailrace.fetch.session.cache.partitions",
+        _INT,
+        200_000,
+        "low",
+        "How many partitions all incremental fetch sessions may hold together; clients beyond are served without one.",
         AtLeast(0),
     ),
     _key(
@@ -420,6 +602,170 @@ _TABLE: tuple[ConfigKey, ...] = (
         "medium",
         "How many segment files may be open at once; 0 derives it from the limit of the process.",
         AtLeast(0),
+    ),
+    # --- What is seen from outside.
+    _key(
+        "metrics.port",
+        _INT,
+        -1,
+        "medium",
+        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 opens none, 0 takes any free one.",
+        Between(0, 65535, special=-1),
+    ),
+    _key(
+        "metrics.host",
+        _STRING,
+        "127.0.0.1",
+        "medium",
+        "The address that `metrics.port` is opened on. Nobody is asked for a password there: 0.0.0.0, every "
+        "interface, is for networks where everybody may look.",
+        NonEmpty(),
+    ),
+    _key(
+        "tailrace.log.format",
+        _STRING,
+        "text",
+        "low",
+        "How the broker logs to standard error: lines of `text`, or a `json` object per line.",
+        LOG_FORMATS,
+    ),
+    _key(
+        "tailrace.log.level",
+        _STRING,
+        "INFO",
+        "low",
+        "The least important kind of event that is logged.",
+        LOG_LEVELS,
+    ),
+    _key(
+        "tailrace.log.repeats.per.minute",
+        _INT,
+        60,
+        "low",
+        "How many lines a minute are logged of each kind of trouble that clients can make at will, such as refused "
+        "connections and malformed requests; the rest is counted.",
+        AtLeast(1),
+    ),
+    # --- Groups.
+    _key(
+        "offsets.topic.num.partitions",
+        _INT,
+        50,
+        "high",
+        "How many partitions the offsets topic gets when it is made; groups are spread over them.",
+        AtLeast(1),
+    ),
+    _key(
+        "offsets.topic.replication.factor",
+        ConfigType.SHORT,
+        3,
+        "high",
+        "How many copies the offsets topic gets; never more than there are brokers when it is made.",
+        AtLeast(1),
+    ),
+    _key(
+        "offsets.topic.segment.bytes",
+        _INT,
+        100 * _MIB,
+        "high",
+        "The size of the offsets topic's segments: small ones are compacted and loaded sooner.",
+        AtLeast(1 << 20),
+    ),
+    _key(
+        "offsets.retention.minutes",
+        _INT,
+        10080,
+        "high",
+        "How long offsets of a group without members are kept.",
+        AtLeast(1),
+    ),
+    _key(
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        600_000,
+        "high",
+        "How often expired offsets are looked for.",
+        AtLeast(1),
+    ),
+    _key(
+        "offset.metadata.max.bytes",
+        _INT,
+        4096,
+        "high",
+        "The longest text that may be committed with an offset.",
+        AtLeast(0),
+    ),
+    _key(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        3000,
+        "medium",
+        "How long a new group waits for more members before its first rebalance.",
+        AtLeast(0),
+    ),
+    _key(
+        "group.min.session.timeout.ms",
+        _INT,
+        6000,
+        "medium",
+        "The shortest session timeout that a member of a classic group may ask for.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.max.session.timeout.ms",
+        _INT,
+        1_800_000,
+        "medium",
+        "The longest session timeout that a member of a classic group may ask for.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.max.size",
+        _INT,
+        INT_MAX,
+        "medium",
+        "How many members a classic group may have.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.consumer.session.timeout.ms",
+        _INT,
+        45_000,
+        "medium",
+        "How long a member of the newer group protocol may be silent.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.consumer.heartbeat.interval.ms",
+        _INT,
+        5000,
+        "medium",
+        "How often members of the newer group protocol are told to send heartbeats.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.consumer.max.size",
+        _INT,
+        INT_MAX,
+        "medium",
+        "How many members a group of the newer protocol may have.",
+        AtLeast(1),
+    ),
+    _key(
+        "group.consumer.assignors",
+        _LIST,
+        ("uniform", "range"),
+        "medium",
+        "The assignors that members of the newer group protocol may ask for; the first serves those who ask for none.",
+        OneOf(("uniform", "range")),
+    ),
+    _key(
+        "group.consumer.migration.policy",
+        _STRING,
+        "bidirectional",
+        "medium",
+        "Whether a running group may move between the classic and the newer protocol, member by member.",
+        OneOf(("bidirectional", "upgrade", "downgrade", "disabled")),
     ),
 )
 
@@ -436,6 +782,8 @@ NO_EFFECT = (
     "early.start.listeners",
     "inter.broker.listener.name",
     "inter.broker.protocol.version",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.threads",
     "log.message.format.version",
     "num.io.threads",
     "num.network.threads",
@@ -450,10 +798,17 @@ NO_EFFECT = (
 NO_EFFECT_PREFIXES = (
     "controller.",
     "controlled.shutdown.",
-    "group.",
-    "log.cleaner.",
+    "group.consumer.max.heartbeat.",
+    "group.consumer.max.session.",
+    "group.consumer.min.",
+    "group.consumer.regex.",
+    "group.coordinator.",
+    "group.share.",
+    "group.streams.",
     "metadata.log.",
-    "offsets.",
+    "offsets.commit.",
+    "offsets.load.",
+    "offsets.topic.compression.",
     "replica.",
     "share.coordinator.",
     "transaction.",

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tailrace.broker.config_keys import BROKER_KEYS, CLEANUP_POLICIES, COMPRESSION_TYPES, TIMESTAMP_TYPES
+from tailrace.broker.config_keys import (
+    BROKER_KEYS,
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    GZIP_LEVELS,
+    LZ4_LEVELS,
+    SHARES,
+    TIMESTAMP_TYPES,
+    ZSTD_LEVELS,
+)
 from tailrace.broker.config_types import LONG_MAX, AtLeast, Synonym, TopicKey, Valid, Value
 
 _MINUTE_MS = 60_000
@@ -41,14 +50,39 @@ _TABLE: tuple[TopicKey, ...] = (
         "cleanup.policy",
         Synonym("log.cleanup.policy"),
         valid=CLEANUP_POLICIES,
-        documentation="What happens to old segments. `delete` drops them by age and size; compaction is not "
-        "supported yet.",
+        documentation="What happens to old segments. `delete` drops them by age and size; `compact` keeps the newest "
+        "record of each key; both may be named.",
     ),
     _key(
         "compression.type",
         Synonym("compression.type"),
         valid=COMPRESSION_TYPES,
-        documentation="How batches are compressed on disk. `producer` keeps them as they were sent.",
+        documentation="How batches are compressed on disk. `producer` keeps them as they were sent; a batch in another "
+        "codec than the one named here is recompressed.",
+    ),
+    _key(
+        "compression.gzip.level",
+        Synonym("compression.gzip.level"),
+        valid=GZIP_LEVELS,
+        documentation="How hard gzip tries where `compression.type` is gzip; -1 is the library's own choice.",
+    ),
+    _key(
+        "compression.lz4.level",
+        Synonym("compression.lz4.level"),
+        valid=LZ4_LEVELS,
+        documentation="How hard lz4 tries where `compression.type` is lz4. The default stands for its fast way.",
+    ),
+    _key(
+        "compression.zstd.level",
+        Synonym("compression.zstd.level"),
+        valid=ZSTD_LEVELS,
+        documentation="How hard zstd tries where `compression.type` is zstd.",
+    ),
+    _key(
+        "delete.retention.ms",
+        Synonym("log.cleaner.delete.retention.ms"),
+        valid=AtLeast(0),
+        documentation="How long compaction leaves a tombstone in a log, so that consumers see it.",
     ),
     _key(
         "file.delete.delay.ms",
@@ -77,10 +111,16 @@ _TABLE: tuple[TopicKey, ...] = (
         documentation="How many bytes of log go between two entries of the offset index.",
     ),
     _key(
+        "max.compaction.lag.ms",
+        Synonym("log.cleaner.max.compaction.lag.ms"),
+        valid=AtLeast(1),
+        documentation="The age at which a record is compacted however small the share of the log that is new.",
+    ),
+    _key(
         "max.message.bytes",
         Synonym("message.max.bytes"),
         valid=AtLeast(0),
-        documentation="The largest record batch that is accepted, counted after compression.",
+        documentation="The largest record batch that is accepted, as it arrives and again after recompression.",
     ),
     _key(
         "message.timestamp.after.max.ms",
@@ -99,6 +139,18 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.message.timestamp.type"),
         valid=TIMESTAMP_TYPES,
         documentation="Whether a record carries its producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
+    ),
+    _key(
+        "min.cleanable.dirty.ratio",
+        Synonym("log.cleaner.min.cleanable.ratio"),
+        valid=SHARES,
+        documentation="The share of a log that must be new since it was last compacted for it to be compacted again.",
+    ),
+    _key(
+        "min.compaction.lag.ms",
+        Synonym("log.cleaner.min.compaction.lag.ms"),
+        valid=AtLeast(0),
+        documentation="The age below which a record is not compacted.",
     ),
     _key(
         "min.insync.replicas",

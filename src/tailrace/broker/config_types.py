@@ -6,9 +6,11 @@ know any key by name, nor where a value was written.
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from tailrace.errors import ConfigError
 
@@ -20,6 +22,7 @@ Importance: TypeAlias = Literal["high", "medium", "low"]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+DOUBLE_MAX = sys.float_info.max
 
 
 class ConfigType(IntEnum):
@@ -34,6 +37,25 @@ class ConfigType(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, numbered as DescribeConfigs numbers it; of several, the lowest number counts."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+
+
+class Given(NamedTuple):
+    """A value that somebody or something gave a key, as Kafka's tools show it, and where that was."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
 
 
 _WIDTH_BITS = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
@@ -65,6 +87,62 @@ class AtLeast:
     def __str__(self) -> str:
         interval = f"[{self.minimum},...]"
         return interval if self.special is None else f"{self.special} or {interval}"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number with two bounds, and perhaps one value outside of them that has a meaning of its own."""
+
+    minimum: int
+    maximum: int
+    special: int | None = None
+
+    def problem(self, value: Value) -> str | None:
+        """Say why the number is refused."""
+        if not isinstance(value, int | float) or value == self.special:
+            return None
+        exception = "" if self.special is None else f", or {self.special}"
+        if value < self.minimum:
+            return f"Value must be at least {self.minimum}{exception}"
+        if value > self.maximum:
+            return f"Value must be no more than {self.maximum}{exception}"
+        return None
+
+    def __str__(self) -> str:
+        interval = f"[{self.minimum},...,{self.maximum}]"
+        return interval if self.special is None else f"{self.special} or {interval}"
+
+
+@dataclass(frozen=True, slots=True)
+class CountsByAddress:
+    """A list of `address:count`, each address once; IPv6 addresses stand in brackets or without."""
+
+    def problem(self, value: Value) -> str | None:
+        """Say what is wrong with the first bad item."""
+        seen: list[str] = []
+        for item in value if isinstance(value, tuple) else ():
+            address, _, count = item.rpartition(":")
+            if not address or not count.isascii() or not count.isdigit():
+                return f"'{item}' is not of the form address:count"
+            if not _is_address(address.strip("[]")):
+                return f"'{address}' is not an IP address"
+            if address in seen:
+                return f"{address} stands twice in the list"
+            seen.append(address)
+        return None
+
+    def __str__(self) -> str:
+        return "address:count, ..."
+
+
+def _is_address(text: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +231,12 @@ class ConfigKey:
             return number
         if self.type is ConfigType.DOUBLE:
             try:
-                return float(text)
+                fraction = float(text)
             except ValueError:
-                raise self.refusal(text, "Not a number of type DOUBLE") from None
+                fraction = math.nan
+            if math.isnan(fraction):
+                raise self.refusal(text, "Not a number of type DOUBLE")
+            return fraction
         if self.type is ConfigType.LIST:
             return tuple(item.strip() for item in text.split(",")) if text else ()
         return text
@@ -188,7 +269,9 @@ def as_text(given: object) -> str | None:
         return given
     if isinstance(given, bool):
         return "true" if given else "false"
-    if isinstance(given, int | float):
+    if isinstance(given, float):
+        return repr(given).replace("e+", "E").replace("e", "E")  # as Java writes it
+    if isinstance(given, int):
         return repr(given)
     if isinstance(given, list | tuple):
         items = [as_text(item) for item in given if not isinstance(item, list | tuple)]

@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a client fetches, and both send only changes.
 
 A session is a list of partitions with the offsets the client asked for last and what it was told of each. The
-number of sessions is bounded; when it is full, clients that were silent for long lose theirs first, and new ones
-are served without a session.
+number of sessions is bounded and so is that of all partitions in them; when there is no room, clients that were
+silent for long lose their sessions first, and new ones are served without a session.
 """
 
 from __future__ import annotations
@@ -94,21 +94,30 @@ def wanted_partitions(request: FetchRequest, by_topic_id: bool) -> list[tuple[Pa
 class FetchSessions:
     """All fetch sessions of a broker."""
 
-    def __init__(self, slots: int, clock: Clock, random: Random) -> None:
+    def __init__(self, slots: int, clock: Clock, random: Random, max_partitions: int = 2**31) -> None:
         self._slots = slots
+        self._max_partitions = max_partitions
+        self._partitions = 0
         self._clock = clock
         self._random = random
         # In the order of last use.
         self._sessions: dict[int, FetchSession] = {}
+        #: How many were taken away for others.
+        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """The partitions in all sessions together."""
+        return self._partitions
 
     def resolve(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
         """The session that a request opens or continues; None where it is to be answered without one."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._close(session_id)
             return self._open(request, by_topic_id) if epoch == _INITIAL_EPOCH else None
         session = self._sessions.get(session_id)
         if session is None:
@@ -120,7 +129,13 @@ class FetchSessions:
         session.next_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions[session_id] = self._sessions.pop(session_id)
+        self._partitions -= len(session.partitions)
         session.update(request)
+        self._partitions += len(session.partitions)
+        if self._partitions > self._max_partitions and not self._make_room(0, session.last_used):
+            # The client begins anew then, and is served without a session.
+            self._close(session_id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
     def _open(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
@@ -129,17 +144,33 @@ class FetchSessions:
         now = self._clock.monotonic()
         if len(self._sessions) >= self._slots and not self._evict(now):
             return None
+        if not self._make_room(sum(len(topic.partitions) for topic in request.topics), now):
+            return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.getrandbits(31)
         session = FetchSession(session_id, by_topic_id, last_used=now)
         session.update(request)
+        self._partitions += len(session.partitions)
         self._sessions[session_id] = session
         return session
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+
+    def _make_room(self, wanted: int, now: float) -> bool:
+        """Let so many more partitions fit, at the cost of sessions silent for long; False where they cannot."""
+        while self._partitions + wanted > self._max_partitions:
+            if not self._evict(now):
+                return False
+        return True
 
     def _evict(self, now: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
             return False
-        del self._sessions[oldest.session_id]
+        self._close(oldest.session_id)
+        self.evictions += 1
         return True

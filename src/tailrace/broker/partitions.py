@@ -14,9 +14,10 @@ from uuid import UUID
 
 from tailrace.broker.config import BrokerConfig
 from tailrace.cluster.image import ClusterImage, TopicImage
-from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Partition
+from tailrace.replication.traffic import TopicTraffic, Traffic
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.tasks import Tasks
@@ -26,6 +27,8 @@ from tailrace.storage.partition_log import PartitionLog
 logger = logging.getLogger("tailrace.broker")
 
 _OPENED_PER_TURN = 50
+#: How often a partition that could not be opened is tried again.
+_REOPEN_SECONDS = 5.0
 
 Work: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -45,12 +48,13 @@ class Partitions:
         self._config = config
         self._runtime = runtime
         self._tasks = tasks
-        self._producer_expiration_ms = config.get_int("producer.id.expiration.ms")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
         self._image = ClusterImage("", -1)
         self._is_started = False
+        #: What went in and out of the topics here.
+        self.traffic = Traffic()
         #: Where an existing directory of a partition was found at start.
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self.directories = [
@@ -92,11 +96,25 @@ class Partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition
 
+    def traffic_of(self, topic: str | UUID) -> TopicTraffic:
+        """Where to count what concerns a topic, by name or id, also one that is not here."""
+        if isinstance(topic, UUID):
+            image = self._image.topics_by_id.get(topic)
+            return self.traffic.find(None if image is None else image.name)
+        return self.traffic.find(topic)
+
+    @property
+    def offline_count(self) -> int:
+        """How many partitions are ours but not served, for their disk or because they could not be opened."""
+        return len(self._unopened) + sum(1 for partition in self if partition.directory.failure is not None)
+
     # --- opening and closing
 
     async def open(self) -> bool:
         """Open the log directories; whether all of them were stopped cleanly."""
         for directory in self.directories:
+            if directory.failure is not None:
+                continue
             directory.on_promise = self._promised
             directory.on_failure = self._failed
             try:
@@ -107,6 +125,12 @@ class Partitions:
                 directory.fail(error)
         self._require_one_online()
         return all(directory.stopped_cleanly for directory in self.directories if directory.failure is None)
+
+    def take_offline(self, path: str, reason: StorageError) -> None:
+        """Go on without a log directory that is known to be unusable before anything is opened."""
+        for directory in self.directories:
+            if directory.path == path:
+                directory.fail(reason)
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
         """Refuse directories that another broker or cluster wrote, and mark new ones as ours."""
@@ -132,6 +156,9 @@ class Partitions:
             for number, state in enumerate(topic.partitions):
                 if self._image.topics_by_id.get(topic.topic_id) is not topic:
                     break  # deleted or changed while others had their turn
+                unopened = self._unopened.get((topic.name, number))
+                if unopened is not None and unopened.topic.topic_id == topic.topic_id:
+                    continue  # a change to its topic is no reason to try again: `reopen` knows where its log is
                 if broker_id in state.replicas:
                     self._open_partition(topic, number)
                     opened += 1
@@ -144,6 +171,7 @@ class Partitions:
         if known is not None:
             known.leader_epoch = state.leader_epoch
             known.isr_count = len(state.isr)
+            self._configure(known, topic)
             return
         name = TopicPartition(topic.name, number)
         home = self._homes.pop(name, None)
@@ -151,8 +179,9 @@ class Partitions:
             directory = home or self._new_home()
             directory.require_online()
             log = directory.open_partition(name, topic.topic_id, self._config.topic_config(topic.configs))
-        except (StorageError, KafkaError) as error:
-            logger.error("%s cannot be opened and is not served: %s", name, error)
+        except (StorageError, KafkaError, ConfigError) as error:
+            if name not in self._unopened:
+                logger.error("%s cannot be opened and is not served; it is tried again: %s", name, error)
             if home is not None:
                 home.needs_recovery()
             reason = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} could not be opened: {error}")
@@ -164,6 +193,27 @@ class Partitions:
         partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
+        partition.traffic = self.traffic.of(topic.name)
+
+    async def reconfigure(self) -> None:
+        """Let every log go by the broker's configuration as it is now."""
+        for count, partition in enumerate(self, 1):
+            topic = self._image.topics_by_id.get(partition.topic_id)
+            if topic is not None:
+                self._configure(partition, topic)
+            if count % _OPENED_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _configure(self, partition: Partition, topic: TopicImage) -> None:
+        try:
+            config = self._config.topic_config(topic.configs)
+            partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
+        except ConfigError as error:
+            # Every change is checked before it is stored: another version of this software has stored it.
+            logger.error("%s goes by its former configuration: %s", partition.partition, error)
+            return
+        if config != partition.log.config:
+            partition.directory.reconfigure(partition.log, config)
 
     def _new_home(self) -> LogDirectory:
         """The emptiest directory, for a log that is not on this broker yet."""
@@ -176,6 +226,7 @@ class Partitions:
         return min(online, key=lambda directory: len(list(directory)))
 
     def _close_topic(self, topic: TopicImage) -> None:
+        self.traffic.forget(topic.name)
         for number in range(len(topic.partitions)):
             partition = self._by_id.pop((topic.topic_id, number), None)
             if partition is None:
@@ -200,6 +251,7 @@ class Partitions:
             directory.start()
         self._tasks.spawn(self._every("log.retention.check.interval.ms", self.remove_expired), "retention")
         self._tasks.spawn(self._every("log.flush.offset.checkpoint.interval.ms", self._checkpoint), "checkpoints")
+        self._tasks.spawn(self._reopen_now_and_then(), "partitions that could not be opened")
 
     async def close(self) -> None:
         """Sync and close every log."""
@@ -229,9 +281,31 @@ class Partitions:
             await asyncio.sleep(interval)
             await work()
 
+    async def _reopen_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_REOPEN_SECONDS)
+            await self.reopen()
+
+    async def reopen(self) -> None:
+        """Try again to open partitions whose directory works: a disk that was full may have room now."""
+        all_online = all(directory.failure is None for directory in self.directories)
+        for (name, number), unopened in list(self._unopened.items()):
+            topic = self._image.topics_by_id.get(unopened.topic.topic_id)
+            if topic is None or (name, number) not in self._unopened:
+                continue
+            home = unopened.home
+            if home is not None and home.failure is None:
+                self._homes[TopicPartition(name, number)] = home
+            elif home is not None or not all_online:
+                continue  # only a restart can tell whether its log is on the disk that is offline
+            self._open_partition(topic, number)
+            if (name, number) not in self._unopened:
+                logger.info("%s is open now and served", TopicPartition(name, number))
+            await asyncio.sleep(0)
+
     async def remove_expired(self) -> None:
         """Apply retention to every log, and forget producers that fell silent."""
-        silent_since_ms = self._runtime.clock.wall_ms() - self._producer_expiration_ms
+        silent_since_ms = self._runtime.clock.wall_ms() - self._config.get_int("producer.id.expiration.ms")
         for partition in self:
             if partition.directory.failure is not None:
                 continue

@@ -11,17 +11,19 @@ import logging
 import struct
 from collections.abc import Coroutine
 from types import CoroutineType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.broker.connection import Connection
 from tailrace.broker.handlers import APIS, Api
 from tailrace.broker.handlers.api_versions import unsupported_version
+from tailrace.broker.monitoring.counters import RequestCounters, count_errors
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import WireError
 from tailrace.runtime.disk import FileRange
 from tailrace.runtime.tasks import Tasks
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_request_header
 
 logger = logging.getLogger("tailrace.broker")
@@ -31,6 +33,16 @@ _pack_flexible = struct.Struct(">iib").pack
 _CORRELATION_BYTES = 4
 #: Up to this size a copy costs less than one more buffer to send.
 _JOINED_BYTES = 4096
+#: Their handlers count their errors themselves: looking through every answer for them would cost too much.
+_COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH)
+
+
+class _Served(NamedTuple):
+    """An API, and what is counted of its requests."""
+
+    api: Api
+    counters: RequestCounters
+    has_countable_errors: bool
 
 
 class Router:
@@ -39,13 +51,18 @@ class Router:
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
         self._tasks = tasks
+        self._served = {
+            key: _Served(api, services.counters.of_api(key, api.max_version), key not in _COUNT_THEIR_ERRORS)
+            for key, api in APIS.items()
+        }
 
     def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
         """Answer one request, now or in a future; None where no answer is due."""
         header, position = decode_request_header(frame, _is_flexible)
-        api = APIS.get(header.api_key)
-        if api is None:
+        served = self._served.get(header.api_key)
+        if served is None:
             raise WireError(f"API {_api_name(header.api_key)} is not served here")
+        api, counters, has_countable_errors = served
         if not api.first_decodable <= header.api_version <= api.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
                 return _frame(header._replace(api_version=0), api, unsupported_version())
@@ -53,6 +70,7 @@ class Router:
         if len(frame) > api.max_bytes:
             raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
         request = api.decode(header.api_version, frame[position:])
+        counter = counters.versions[header.api_version]
         context = connection.context
         if context is None or context.version != header.api_version or context.client_id != header.client_id:
             transport = connection.transport
@@ -61,26 +79,45 @@ class Router:
             )
         try:
             result = api.handle(self._services, context, request)
-            if result is None:
-                return None
             if type(result) is not CoroutineType:
-                return _frame(header, api, result)
+                if has_countable_errors and isinstance(result, Message):
+                    count_errors(counters, result)
+                # Counted with all that this read brings: asking the clock for each would cost more.
+                connection.answered.append(counter)
+                return None if result is None else _frame(header, api, result)
         except WireError:
             raise
         except Exception as error:
             raise _unexpected(header, error) from error
-        return self._tasks.spawn(self._finish(header, api, result), f"{_api_name(header.api_key)} request")
+        counter.requests += 1
+        work = self._finish(header, served, result, connection.last_active)
+        task = self._tasks.spawn(work, f"{_api_name(header.api_key)} request")
+        # A client may be gone before its request was begun, and then nobody would have begun it.
+        task.add_done_callback(lambda _: result.close())
+        return task
 
-    async def _finish(self, header: RequestHeader, api: Api, work: Coroutine[Any, Any, Any]) -> list[Part]:
+    async def _finish(
+        self, header: RequestHeader, served: _Served, work: Coroutine[Any, Any, Any], received: float
+    ) -> list[Part]:
         try:
             response = await work
-            return [] if response is None else _frame(header, api, response)
+            if served.has_countable_errors and isinstance(response, Message):
+                count_errors(served.counters, response)
+            answer = [] if response is None else _frame(header, served.api, response)
         except Exception as error:
             raise _unexpected(header, error) from error
+        served.counters.times.observe(self._services.clock.monotonic() - received)
+        return answer
 
 
 def _unexpected(header: RequestHeader, error: Exception) -> WireError:
-    logger.exception("%s request v%d failed", _api_name(header.api_key), header.api_version, exc_info=error)
+    logger.exception(
+        "%s request v%d failed: this is a fault of the broker, please report it",
+        _api_name(header.api_key),
+        header.api_version,
+        exc_info=error,
+        extra={"request": _api_name(header.api_key), "version": header.api_version, "repeats": "request failed"},
+    )
     return WireError(f"the request failed: {type(error).__name__}: {error}")
 
 

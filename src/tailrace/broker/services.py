@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.group_coordinator import GroupCoordinator
 from tailrace.broker.metadata_cache import MetadataCache
+from tailrace.broker.monitoring.counters import Counters
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
+from tailrace.broker.request_memory import RequestMemory
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
@@ -29,6 +32,9 @@ class Services:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     metadata_cache: MetadataCache
+    groups: GroupCoordinator
+    counters: Counters = field(default_factory=Counters, kw_only=True)
+    request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
 
 
 class RequestContext(NamedTuple):
@@ -40,3 +46,8 @@ class RequestContext(NamedTuple):
     peer: str
     #: Close the connection without an answer, for those who asked for none (acks=0) but must learn of an error.
     disconnect: Callable[[], None]
+
+    @property
+    def host(self) -> str:
+        """The client's address, as Kafka shows it."""
+        return "/" + self.peer.rpartition(":")[0].strip("[]")

@@ -158,13 +158,15 @@ def _batch_to_json(batch: StoredBatch) -> dict[str, Any]:
 
 
 def _flags(batch: StoredBatch) -> list[str]:
-    from tailrace.records.batch import LOG_APPEND_TIME_BIT
+    from tailrace.records.batch import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
 
     header = batch.header
     flags = {
         "transactional": header.is_transactional,
         "control": header.is_control,
         "append-time": bool(header.attributes & LOG_APPEND_TIME_BIT),
+        # Its first timestamp is then the time after which its tombstones may go.
+        "delete-horizon": bool(header.attributes & DELETE_HORIZON_BIT),
     }
     return [name for name, present in flags.items() if present]
 

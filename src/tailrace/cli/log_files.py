@@ -51,10 +51,10 @@ class IndexEntry:
     value: int
 
 
-def read_batches(stream: IO[bytes]) -> Iterator[StoredBatch | Corruption]:
-    """Each batch of a log file; after bytes that hold no batch there is nothing to go on from."""
+def read_batches(stream: IO[bytes], position: int = 0) -> Iterator[StoredBatch | Corruption]:
+    """Each batch of a log file from a position on; after bytes that hold no batch there is nothing to go on from."""
     size = os.fstat(stream.fileno()).st_size
-    position = 0
+    stream.seek(position)
     next_offset: int | None = None
     while position < size:
         head = stream.read(HEADER_BYTES)

@@ -25,9 +25,12 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = {
     "serve": "tailrace.cli.serve",
     "topic": "tailrace.cli.topic",
+    "config": "tailrace.cli.config",
     "produce": "tailrace.cli.produce",
     "consume": "tailrace.cli.consume",
+    "group": "tailrace.cli.group",
     "log": "tailrace.cli.log",
+    "doctor": "tailrace.cli.doctor",
     "completion": "tailrace.cli.completion",
 }
 

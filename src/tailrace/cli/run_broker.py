@@ -1,4 +1,8 @@
-"""Running a broker in the foreground: the real outside world, signals, and the one line that says it is ready."""
+"""Running a broker in the foreground: the real outside world, signals, and saying how far it is.
+
+Standard output has one line when the broker is ready and one when it has stopped; its log goes to standard error;
+a service manager that asked for it is told too.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,48 @@ import gc
 import logging
 import signal
 import sys
+import time
 
 import click
 
 from tailrace import __version__
 from tailrace.broker.assembly import Broker
 from tailrace.broker.config import BrokerConfig
+from tailrace.broker.monitoring.monitoring import MonitoringPortError
+from tailrace.cli.log_output import JSON, set_up_logging
 from tailrace.cluster.store import Unavailable
 from tailrace.errors import StorageError
 from tailrace.runtime.system import system_runtime
 from tailrace.runtime.system.network import SystemNetwork
-from tailrace.runtime.system.process import DirectoryLock, default_open_files, raise_descriptor_limit
+from tailrace.runtime.system.process import (
+    DirectoryLock,
+    UnusableDirectoryError,
+    connections_beside,
+    default_open_files,
+    raise_descriptor_limit,
+)
+from tailrace.runtime.system.process_usage import process_usage
+from tailrace.runtime.system.service_manager import notify
 from tailrace.stores.sqlite import SqliteStore
 
 logger = logging.getLogger("tailrace")
 
-_STORE_FILE = "metadata.sqlite"
+#: In the first log directory.
+STORE_FILE = "metadata.sqlite"
 _FAILED = 1
+#: Fewer descriptors than this are worth a word.
+_FEW_DESCRIPTORS = 1024
 
 
 def run_broker(config: BrokerConfig) -> int:
     """Run a broker until it is told to stop; the exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(
+        config.get_str("tailrace.log.format"),
+        config.get_str("tailrace.log.level"),
+        config.get_int("tailrace.log.repeats.per.minute"),
+    )
+    for warning in config.warnings:
+        _tell(config, logging.WARNING, warning)
     try:
         import uvloop
 
@@ -39,11 +63,19 @@ def run_broker(config: BrokerConfig) -> int:
     with runner:
         try:
             return runner.run(_serve(config))
-        except (StorageError, Unavailable) as error:
-            click.echo(f"Error: {error}", err=True)
+        except (StorageError, Unavailable, MonitoringPortError) as error:
+            _tell(config, logging.ERROR, str(error))
         except OSError as error:
-            click.echo(f"Error: {_listen_problem(config, error)}", err=True)
+            _tell(config, logging.ERROR, _listen_problem(config, error))
         return _FAILED
+
+
+def _tell(config: BrokerConfig, level: int, text: str) -> None:
+    """Say to whoever started the broker what is wrong: plainly, unless it is a program that reads."""
+    if config.get_str("tailrace.log.format") == JSON:
+        logger.log(level, "%s", text)
+    else:
+        click.echo(f"{logging.getLevelName(level).capitalize()}: {text}", err=True)
 
 
 def _listen_problem(config: BrokerConfig, error: OSError) -> str:
@@ -67,17 +99,31 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     directories = config.get_list("log.dirs")
-    locks = [DirectoryLock(directory) for directory in directories]
+    locks, unusable = _lock(directories)
     limit = raise_descriptor_limit()
+    open_files = config.get_int("tailrace.open.files.max") or default_open_files(limit)
+    connections = connections_beside(open_files, limit)
+    if limit < _FEW_DESCRIPTORS:
+        logger.warning(
+            "only %d files and sockets may be open at once: %d connections and %d segment files at most; "
+            "raise the limit (ulimit -n, LimitNOFILE) if that is too few",
+            limit,
+            connections,
+            open_files,
+        )
     network = SystemNetwork(
         config.get_int("socket.listen.backlog.size"),
         config.get_int("socket.send.buffer.bytes"),
         config.get_int("socket.receive.buffer.bytes"),
+        connections,
     )
-    runtime = system_runtime(config.get_int("tailrace.open.files.max") or default_open_files(limit), network)
-    store = SqliteStore(f"{directories[0]}/{_STORE_FILE}")
+    runtime = system_runtime(open_files, network)
+    store = SqliteStore(f"{directories[0]}/{STORE_FILE}")
     broker = Broker(config, runtime, store)
     broker.on_fatal = fail
+    for directory, reason in unusable.items():
+        broker.partitions.take_offline(directory, reason)
+    broker.observed.process_usage = process_usage
     try:
         await broker.start()
         # What start-up made stays for ever: looking at it in every collection would only cost pauses.
@@ -85,20 +131,78 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         _say_ready(broker, directories)
         await stop.wait()
-        logger.info("stopping")
+        logger.info("stopping: no more requests are taken, logs are synced and closed")
+        notify("STOPPING=1", "syncing and closing logs")
     finally:
+        stop_began = time.monotonic()
         await broker.stop()
         await store.close()
         for lock in locks:
             lock.release()
+    took = time.monotonic() - stop_began
+    logger.info("stopped after %.3f s", took, extra={"duration_s": round(took, 3), "exit_code": exit_code})
     if exit_code == 0:
         click.echo("tailrace stopped")
     return exit_code
 
 
+def _lock(directories: tuple[str, ...]) -> tuple[list[DirectoryLock], dict[str, StorageError]]:
+    """Keep others off the log directories; those that cannot be used, but for the first, are gone on without."""
+    locks: list[DirectoryLock] = []
+    unusable: dict[str, StorageError] = {}
+    for directory in directories:
+        try:
+            locks.append(DirectoryLock(directory))
+        except UnusableDirectoryError as error:
+            # The first one has the metadata: without it there is nothing to serve.
+            if directory == directories[0]:
+                raise
+            unusable[directory] = error
+    return locks, unusable
+
+
 def _say_ready(broker: Broker, directories: tuple[str, ...]) -> None:
-    image = broker.metadata.image
-    endpoints = image.brokers[image.controller_id].endpoints
+    node_id = broker.config.get_int("node.id")
+    endpoints = broker.metadata.image.brokers[node_id].endpoints
     addresses = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+    partitions = sum(1 for _ in broker.partitions)
+    listeners = [f"{endpoint.listener}://{endpoint.host}:{endpoint.port}" for endpoint in endpoints]
+    _log_started(broker, node_id, listeners, directories, partitions)
+    notify("READY=1", f"serving {partitions} partitions on {addresses}")
     click.echo(f"tailrace {__version__} ready on {addresses} (data in {', '.join(directories)}; Ctrl-C stops it)")
     sys.stdout.flush()
+
+
+def _log_started(
+    broker: Broker, node_id: int, listeners: list[str], directories: tuple[str, ...], partitions: int
+) -> None:
+    found, address = broker.lifecycle, broker.monitoring.address
+    cluster_id = broker.metadata.image.cluster_id
+    metrics = None if address is None else f"http://{address[0]}:{address[1]}/metrics"
+    offline = [directory.path for directory in broker.partitions.directories if directory.failure is not None]
+    logger.info(
+        "started tailrace %s as node %d of cluster %s: listening on %s, metrics %s, %d partitions in %s%s, "
+        "logs %s in %.3f s",
+        __version__,
+        node_id,
+        cluster_id,
+        ", ".join(listeners),
+        metrics or "off",
+        partitions,
+        ", ".join(directories),
+        f" ({', '.join(offline)} offline)" if offline else "",
+        "opened" if found.stopped_cleanly else "checked and opened",
+        found.recovery_seconds,
+        extra={
+            "version": __version__,
+            "node_id": node_id,
+            "cluster_id": cluster_id,
+            "listeners": listeners,
+            "metrics": metrics,
+            "log_dirs": list(directories),
+            "offline_log_dirs": offline,
+            "partitions": partitions,
+            "recovery_s": round(found.recovery_seconds, 3),
+            "stopped_cleanly": found.stopped_cleanly,
+        },
+    )

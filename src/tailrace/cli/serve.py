@@ -15,7 +15,12 @@ DEFAULT_PORT = 9092
 
 
 def overrides_from_options(
-    settings: tuple[tuple[str, str], ...], data_dir: str | None, host: str | None, port: int | None
+    settings: tuple[tuple[str, str], ...],
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+    log_format: str | None = None,
+    log_level: str | None = None,
 ) -> dict[str, str]:
     """The configuration keys that the options stand for; an option and `--set` may not both give one."""
     overrides = pairs_without_repeats(settings, "--set")
@@ -26,6 +31,10 @@ def overrides_from_options(
         bracketed = f"[{name}]" if ":" in name and not name.startswith("[") else name
         listener = f"PLAINTEXT://{bracketed}:{DEFAULT_PORT if port is None else port}"
         _set_once(overrides, "listeners", listener, "--port" if host is None else "--host")
+    if log_format is not None:
+        _set_once(overrides, "tailrace.log.format", log_format, "--log-format")
+    if log_level is not None:
+        _set_once(overrides, "tailrace.log.level", log_level.upper(), "--log-level")
     return overrides
 
 
@@ -62,12 +71,24 @@ def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> N
     metavar="KEY=VALUE",
     help="Any configuration key; beats the file. May be repeated.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How to log to standard error (tailrace.log.format).  [default: text]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="What is worth logging (tailrace.log.level).  [default: info]",
+)
 def command(
     config_path: str | None,
     data_dir: str | None,
     port: int | None,
     host: str | None,
     settings: tuple[tuple[str, str], ...],
+    log_format: str | None,
+    log_level: str | None,
 ) -> int:
     """Run a broker until Ctrl-C.
 
@@ -76,12 +97,12 @@ def command(
       tailrace serve
       tailrace serve --data-dir /var/lib/tailrace --port 9092
       tailrace serve --config server.properties --set log.retention.hours=24
+      tailrace serve --log-format json --set metrics.port=9404
     """
     from tailrace.broker.config import load_config
 
-    config = load_config(config_path, overrides_from_options(settings, data_dir, host, port))
-    for warning in config.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+    overrides = overrides_from_options(settings, data_dir, host, port, log_format, log_level)
+    config = load_config(config_path, overrides)
     from tailrace.cli.run_broker import run_broker
 
     return run_broker(config)

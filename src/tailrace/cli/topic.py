@@ -1,4 +1,4 @@
-"""`tailrace topic`: create, list, describe and delete topics."""
+"""`tailrace topic`: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.cli.config import changes_from_options, print_changes
 from tailrace.cli.options import MAX_INT32, PairType, WholeNumber, client_options, pairs_without_repeats
 from tailrace.cli.output import count_of, print_json, print_table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group("topic")
 def command() -> None:
-    """Create, list, describe and delete topics.
+    """Create, list, describe, alter and delete topics.
 
     \b
     Example:
@@ -164,6 +165,57 @@ def _as_json(state: TopicState) -> dict[str, Any]:
             for partition in state.partitions
         ],
     }
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--partitions", type=WholeNumber(1, MAX_INT32), help="How many the topic shall have; never fewer than now."
+)
+@click.option(
+    "--set", "pairs", type=PairType(), multiple=True, metavar="KEY=VALUE", help="A topic config. May be repeated."
+)
+@click.option(
+    "--delete",
+    "deleted",
+    multiple=True,
+    metavar="KEY",
+    help="Take a topic config back to the broker's value. May be repeated.",
+)
+@client_options
+def alter(
+    name: str,
+    partitions: int | None,
+    pairs: tuple[tuple[str, str], ...],
+    deleted: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Give the topic NAME more partitions or another configuration.
+
+    \b
+    More partitions take new records only: a key may go to another partition from then on.
+
+    \b
+    Examples:
+      tailrace topic alter orders --partitions 6
+      tailrace topic alter orders --set retention.ms=86400000 --delete max.message.bytes
+    """
+    settings = changes_from_options(pairs, deleted, "--set")
+    if partitions is None and not settings and not deleted:
+        raise click.UsageError("Nothing to alter: give --partitions, --set or --delete.")
+    from tailrace.client import ConfigOwner, Configs, Topics
+
+    if settings or deleted:
+        Configs(bootstrap).change(ConfigOwner.topic(name), to=settings, delete=deleted)
+        if not as_json:
+            print_changes(f"topic '{name}'", settings, deleted)
+    if partitions is not None:
+        Topics(bootstrap).add_partitions(name, partitions)
+        if not as_json:
+            click.echo(f"topic '{name}' has {count_of(partitions, 'partition')} now")
+    if as_json:
+        print_json({"topic": name, "partitions": partitions, "set": settings, "deleted": list(deleted)})
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""The Python client: `Producer` to send, `read` to read back, `Topics` to look after topics.
+"""The Python client: `Producer` to send, `read` to read back, `Topics`, `Configs` and `Groups` to look after a cluster.
 
 A thin layer over confluent-kafka with safe defaults; any other Kafka client works as well.
 """
@@ -6,15 +6,26 @@ A thin layer over confluent-kafka with safe defaults; any other Kafka client wor
 from __future__ import annotations
 
 from tailrace.client.admin import PartitionState, Topics, TopicState, TopicSummary
+from tailrace.client.configs import ConfigOwner, Configs, ConfigValue
 from tailrace.client.connection import DEFAULT_BOOTSTRAP
 from tailrace.client.consumer import Consumer, Message, Timestamp, read
 from tailrace.client.errors import (
     ClientError,
     DeliveryError,
+    GroupHasMembersError,
     ReadTimeoutError,
     TopicExistsError,
+    UnknownGroupError,
     UnknownTopicError,
     UnreachableError,
+)
+from tailrace.client.groups import (
+    Coordinator,
+    GroupDescription,
+    GroupMember,
+    Groups,
+    GroupSummary,
+    Progress,
 )
 from tailrace.client.murmur2 import partition_for_key
 from tailrace.client.producer import Producer
@@ -22,17 +33,28 @@ from tailrace.client.producer import Producer
 __all__ = [
     "DEFAULT_BOOTSTRAP",
     "ClientError",
+    "ConfigOwner",
+    "ConfigValue",
+    "Configs",
     "Consumer",
+    "Coordinator",
     "DeliveryError",
+    "GroupDescription",
+    "GroupHasMembersError",
+    "GroupMember",
+    "GroupSummary",
+    "Groups",
     "Message",
     "PartitionState",
     "Producer",
+    "Progress",
     "ReadTimeoutError",
     "Timestamp",
     "TopicExistsError",
     "TopicState",
     "TopicSummary",
     "Topics",
+    "UnknownGroupError",
     "UnknownTopicError",
     "UnreachableError",
     "partition_for_key",

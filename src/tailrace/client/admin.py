@@ -1,4 +1,4 @@
-"""Topics from the outside: create, list, describe, delete.
+"""Topics from the outside: create, list, describe, grow, delete.
 
 Owns the calls and the values they give; it must not know how they are printed. Looking at a topic never
 creates it.
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     AdminClient,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -144,6 +145,17 @@ class Topics:
             ),
             configs=self._configs(name),
         )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Let a topic have more partitions, so many in all; it can never have fewer."""
+        doing = f"adding partitions to topic '{name}'"
+        futures = self._request(
+            doing,
+            lambda: self._admin.create_partitions(
+                [NewPartitions(name, total)], operation_timeout=REQUEST_TIMEOUT, request_timeout=REQUEST_TIMEOUT
+            ),
+        )
+        self._result(futures[name], doing, name)
 
     def delete(self, name: str) -> None:
         """Delete a topic and its records; `UnknownTopicError` where there is none."""

@@ -17,6 +17,14 @@ class UnknownTopicError(ClientError):
     """The topic, or a partition asked for, does not exist."""
 
 
+class UnknownGroupError(ClientError):
+    """The consumer group does not exist."""
+
+
+class GroupHasMembersError(ClientError):
+    """The consumer group is in use, and what was asked is for groups that are not."""
+
+
 class TopicExistsError(ClientError):
     """The topic to create is already there."""
 

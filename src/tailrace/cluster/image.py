@@ -1,4 +1,4 @@
-"""The cluster's metadata at one moment: brokers, topics, partitions. Immutable; a change makes a new image."""
+"""The cluster's metadata at one moment: brokers, topics and configuration. Immutable; a change makes another."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from uuid import UUID
 from tailrace.errors import StorageError
 
 _TOPIC_FORMAT = 1
+_CONFIGS_FORMAT = 1
+#: The name under which the image keeps the configuration that all brokers share, which is also what clients call it.
+ALL_BROKERS = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,21 @@ class TopicImage:
         )
 
 
+def configs_to_bytes(configs: Mapping[str, str]) -> bytes:
+    """The configuration of a broker as the store holds it."""
+    return json.dumps({"version": _CONFIGS_FORMAT, "configs": dict(configs)}, separators=(",", ":")).encode()
+
+
+def configs_from_bytes(value: bytes) -> Mapping[str, str]:
+    """What `configs_to_bytes` wrote."""
+    data: dict[str, Any] = json.loads(value)
+    if data["version"] > _CONFIGS_FORMAT:
+        raise StorageError(
+            f"broker configuration is stored in format {data['version']}, this software knows {_CONFIGS_FORMAT}"
+        )
+    return MappingProxyType(dict(data["configs"]))
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
     """Where clients reach a broker through one listener."""
@@ -108,6 +126,8 @@ class ClusterImage:
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
+    #: What was set at run time, by broker id as text, and for `ALL_BROKERS`.
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def reachable_through(self, listener: str) -> list[tuple[BrokerImage, BrokerEndpoint]]:
         """The brokers that have a listener of that name, and their addresses there."""
@@ -122,6 +142,14 @@ class ClusterImage:
             topics=MappingProxyType(topics),
             topics_by_id=MappingProxyType({topic.topic_id: topic for topic in topics.values()}),
         )
+
+    def configs_of(self, broker: str) -> Mapping[str, str]:
+        """What was set at run time for a broker, or for all."""
+        return self.broker_configs.get(broker, MappingProxyType({}))
+
+    def with_broker_configs(self, broker: str, configs: Mapping[str, str]) -> ClusterImage:
+        """The image after something was set for a broker, or for all."""
+        return replace(self, broker_configs=MappingProxyType({**self.broker_configs, broker: configs}))
 
     def without_topic(self, topic: TopicImage) -> ClusterImage:
         """The image after a topic was deleted."""

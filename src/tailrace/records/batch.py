@@ -23,6 +23,7 @@ PREFIX_BYTES = 12
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _unpack_header = _HEADER.unpack_from
 _PREFIX = struct.Struct(">qi")
+_LENGTH_AT = 8
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _OFFSET = struct.Struct(">q")
@@ -36,6 +37,9 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+#: The base timestamp is the time after which tombstones in the batch may go (KIP-534).
+DELETE_HORIZON_BIT = 0x40
+_NOT_FOR_PRODUCERS = CONTROL_BIT | TRANSACTIONAL_BIT | LOG_APPEND_TIME_BIT
 
 
 class BatchHeader(NamedTuple):
@@ -79,6 +83,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones in the batch, or the marker it is, may go; None until compaction has set it."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
@@ -145,10 +154,8 @@ def check_produced(data: memoryview) -> BatchHeader:
             ErrorCode.INVALID_RECORD,
             f"Record batch has {count} records but a last offset delta of {last_offset_delta}",
         )
-    if attributes & CONTROL_BIT:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
-    if attributes & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker")
+    if attributes & _NOT_FOR_PRODUCERS:
+        raise _wrong_attributes(attributes)
     if producer_id >= 0 and base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"Invalid sequence number {base_sequence} for producer {producer_id}"
@@ -156,6 +163,14 @@ def check_produced(data: memoryview) -> BatchHeader:
     if (attributes & COMPRESSION_MASK) > 4:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type {attributes & 7}")
     return header
+
+
+def _wrong_attributes(attributes: int) -> KafkaError:
+    if attributes & CONTROL_BIT:
+        return KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
+    if attributes & TRANSACTIONAL_BIT:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker")
+    return KafkaError(ErrorCode.INVALID_TIMESTAMP, "Producer should not set timestamp type to LogAppendTime.")
 
 
 def _wrong_magic(magic: int) -> KafkaError:
@@ -176,6 +191,16 @@ def stamp_append_time(data: memoryview | bytearray, attributes: int, now_ms: int
     struct.pack_into(">h", data, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME_BIT)
     struct.pack_into(">q", data, _MAX_TIMESTAMP_AT, now_ms)
     struct.pack_into(">I", data, _CRC_AT, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
+
+
+def replace_records(data: Buffer, attributes: int, records: bytes) -> bytearray:
+    """A batch like the one given, with other attributes and another records section, and the CRC that this needs."""
+    batch = bytearray(memoryview(data)[:HEADER_BYTES])
+    batch += records
+    struct.pack_into(">i", batch, _LENGTH_AT, len(batch) - PREFIX_BYTES)
+    struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+    return batch
 
 
 def iterate_batches(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -1,7 +1,7 @@
 """The five codecs of a record batch, with a bound on what decompression may produce.
 
 Owns the framing that Kafka clients expect of each codec. Stored batches are kept as their producer sent
-them; only readers of records come here, and they treat the bytes as untrusted.
+them unless their topic says otherwise; whoever comes here treats the bytes as untrusted.
 """
 
 from __future__ import annotations
@@ -31,27 +31,51 @@ class Compression(IntEnum):
 #: What a batch may unpack to before it is taken for an attack: far above any sane message.max.bytes.
 MAX_DECOMPRESSED_BYTES = 1 << 30
 
+#: The levels of the codecs that have one, where nobody says which.
+DEFAULT_GZIP_LEVEL = -1
+DEFAULT_LZ4_LEVEL = 9
+DEFAULT_ZSTD_LEVEL = 3
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_STEP_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+#: What liblz4 calls the first of its thorough levels; lower ones are the fast compressor's.
+_LZ4_FIRST_HIGH_LEVEL = 3
+_LZ4_FAST_LEVEL = 0
+_LZ4_LAST_LEVEL = 16
 #: A snappy element of three bytes copies at most 64: a block that claims more than that is not believed.
 _SNAPPY_MAX_RATIO = 22
 
 
-def compress(codec: Compression, data: Buffer) -> bytes:
-    """Compress the records section of a batch as Kafka's own clients do."""
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records section of a batch as Kafka's own clients do; the level is Kafka's number for it."""
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.GZIP:
-        packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        packer = zlib.compressobj(DEFAULT_GZIP_LEVEL if level is None else level, zlib.DEFLATED, 31)
         return packer.compress(data) + packer.flush()
     if codec is Compression.SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec is Compression.LZ4:
         # The Java client refuses frames whose blocks depend on each other.
-        return bytes(lz4.frame.compress(bytes(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False))
-    return zstandard.ZstdCompressor().compress(data)
+        return bytes(
+            lz4.frame.compress(
+                data,
+                compression_level=_lz4_level(level),
+                block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                block_linked=False,
+            )
+        )
+    return zstandard.ZstdCompressor(DEFAULT_ZSTD_LEVEL if level is None else level).compress(data)
+
+
+def _lz4_level(level: int | None) -> int:
+    """The library's level for Kafka's: Kafka takes the fast compressor for its default and the thorough one else."""
+    if level is None or level == DEFAULT_LZ4_LEVEL:
+        return _LZ4_FAST_LEVEL
+    return min(max(level, _LZ4_FIRST_HIGH_LEVEL), _LZ4_LAST_LEVEL)
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
@@ -84,13 +108,21 @@ def _too_large(limit: int) -> KafkaError:
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> bytes:
-    unpacker = zlib.decompressobj(31)
-    output = unpacker.decompress(data, limit + 1)
-    if len(output) > limit:
-        raise _too_large(limit)
-    if not unpacker.eof:
-        raise EOFError("gzip stream ends early")
-    return output
+    pieces: list[bytes] = []
+    size = 0
+    rest: Buffer = data
+    while True:
+        unpacker = zlib.decompressobj(31)
+        output = unpacker.decompress(rest, limit - size + 1)
+        size += len(output)
+        if size > limit:
+            raise _too_large(limit)
+        if not unpacker.eof:
+            raise EOFError("gzip stream ends early")
+        pieces.append(output)
+        rest = unpacker.unused_data
+        if not rest.startswith(_GZIP_MAGIC):  # streams may follow each other, and count as one
+            return output if len(pieces) == 1 else b"".join(pieces)
 
 
 def _decompress_lz4(data: Buffer, limit: int) -> bytes:
@@ -112,16 +144,29 @@ def _decompress_lz4(data: Buffer, limit: int) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytes:
+    packed = bytes(data)
+    _require_whole_zstd_frame(packed)
     pieces: list[bytes] = []
     size = 0
-    for piece in zstandard.ZstdDecompressor().read_to_iter(bytes(data)):
+    for piece in zstandard.ZstdDecompressor().read_to_iter(packed):
         size += len(piece)
         if size > limit:
             raise _too_large(limit)
         pieces.append(piece)
-    if not pieces and len(data) == 0:
-        raise EOFError("zstd frame is empty")
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _require_whole_zstd_frame(packed: bytes) -> None:
+    """Follow the blocks of a frame to the last: the library gives what a cut frame holds and says nothing."""
+    position = zstandard.frame_header_size(packed)
+    while True:
+        head = int.from_bytes(packed[position : position + 3], "little")
+        is_run = head >> 1 & 3 == 1  # one byte, repeated
+        position += 3 + (1 if is_run else head >> 3)
+        if position > len(packed):
+            raise EOFError("zstd frame ends early")
+        if head & 1:
+            return
 
 
 def _compress_xerial(data: memoryview) -> bytes:

@@ -1,18 +1,22 @@
 """One partition on this broker: its role, its leader epoch, its high watermark, and whoever waits for it.
 
 Readers never see beyond the high watermark, and an acknowledgement waits until the high watermark (acks=all) or
-the local promise (acks=1) has passed its records. State changes without suspension: nothing here awaits.
+the local promise (acks=1) has passed its records. Batches enter the log in the order in which they came, also where
+some have to be prepared beside the event loop first. State changes without suspension: only that preparation awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections import deque
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
-from tailrace.records.batch import check_produced
+from tailrace.records.batch import BatchHeader, check_produced
+from tailrace.replication.preparation import prepare, prepare_at_once
+from tailrace.replication.traffic import TopicTraffic
 from tailrace.runtime.disk import DiskFullError, FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, PartitionLog
@@ -24,6 +28,14 @@ class DataWaiter(Protocol):
     """Somebody who wants to know that more can be read."""
 
     def more_to_read(self, size: int) -> None: ...
+
+
+class _Turn(NamedTuple):
+    """A batch that waits to be prepared and appended, and who is told what became of it."""
+
+    data: bytearray
+    header: BatchHeader
+    appended: asyncio.Future[Appended]
 
 
 class Partition:
@@ -39,37 +51,91 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.isr_count = 1
         self.min_insync_replicas = 1
+        #: Shared by the partitions of a topic, once they have been told so.
+        self.traffic = TopicTraffic()
         self.high_watermark = log.promised_offset
         self._readable_bytes = 0
         self._appended_bytes = 0
         self._data_waiters: dict[DataWaiter, None] = {}
         self._promises: dict[asyncio.Future[None], int] = {}
+        # Batches that are prepared before they are appended, and all that came after them.
+        self._turns: deque[_Turn] = deque()
         self._gone: KafkaError | None = None
 
     # --- writing
 
-    def append(self, data: memoryview, acks: int) -> Appended:
-        """Check one batch of a producer and append it."""
+    def append(self, data: memoryview, acks: int) -> Appended | asyncio.Future[Appended]:
+        """Check one batch of a producer and append it: now or, where it has to be prepared first, in its turn."""
         self.require_served()
         if acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.partition} has {self.isr_count} in-sync replicas, min.insync.replicas is "
-                f"{self.min_insync_replicas}",
-            )
+            raise self._too_few_replicas()
         header = check_produced(data)
-        log = self.log
+        if self.log.config.looks_into_batches or self._turns:
+            return self._append_prepared(data, header)
         try:
-            appended = log.append(data, header, self.leader_epoch)
+            return self._append(data, header)
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_TIMESTAMP:
+                raise
+            # Only its records tell which of them are too new.
+            return self._append_prepared(data, header)
+
+    def append_own(self, data: memoryview, acks: int) -> Appended:
+        """Append a batch that this broker made itself, in which nothing has to be looked for or changed."""
+        self.require_served()
+        if acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
+            raise self._too_few_replicas()
+        return self._append(data, check_produced(data))
+
+    def _too_few_replicas(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{self.partition} has {self.isr_count} in-sync replicas, min.insync.replicas is "
+            f"{self.min_insync_replicas}",
+        )
+
+    def _append(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
+        try:
+            appended = self.log.append(data, header, self.leader_epoch)
         except DiskFullError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry") from error
         except StorageError as error:
             self.directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if not appended.is_duplicate:
-            self._appended_bytes += len(data)
+            size = len(data)
+            self._appended_bytes += size
+            traffic = self.traffic
+            traffic.bytes_in += size
+            traffic.records_in += header.record_count
             self.advance()
         return appended
+
+    def _append_prepared(self, data: memoryview, header: BatchHeader) -> Appended | asyncio.Future[Appended]:
+        if not self._turns:
+            prepared = prepare_at_once(self.log, data, header)
+            if prepared is not None:
+                return self._append(*prepared)
+        turn = _Turn(bytearray(data), header, asyncio.get_running_loop().create_future())
+        self._turns.append(turn)
+        if len(self._turns) == 1:
+            self.directory.tasks.spawn(self._take_turns(), f"prepare batches of {self.partition}")
+        return turn.appended
+
+    async def _take_turns(self) -> None:
+        """Prepare and append the waiting batches one after another; what one comes to is no other's business."""
+        while self._turns:
+            data, header, appended = self._turns[0]
+            try:
+                prepared = await prepare(self.log, self.directory.offload, data, header)
+                self.require_served()
+                result = self._append(*prepared)
+                if not appended.done():
+                    appended.set_result(result)
+            except Exception as error:  # noqa: BLE001  told to whoever asked
+                _refuse(appended, error)
+            if self._turns:  # else the partition was closed meanwhile
+                self._turns.popleft()
 
     def advance(self) -> None:
         """Move the high watermark to what the log promises, and tell those who wait."""
@@ -154,9 +220,16 @@ class Partition:
         """Nothing more is served: everybody who waits is told why."""
         self._gone = reason
         for future in list(self._promises):
-            if not future.done():
-                future.set_exception(reason)
-                future.exception()  # whoever asked may have gone: that is no reason to complain
+            _refuse(future, reason)
         self._promises.clear()
+        for turn in self._turns:
+            _refuse(turn.appended, reason)
+        self._turns.clear()
         for waiter in list(self._data_waiters):
             waiter.more_to_read(1 << 62)
+
+
+def _refuse(future: asyncio.Future[Any], reason: Exception) -> None:
+    if not future.done():
+        future.set_exception(reason)
+        future.exception()  # whoever asked may have gone: that is no reason to complain

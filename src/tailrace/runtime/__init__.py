@@ -1,4 +1,4 @@
-"""Ports to the outside world: clock, disk, network. Real ones are in `runtime.system`, simulated in `testing`.
+"""Ports to the outside world: clock, disk, network, helper. Real ones are in `runtime.system`, simulated in `testing`.
 
 Core code reaches time, disk, network and randomness only through these, so that a whole broker also runs
 inside a seeded simulation. Threads live behind `Disk.offload`; core code calls no executor itself.
@@ -11,6 +11,7 @@ from random import Random
 
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
+from tailrace.runtime.helper import Helper
 from tailrace.runtime.transport import Network
 
 
@@ -22,3 +23,4 @@ class Runtime:
     disk: Disk
     network: Network
     random: Random
+    helper: Helper

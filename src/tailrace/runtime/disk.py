@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tailrace.errors import StorageError
 
@@ -19,6 +19,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 class DiskFullError(StorageError):
     """No space is left for a write; nothing of it remains in the file."""
+
+
+class Volume(NamedTuple):
+    """What a directory is on: how much it holds in all, and how much more may be written to it."""
+
+    total_bytes: int
+    usable_bytes: int
 
 
 class File(Protocol):
@@ -108,6 +115,10 @@ class Disk(Protocol):
 
     def sync_all(self, path: str) -> bool:
         """Make all that was written below a lasting directory survive a power cut; False if it cannot. Blocks."""
+        ...
+
+    def volume(self, path: str) -> Volume:
+        """How large the volume of an existing directory is. Blocks where the volume is not of this machine."""
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:

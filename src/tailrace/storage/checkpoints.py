@@ -19,7 +19,10 @@ logger = logging.getLogger("tailrace.storage")
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+#: In a partition's directory: below which offset compaction may have left gaps.
+COMPACTED = "compaction-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _VERSION = 0
 
@@ -41,14 +44,19 @@ def parse_lines(content: bytes) -> list[list[str]]:
     return [line.split(" ") for line in lines[2:]]
 
 
+def parse_offsets(content: bytes) -> dict[TopicPartition, int]:
+    """The offsets by partition of a checkpoint file; ValueError where it is not one."""
+    return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in parse_lines(content)}
+
+
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
     """Offsets by partition; empty where the file is absent or unreadable."""
     content = disk.read_file(path)
     if content is None:
         return {}
     try:
-        return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in parse_lines(content)}
-    except (ValueError, UnicodeDecodeError) as error:
+        return parse_offsets(content)
+    except ValueError as error:
         logger.warning("checkpoint %s is unreadable and ignored: %s", path, error)
         return {}
 
@@ -56,6 +64,24 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace a file of offsets by partition, durably."""
     disk.replace_file(path, render_lines(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()))
+
+
+def read_gaps_below(disk: Disk, directory: str) -> int | None:
+    """Below which offset a log may have gaps; None where the file that says so is unreadable."""
+    content = disk.read_file(f"{directory}/{COMPACTED}")
+    if content is None:
+        return 0
+    try:
+        ((offset,),) = parse_lines(content)
+        return int(offset)
+    except ValueError as error:
+        logger.warning("%s/%s is unreadable: gaps may be anywhere: %s", directory, COMPACTED, error)
+        return None
+
+
+def write_gaps_below(disk: Disk, directory: str, offset: int) -> None:
+    """Say that compaction may leave gaps below an offset, durably and before it does."""
+    disk.replace_file(f"{directory}/{COMPACTED}", render_lines([str(offset)]))
 
 
 def encode_uuid(value: UUID) -> str:

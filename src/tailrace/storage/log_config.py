@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tailrace.records.compression import Compression
 
 NEVER = 2**63 - 1
 
@@ -29,3 +31,32 @@ class LogConfig:
     timestamp_after_max_ms: int = 3_600_000
     delete_expired: bool = True
     compact: bool = False
+    #: The share of a log that must be dirty for compaction to be worth its while.
+    min_cleanable_ratio: float = 0.5
+    #: How long a tombstone stays after compaction has first met it.
+    delete_retention_ms: int = 24 * 3_600_000
+    #: The age below which a record is not compacted, and the age at which it has to be.
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NEVER
+    #: The codec that every batch is stored in; None keeps the one it was sent in.
+    compression: Compression | None = None
+    #: Kafka's number for how hard that codec tries; None where it has no levels.
+    compression_level: int | None = None
+    #: Whether more is asked of a produced batch than header and CRC show.
+    looks_into_batches: bool = field(init=False, compare=False)
+    #: The age at which a segment is to be the newest no more.
+    roll_ms: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
+        object.__setattr__(
+            self,
+            "looks_into_batches",
+            self.compression is not None or self.compact or not (self.log_append_time or self.is_backward_unbounded),
+        )
+
+    @property
+    def is_backward_unbounded(self) -> bool:
+        """Whether records may be of any age, so that no header can hide one that is too old."""
+        return self.timestamp_before_max_ms >= NEVER

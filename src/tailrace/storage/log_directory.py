@@ -10,29 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.histogram import Histogram
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import (
+    CLEANER_OFFSETS,
     LOG_START_OFFSETS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     read_offsets,
     read_topic_id,
+    write_gaps_below,
     write_offsets,
     write_topic_id,
 )
 from tailrace.storage.log_config import NEVER, LogConfig
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.recovery import open_log
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
 logger = logging.getLogger("tailrace.storage")
+
+T = TypeVar("T")
 
 META_PROPERTIES = "meta.properties"
 _FORMAT_VERSION = 1
@@ -40,11 +46,43 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _DELETED_DIRECTORY_SUFFIX = "-delete"
 _STRAY_DIRECTORY_SUFFIX = "-stray"
 _DELETED_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_DELETED_DIRECTORY_SUFFIX}$")
+_STRAY_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_STRAY_DIRECTORY_SUFFIX}$")
 _MAX_FILE_NAME_BYTES = 255
 #: More logs than this cost less with one sync of the whole file system than with one sync each.
 _SYNCED_ONE_BY_ONE = 32
 #: How long a sync that a full disk refused waits for room.
 _FULL_DISK_RETRY_SECONDS = 1.0
+#: Seconds that a sync may take, from a disk with a cache of its own to one that is overwhelmed.
+_SYNC_TIME_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def partition_named(name: str) -> TopicPartition | None:
+    """The partition that a directory of this name may hold, None where it is no partition's name."""
+    topic, separator, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if separator and topic and number.isdecimal() else None
+
+
+def is_deleted(name: str) -> bool:
+    """Whether a directory of this name is of a deleted topic, and removed at the next start if not before."""
+    return _DELETED_DIRECTORY.search(name) is not None
+
+
+def is_stray(name: str) -> bool:
+    """Whether a directory of this name was set aside because no topic owns it."""
+    return _STRAY_DIRECTORY.search(name) is not None
+
+
+def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str) -> str | None:
+    """Why a directory with this meta.properties is not one of this broker; None where it is."""
+    found = dict(line.split("=", 1) for line in content.decode(errors="replace").split("\n") if "=" in line)
+    expected = {"version": str(_FORMAT_VERSION), "cluster.id": cluster_id, "node.id": str(broker_id)}
+    for key, value in expected.items():
+        if found.get(key) != value:
+            return (
+                f"{path} says {key}={found.get(key)} but this broker has {key}={value}: the directory belongs to "
+                "another broker or a newer version; give this one its own with --data-dir"
+            )
+    return None
 
 
 class LogDirectory:
@@ -53,6 +91,8 @@ class LogDirectory:
     def __init__(self, path: str, runtime: Runtime, *, background_bytes: int, background_ms: int) -> None:
         self.path = path
         self.failure: StorageError | None = None
+        #: How long syncs took, each of which may have been of many logs.
+        self.sync_times = Histogram(_SYNC_TIME_BOUNDS)
         #: Told when a log may promise more than before.
         self.on_promise: Callable[[PartitionLog], None] = _ignore
         #: Told once when the directory goes offline.
@@ -67,6 +107,9 @@ class LogDirectory:
         self.tasks = Tasks(self._background_failed)
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
+        #: Up to where compaction has been through each log.
+        self._clean_offsets: dict[TopicPartition, int] = {}
+        self._swapping: dict[asyncio.Task[None], None] = {}
         # New logs, whose directory and identity become durable with their first sync.
         self._unsynced_identities: dict[PartitionLog, UUID] = {}
         self._checkpointing = asyncio.Lock()
@@ -88,6 +131,7 @@ class LogDirectory:
         self.stopped_cleanly = disk.exists(marker)
         self._recovery_points = read_offsets(disk, f"{self.path}/{RECOVERY_POINTS}")
         self._log_starts = read_offsets(disk, f"{self.path}/{LOG_START_OFFSETS}")
+        self._clean_offsets = read_offsets(disk, f"{self.path}/{CLEANER_OFFSETS}")
         disk.remove(marker)
         disk.sync_directory(self.path)
 
@@ -99,28 +143,20 @@ class LogDirectory:
             lines = [f"version={_FORMAT_VERSION}", f"cluster.id={cluster_id}", f"node.id={broker_id}", ""]
             self._disk.replace_file(path, "\n".join(lines).encode())
             return
-        found = dict(line.split("=", 1) for line in content.decode(errors="replace").split("\n") if "=" in line)
-        expected = {"version": str(_FORMAT_VERSION), "cluster.id": cluster_id, "node.id": str(broker_id)}
-        for key, value in expected.items():
-            if found.get(key) != value:
-                raise StorageError(
-                    f"{path} says {key}={found.get(key)} but this broker has {key}={value}: the directory belongs to "
-                    "another broker or a newer version; give this one its own with --data-dir"
-                )
+        problem = identity_problem(path, content, broker_id, cluster_id)
+        if problem is not None:
+            raise StorageError(problem)
 
     def partition_directories(self) -> list[TopicPartition]:
         """Every partition directory found; what does not say that it is one is not ours to touch."""
         found = []
         for name in self._disk.list(self.path):
-            if _DELETED_DIRECTORY.search(name):
+            if is_deleted(name):
                 self._disk.remove(f"{self.path}/{name}")
                 continue
-            topic, separator, number = name.rpartition("-")
-            if not (separator and topic and number.isdecimal()):
-                continue
-            directory = f"{self.path}/{name}"
-            if self._disk.exists(f"{directory}/{PARTITION_METADATA}"):
-                found.append(TopicPartition(topic, int(number)))
+            partition = partition_named(name)
+            if partition is not None and self._disk.exists(f"{self.path}/{name}/{PARTITION_METADATA}"):
+                found.append(partition)
         return found
 
     def start(self) -> None:
@@ -133,15 +169,15 @@ class LogDirectory:
         """Sync everything and leave the marker that lets the next start skip recovery."""
         self._is_closing = True
         # A sync that was cancelled half-way might still run beside the last one.
-        for task in list(self._syncing.values()):
+        # So is a cleaned segment that is on its way to its place.
+        for task in [*self._syncing.values(), *self._swapping]:
             await asyncio.wait([task])
         await self.tasks.cancel()
         if self.failure is not None:
             return
         try:
+            await self._sync_once(*[log for log in self if not log.is_durable or log in self._unsynced_identities])
             for log in self:
-                if not log.is_durable or log in self._unsynced_identities:
-                    await self._sync_once(log)
                 log.close()
             await self.save_checkpoints()
             # A log that was never opened since the last crash still needs its recovery.
@@ -160,12 +196,13 @@ class LogDirectory:
         try:
             found = read_topic_id(disk, directory) if disk.list(directory) else None
             if found is not None and found != topic_id:
-                logger.warning("%s belongs to another topic of that name and is removed", directory)
-                self._discard(directory)
+                # Mostly what a deletion left that a crash interrupted, but a damaged file looks the same.
+                self.set_aside(partition, "another topic of that name")
                 found = None
                 self._recovery_points.pop(partition, None)
                 self._log_starts.pop(partition, None)
             if found is None:
+                self._clean_offsets.pop(partition, None)
                 disk.make_directory(directory)
                 write_topic_id(disk, directory, topic_id, sync=False)
             log = open_log(
@@ -198,18 +235,27 @@ class LogDirectory:
         self._log_starts.pop(partition, None)
         return log
 
+    def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
+        """Let a log go by another configuration; whoever waits for what it no longer asks for is told at once."""
+        flush_ms = log.config.flush_ms
+        log.reconfigure(config)
+        if log in self._dirty and config.flush_ms < flush_ms:
+            self.tasks.spawn(self._sync_in_time(log), f"flush {log.partition}")
+        self.on_promise(log)
+
     def remove_partition(self, partition: TopicPartition) -> None:
         """Take a partition's log away; its files are removed in the background."""
         log = self._logs.pop(partition, None)
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
+        self._clean_offsets.pop(partition, None)
         if log is not None:
             self._dirty.pop(log, None)
             self._unsynced_identities.pop(log, None)
         self._discard(f"{self.path}/{partition}")
 
-    def set_aside(self, partition: TopicPartition) -> None:
-        """Rename a partition's directory that no topic owns; nothing in it is removed."""
+    def set_aside(self, partition: TopicPartition, owner: str = "no topic") -> None:
+        """Rename a partition's directory that is not this topic's, or no topic's; nothing in it is removed."""
         directory = f"{self.path}/{partition}"
         aside = self._other_name(directory, _STRAY_DIRECTORY_SUFFIX)
         try:
@@ -217,7 +263,7 @@ class LogDirectory:
         except StorageError as error:
             self.fail(error)
             return
-        logger.warning("%s belongs to no topic; it is now %s, remove it if nobody misses it", directory, aside)
+        logger.warning("%s belongs to %s; it is now %s, remove it if nobody misses it", directory, owner, aside)
 
     def needs_recovery(self) -> None:
         """A log that was found could not be opened: the next start must not trust it."""
@@ -238,6 +284,10 @@ class LogDirectory:
         name = directory.rpartition("/")[2][: _MAX_FILE_NAME_BYTES - len(ending)]
         return f"{self.path}/{name}{ending}"
 
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run a call that takes long beside the event loop, in one of the disk's threads."""
+        return await self._disk.offload(call)
+
     def require_online(self) -> None:
         """Refuse with KAFKA_STORAGE_ERROR where the directory has failed."""
         if self.failure is not None:
@@ -253,6 +303,7 @@ class LogDirectory:
             "and the broker restarted.",
             self.path,
             error,
+            extra={"log_dir": self.path},
         )
         self.on_failure(self)
 
@@ -283,7 +334,9 @@ class LogDirectory:
                 try:
                     await self._sync_once(log)
                 except DiskFullError as error:
-                    logger.error("%s is not synced, and tried again: %s", log.partition, error)
+                    logger.error(
+                        "%s is not synced, and tried again: %s", log.partition, error, extra={"repeats": "not synced"}
+                    )
                     await asyncio.sleep(_FULL_DISK_RETRY_SECONDS)
                     continue
                 if self._logs.get(log.partition) is log:
@@ -315,8 +368,8 @@ class LogDirectory:
                     self._sync_soon(log)
 
     async def _sync_once(self, *logs: PartitionLog) -> None:
-        # Whatever has still to be written, and not only synced, is done log by log.
-        written = [log.leader_epochs.is_durable and log not in self._unsynced_identities for log in logs]
+        # What has still to be written, and not only synced, is done log by log; identities were when a log was made.
+        written = [log.leader_epochs.is_durable for log in logs]
         owed = [(log, self._unsynced_identities.get(log), *self._sync_work(log)) for log in logs]
         for log in logs:
             self._dirty.pop(log, None)
@@ -328,6 +381,7 @@ class LogDirectory:
                 if self._logs.get(log.partition) is log and not (is_written and is_synced):
                     work()
 
+        began = self._runtime.clock.monotonic()
         try:
             await self._disk.offload(work_unless_gone)
         except (StorageError, asyncio.CancelledError):
@@ -339,6 +393,7 @@ class LogDirectory:
                     if topic_id is not None:
                         self._unsynced_identities[log] = topic_id
             raise
+        self.sync_times.observe(self._runtime.clock.monotonic() - began)
         for log, _, target, _ in owed:
             log.synced(target)
 
@@ -410,6 +465,90 @@ class LogDirectory:
         for segment in segments:
             if self._logs.get(log.partition) is log:
                 await self._disk.offload(segment.remove_files)
+
+    # --- compaction
+
+    def first_dirty_offset(self, log: PartitionLog) -> int:
+        """Where the part of a log begins that compaction has not been through."""
+        known = self._clean_offsets.get(log.partition, 0)
+        return known if log.start_offset <= known <= log.end_offset else log.start_offset
+
+    def holds(self, log: PartitionLog) -> bool:
+        """Whether a log is still the one of its partition here, on a disk that works."""
+        return self._logs.get(log.partition) is log and self.failure is None and not self._is_closing
+
+    async def cleaned_up_to(self, log: PartitionLog, offset: int) -> None:
+        """Note, durably, that compaction has been through a log up to an offset."""
+        async with self._checkpointing:
+            if not self.holds(log):
+                return
+            self._clean_offsets[log.partition] = offset
+            offsets = {partition: known for partition, known in self._clean_offsets.items() if partition in self._logs}
+            await self._disk.offload(lambda: write_offsets(self._disk, f"{self.path}/{CLEANER_OFFSETS}", offsets))
+
+    async def allow_gaps(self, log: PartitionLog, below: int) -> None:
+        """Let a log have gaps below an offset, from the next swap on; recovery must know before there are any."""
+        if below <= log.gaps_below or not self.holds(log):
+            return
+
+        def work() -> None:
+            write_gaps_below(self._disk, log.directory, below)
+
+        await self._disk.offload(lambda: self._unless_gone(log, work))
+        log.gaps_below = below
+
+    async def replace_segments(self, log: PartitionLog, old: Sequence[Segment]) -> bool:
+        """Put the cleaned segment, whole and synced, in the place of those it was made of; whether it is there.
+
+        A crash at any point leaves the old ones or the new one: its files are renamed twice, and each step is durable
+        before the next. Nothing but a crash interrupts it.
+        """
+        new = Segment(self._disk, log.directory, old[0].base_offset, old[-1].end_offset, suffix=CLEANED_SUFFIX)
+        task = self.tasks.spawn(self._swap(log, old, new), f"swap {log.partition}")
+        self._swapping[task] = None
+        task.add_done_callback(lambda done: self._swapping.pop(done, None))
+        await asyncio.shield(task)
+        return new.is_in_place and self.holds(log)
+
+    async def _swap(self, log: PartitionLog, old: Sequence[Segment], new: Segment) -> None:
+        try:
+            if self._logs.get(log.partition) is not log:
+                return
+            new.change_suffix(SWAP_SUFFIX)
+            await self._sync_names(log)
+            if self._logs.get(log.partition) is not log:
+                return
+            log.replace_segments(old, new)
+            await self._sync_names(log)
+            if self._logs.get(log.partition) is not log:
+                return
+            new.change_suffix("")
+            await self._sync_names(log)
+        except StorageError as error:
+            if self._logs.get(log.partition) is log:
+                self.fail(error)
+            return
+        if not self._is_closing:
+            self.remove_later(log, list(old))
+
+    async def _sync_names(self, log: PartitionLog) -> None:
+        await self._disk.offload(lambda: self._unless_gone(log, lambda: self._disk.sync_directory(log.directory)))
+
+    def _unless_gone(self, log: PartitionLog, work: Callable[[], None]) -> None:
+        """In a thread: another topic may have taken the directory's name meanwhile."""
+        if self._logs.get(log.partition) is log:
+            work()
+
+    async def discard_cleaned(self, log: PartitionLog) -> None:
+        """Remove what an unfinished cleaning has left in a log's directory."""
+
+        def work() -> None:
+            for name in self._disk.list(log.directory):
+                if name.endswith(CLEANED_SUFFIX):
+                    self._disk.remove(f"{log.directory}/{name}")
+
+        if self.holds(log):
+            await self._disk.offload(lambda: self._unless_gone(log, work))
 
 
 def _ignore(log: PartitionLog) -> None:

@@ -2,14 +2,15 @@
 
 Invariants: offsets only grow and no batch is half in the log; nothing is acknowledged above `promised_offset`,
 the offset up to which the topic's flush policy has been met; older segments are synced before newer ones, so a
-power cut leaves a prefix. It knows neither requests nor replicas.
+power cut leaves a prefix. Compaction leaves gaps, but never moves or reuses an offset. It knows neither requests nor
+replicas.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tailrace.errors import ErrorCode, KafkaError
@@ -17,7 +18,7 @@ from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from tailrace.records.batch import BatchHeader, assign_offset, stamp_append_time
 from tailrace.records.record import iterate_records
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, DiskFullError, FileRange
+from tailrace.runtime.disk import Disk, DiskFullError, File, FileRange
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.producer_state import ProducerState
@@ -72,6 +73,7 @@ class PartitionLog:
         producers: ProducerState,
         log_start_offset: int,
         flushed_offset: int,
+        gaps_below: int = 0,
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -82,6 +84,10 @@ class PartitionLog:
         #: Everything below survives a power cut; recovery after a crash starts here.
         self.flushed_offset = flushed_offset
         self.end_offset = segments[-1].end_offset
+        #: Compaction may have left gaps below this offset, and has left none above.
+        self.gaps_below = gaps_below
+        #: While compaction works on the log nobody else takes segments out of it.
+        self.is_being_cleaned = False
         #: Acknowledgements may be given up to here: the flush policy has been met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
@@ -94,6 +100,7 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
         self._names_unsynced = True
+        self._active.unchecked_end = min(self._active.unchecked_end, self._active.size)
         self.synced(flushed_offset)
 
     # --- appending
@@ -103,10 +110,7 @@ class PartitionLog:
         config = self.config
         size = len(data)
         if size > config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"The record batch has {size} bytes, more than max.message.bytes of {config.max_message_bytes}",
-            )
+            self.require_size(size)
         is_idempotent = header.producer_id >= 0
         if is_idempotent and (earlier := self.producers.check(header)) is not None:
             append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
@@ -122,9 +126,8 @@ class PartitionLog:
             ):
                 raise KafkaError(
                     ErrorCode.INVALID_TIMESTAMP,
-                    f"Timestamps {header.base_timestamp} to {max_timestamp} are out of range: the broker's time is "
-                    f"{now_ms}, allowed are {config.timestamp_before_max_ms} ms before and "
-                    f"{config.timestamp_after_max_ms} ms after it",
+                    f"Timestamps {header.base_timestamp} to {max_timestamp} are out of range. The timestamp should be "
+                    f"within [{now_ms - config.timestamp_before_max_ms}, {now_ms + config.timestamp_after_max_ms}]",
                 )
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
@@ -137,12 +140,30 @@ class PartitionLog:
         segment.append(data, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
         if segment.first_timestamp is None:
             segment.first_timestamp = max_timestamp
+            segment.first_append_ms = now_ms
         if is_idempotent:
             # By the broker's clock: a producer of old records is not silent.
             self.producers.update(header, base_offset, now_ms)
         self.end_offset = last_offset + 1
         self._account(size)
         return Appended(base_offset, last_offset, append_time)
+
+    def require_size(self, size: int) -> None:
+        """Refuse a batch that is larger than its topic takes."""
+        if size > self.config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The record batch size in the append to {self.partition} is {size} bytes which exceeds the maximum "
+                f"configured value of {self.config.max_message_bytes}.",
+            )
+
+    def time_bounds(self) -> tuple[int, int] | None:
+        """Between which times a producer's records have to be now; None where the broker stamps them itself."""
+        config = self.config
+        if config.log_append_time:
+            return None
+        now_ms = self._clock.wall_ms()
+        return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
 
     def _account(self, size: int) -> None:
         """Move the promise along with the log end, unless the flush policy wants a sync first."""
@@ -163,7 +184,7 @@ class PartitionLog:
         if segment.size + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
         first = segment.first_timestamp
-        return (first is not None and max_timestamp - first > config.segment_ms) or (
+        return (first is not None and max_timestamp - first > config.roll_ms) or (
             segment.index_bytes >= config.segment_index_bytes
         )
 
@@ -181,6 +202,20 @@ class PartitionLog:
         except DiskFullError as error:
             logger.warning("%s: no producer snapshot at %d: %s", self.partition, self.end_offset, error)
         return segment
+
+    def roll_when_old(self) -> None:
+        """Start a new segment if the newest has had its time, so that what is in it gets old enough to be compacted."""
+        segment = self._active
+        if self.end_offset == segment.base_offset:
+            return
+        now_ms = self._clock.wall_ms()
+        if segment.first_append_ms is None:
+            segment.first_append_ms = now_ms
+        elif now_ms - segment.first_append_ms > self.config.roll_ms:
+            try:
+                self._roll()
+            except DiskFullError as error:
+                logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
 
     # --- durability
 
@@ -211,6 +246,11 @@ class PartitionLog:
             self.promised_offset = self.end_offset
         else:
             self.promised_offset = max(self.promised_offset, self.flushed_offset)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go by another configuration from now on; what was promised under the former stays promised."""
+        self.config = config
+        self.synced(self.flushed_offset)
 
     @property
     def is_durable(self) -> bool:
@@ -267,19 +307,31 @@ class PartitionLog:
         return None
 
     def is_warm(self, part: FileRange) -> bool:
-        """Whether a range that was read can be sent without waiting for the disk."""
-        if part.file is self._active.log and self._active.size - part.position <= _WARM_BYTES:
-            return True
+        """Whether a range that was read can be sent without waiting for the disk, and was checked before."""
+        active = self._active
+        if part.file is active.log and part.position >= active.unchecked_end:
+            if active.size - part.position <= _WARM_BYTES:
+                return True
+        elif (segment := self._segment_of(part.file)) is not None and segment.is_unchecked(part.position, part.size):
+            return False
         return part.file.is_cached(part.position, part.size)
+
+    def _segment_of(self, file: File) -> Segment | None:
+        """The segment whose log a file is, if it is still in the log; by its name, for there may be many."""
+        stem = file.path.rpartition("/")[2].partition(".")[0]
+        index = bisect_right(self._bases, int(stem)) - 1 if stem.isdecimal() else -1
+        segment = self._segments[index] if index >= 0 else None
+        return segment if segment is not None and segment.holds(file) else None
 
     async def warm(self, part: FileRange) -> FileRange:
         """Bring a cold range into memory and check the CRCs of what nobody looked at for long; what is left of it."""
+        # Found before the wait: compaction may take it out of the log meanwhile, and its file is read on.
+        segment = next((segment for segment in self._segments if segment.holds(part.file)), None)
         data = await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
         end = part.position + part.size
-        for segment in self._segments:
-            if segment.holds(part.file):
-                segment.verify(part.position, data)
-                end = segment.readable_end(part.position, end)
+        if segment is not None:
+            segment.verify(part.position, data)
+            end = segment.readable_end(part.position, end)
         return FileRange(part.file, part.position, end - part.position)
 
     def offset_for_timestamp(self, timestamp: int, limit_offset: int) -> TimestampedOffset:
@@ -318,6 +370,8 @@ class PartitionLog:
 
     def remove_expired(self, limit_offset: int) -> list[Segment]:
         """Take segments that retention has ended out of the log, oldest first, none beyond the limit."""
+        if self.is_being_cleaned:
+            return []
         now_ms = self._clock.wall_ms()
         total = self.size_bytes
         removed: list[Segment] = []
@@ -355,10 +409,11 @@ class PartitionLog:
         return newest_ms >= 0 and now_ms - newest_ms > config.retention_ms
 
     def _newest_timestamp(self) -> int:
-        """Of the oldest segment or, where that is damaged, of the first after it that can be read."""
+        """Of the oldest segment or, where that is damaged or compaction left it empty, of the first after it."""
         for segment in self._segments:
             try:
-                return segment.max_timestamp
+                if (newest_ms := segment.max_timestamp) >= 0:
+                    return newest_ms
             except CorruptSegmentError as error:
                 logger.error("%s: retention goes by the segment after: %s", self.partition, error)
         return NO_TIMESTAMP
@@ -371,6 +426,29 @@ class PartitionLog:
         logger.info(
             "%s: segment %d removed, the log now starts at %d", self.partition, segment.base_offset, self.start_offset
         )
+
+    # --- compacting
+
+    @property
+    def sealed_segments(self) -> Sequence[Segment]:
+        """Every segment that nothing is appended to any more, oldest first."""
+        return self._segments[:-1]
+
+    @property
+    def segment_bases(self) -> Sequence[int]:
+        """The first offset of each segment."""
+        return self._bases
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put one segment in the place of several that follow each other; their files get out of the log's sight."""
+        first = self._segments.index(old[0])
+        last = first + len(old)
+        if self._segments[first:last] != list(old) or old[-1] is self._active:
+            raise ValueError(f"{self.partition}: segments {old[0].base_offset} to {old[-1].base_offset} are not in it")
+        for segment in old:
+            segment.rename_for_deletion()
+        self._segments[first:last] = [new]
+        self._bases[first:last] = [new.base_offset]
 
     @property
     def size_bytes(self) -> int:

@@ -54,6 +54,10 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def entries(self) -> list[tuple[int, ProducerEntry]]:
+        """Every producer that is remembered, by its id."""
+        return list(self._producers.items())
+
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Refuse a batch that is out of order or fenced; return the earlier append if it is a duplicate."""
         entry = self._producers.get(header.producer_id)

@@ -3,7 +3,8 @@
 After a crash every batch from the recovery point's segment on is checked by its CRC; at the first that is torn,
 corrupt or out of order the log is cut, and segments beyond are dropped: they were never promised, because older
 segments are synced first. Segments before it are whole, and never cut: damage in them ends what is served of them.
-Recovery rebuilds whatever it cannot trust and never refuses a torn log.
+Gaps between offsets are sound where compaction says that it may have left some, and only there. A cleaned segment
+that a crash kept from its place is put there. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from tailrace.model import TopicPartition
 from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
+from tailrace.storage.checkpoints import read_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     CorruptSegmentError,
     Segment,
 )
@@ -31,7 +37,8 @@ from tailrace.storage.segment import (
 logger = logging.getLogger("tailrace.storage")
 
 _CHUNK_BYTES = 4 << 20
-_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned", ".swap")
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
+_ANYWHERE = 2**63 - 1
 
 
 def open_log(
@@ -47,6 +54,9 @@ def open_log(
 ) -> PartitionLog:
     """Open the log in a directory, empty or not, recovering it where the last stop was not clean."""
     _remove_leftovers(disk, directory)
+    found_gaps_below = read_gaps_below(disk, directory)
+    gaps_below = _ANYWHERE if found_gaps_below is None else found_gaps_below
+    _finish_swaps(partition, disk, directory, gaps_below)
     epochs = LeaderEpochs(disk, directory)
     segments = _list_segments(disk, directory, log_start_offset)
     if stopped_cleanly:
@@ -55,7 +65,9 @@ def open_log(
                 _rebuild_sealed(segment, config)
         _open_trusted(segments[-1], config)
     else:
-        segments = _recover(partition, segments, config, epochs, recovery_point)
+        # Compaction takes only what is synced, and syncs what it makes of it.
+        recovery_point = max(recovery_point, found_gaps_below or 0)
+        segments = _recover(partition, segments, config, epochs, recovery_point, gaps_below)
     if segments[-1].end_offset < log_start_offset:
         # Everything that survived was given up before the crash; offsets must not be used a second time.
         for segment in segments:
@@ -66,7 +78,19 @@ def open_log(
     epochs.truncate(start_offset, end_offset)
     producers = _load_producers(partition, disk, directory, segments, end_offset)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
-    return PartitionLog(partition, directory, config, disk, clock, segments, epochs, producers, start_offset, flushed)
+    return PartitionLog(
+        partition,
+        directory,
+        config,
+        disk,
+        clock,
+        segments,
+        epochs,
+        producers,
+        start_offset,
+        flushed,
+        gaps_below,
+    )
 
 
 def _remove_leftovers(disk: Disk, directory: str) -> None:
@@ -75,10 +99,40 @@ def _remove_leftovers(disk: Disk, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
+def _finish_swaps(partition: TopicPartition, disk: Disk, directory: str, gaps_below: int) -> None:
+    """Put cleaned segments in the place of those they were made of, where a crash came between."""
+    names = disk.list(directory)
+    swapped = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    for name in swapped:
+        kind = LOG_SUFFIX + SWAP_SUFFIX
+        if not _is_segment(name, kind):
+            continue
+        base_offset = int(name[: -len(kind)])
+        segment = Segment(disk, directory, base_offset, base_offset, suffix=SWAP_SUFFIX)
+        end_offset = base_offset + 1
+        try:
+            for _, header in segment.headers():
+                end_offset = min(header.next_offset, gaps_below)
+        except CorruptSegmentError as error:
+            logger.error("%s: %s; what follows in its place is kept", partition, error)
+        # Indexes of the former segment must not be taken for its own.
+        for other in names:
+            for suffix in SEGMENT_SUFFIXES:
+                if _is_segment(other, suffix) and base_offset <= int(other[: -len(suffix)]) < end_offset:
+                    disk.remove(f"{directory}/{other}")
+        segment.change_suffix("")
+        logger.info("%s: the cleaned segment %d is in its place", partition, base_offset)
+    for name in disk.list(directory):
+        if name.endswith(SWAP_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    if swapped:
+        disk.sync_directory(directory)
+
+
 def _list_segments(disk: Disk, directory: str, first_offset: int) -> list[Segment]:
     names = disk.list(directory)
     bases = [int(name[: -len(LOG_SUFFIX)]) for name in names if _is_segment(name, LOG_SUFFIX)]
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         for name in names:
             if _is_segment(name, suffix) and int(name[: -len(suffix)]) not in bases:
                 disk.remove(f"{directory}/{name}")
@@ -156,6 +210,7 @@ def _recover(
     config: LogConfig,
     epochs: LeaderEpochs,
     recovery_point: int,
+    gaps_below: int,
 ) -> list[Segment]:
     """Check everything from the recovery point's segment on; cut at the first batch that is not sound."""
     kept: list[Segment] = []
@@ -166,9 +221,13 @@ def _recover(
             if not segment.has_index_files or not _offset_index_fits(segment):
                 _rebuild_sealed(segment, config)
             continue
-        whole = _check_segment(partition, segment, config, epochs)
-        # Without compaction segments follow each other without a gap: one means that the older lost its end.
-        if following is not None and (not whole or segment.end_offset != following.base_offset):
+        whole = _check_segment(partition, segment, config, epochs, gaps_below)
+        if following is None:
+            break
+        # But for compaction segments follow each other without a gap: one means that the older lost its end.
+        if whole and segment.end_offset < following.base_offset <= gaps_below:
+            segment.end_offset = following.base_offset
+        if not whole or segment.end_offset != following.base_offset:
             for lost in segments[index + 1 :]:
                 logger.warning(
                     "%s: segment %d is dropped, it follows a torn one and was never promised",
@@ -180,7 +239,9 @@ def _recover(
     return kept
 
 
-def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs) -> bool:
+def _check_segment(
+    partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs, gaps_below: int
+) -> bool:
     """Scan one segment by CRC, rebuild its indexes, cut it at the first unsound batch; False where it was cut."""
     segment.restart_indexes()
     segment.end_offset = segment.base_offset
@@ -191,7 +252,7 @@ def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfi
     while position < size:
         if position + HEADER_BYTES > chunk_at + len(chunk):
             chunk, chunk_at = memoryview(log.read(position, _CHUNK_BYTES)), position
-        header = _sound_header(chunk, position - chunk_at, segment.end_offset, size - position, config.compact)
+        header = _sound_header(chunk, position - chunk_at, segment.end_offset, size - position, gaps_below)
         if header is not None and position + header.size > chunk_at + len(chunk):
             chunk, chunk_at = memoryview(log.read(position, max(header.size, _CHUNK_BYTES))), position
         if header is None or not has_valid_crc(chunk, header, position - chunk_at):
@@ -208,12 +269,11 @@ def _check_segment(partition: TopicPartition, segment: Segment, config: LogConfi
         segment.index_batch(position, header, config.index_interval_bytes)
         epochs.observe(header.leader_epoch, header.base_offset)
         position += header.size
+    segment.unchecked_end = 0
     return True
 
 
-def _sound_header(
-    chunk: memoryview, at: int, next_offset: int, remaining: int, may_have_gaps: bool
-) -> BatchHeader | None:
+def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int, gaps_below: int) -> BatchHeader | None:
     """The header there, if it can be one: whole, magic 2, within the file, and next in offsets."""
     if at + HEADER_BYTES > len(chunk):
         return None
@@ -221,7 +281,7 @@ def _sound_header(
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= remaining:
         return None
     # The CRC does not cover the offset: only its neighbours tell that it is right.
-    if header.base_offset < next_offset or (header.base_offset > next_offset and not may_have_gaps):
+    if header.base_offset < next_offset or (header.base_offset > next_offset and header.base_offset >= gaps_below):
         return None
     if header.last_offset_delta < 0:
         return None

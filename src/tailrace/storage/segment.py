@@ -22,12 +22,17 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+#: Files that are on their way out of the log, and on their way into it: being written, and whole but not in place.
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 _SCAN_BYTES = 16 * 1024
 #: Positions of recently appended or read offsets, for consumers that follow each other or the end.
 _REMEMBERED_POSITIONS = 64
+_REMADE_INDEX_INTERVAL_BYTES = 4096
+_NOT_YET_KNOWN = 1 << 62
 #: Relative offsets in an index are 32 bits.
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -50,6 +55,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_checked",
         "_disk",
         "_log",
         "_max_timestamp",
@@ -57,18 +63,31 @@ class Segment:
         "_offset_of_max_timestamp",
         "_positions",
         "_stem",
+        "_suffix",
         "_time_index",
         "base_offset",
         "corrupt_position",
         "end_offset",
+        "first_append_ms",
         "first_timestamp",
         "is_removed",
+        "unchecked_end",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, end_offset: int, *, create: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        end_offset: int,
+        *,
+        create: bool = False,
+        suffix: str = "",
+    ) -> None:
         self._disk = disk
         self._stem = f"{directory}/{file_stem(base_offset)}"
-        self._log: File | None = disk.open(self._stem + LOG_SUFFIX, create=True) if create else None
+        self._suffix = suffix
+        self._log: File | None = disk.open(self._path(LOG_SUFFIX), create=True) if create else None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._bytes_since_entry = 0
@@ -79,26 +98,40 @@ class Segment:
         self.end_offset = end_offset
         #: Of the first batch appended, which decides when the segment is old enough to roll.
         self.first_timestamp: int | None = None
+        #: By the broker's clock; None where nothing was appended since the start.
+        self.first_append_ms: int | None = None
         #: Where a batch was found whose CRC is wrong; nothing from there on is served.
         self.corrupt_position: int | None = None
+        #: What is below was found at the start, and is checked before it is sent for the first time.
+        self.unchecked_end = 0 if create else _NOT_YET_KNOWN
+        # The part of it that has been checked.
+        self._checked = (0, 0)
         self.is_removed = False
+
+    def _path(self, kind: str) -> str:
+        return self._stem + kind + self._suffix
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its files have the names that the log looks for."""
+        return not self._suffix
 
     @property
     def log(self) -> File:
         if self._log is None:
-            self._log = self._disk.open(self._stem + LOG_SUFFIX)
+            self._log = self._disk.open(self._path(LOG_SUFFIX))
         return self._log
 
     @property
     def offset_index(self) -> OffsetIndex:
         if self._offset_index is None:
-            self._offset_index = OffsetIndex(self._disk, self._stem + INDEX_SUFFIX)
+            self._offset_index = OffsetIndex(self._disk, self._path(INDEX_SUFFIX))
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
-            self._time_index = TimeIndex(self._disk, self._stem + TIME_INDEX_SUFFIX)
+            self._time_index = TimeIndex(self._disk, self._path(TIME_INDEX_SUFFIX))
         return self._time_index
 
     @property
@@ -108,8 +141,13 @@ class Segment:
         return 0 if index is None else index.size_bytes
 
     @property
+    def sealed_index_bytes(self) -> int:
+        """The size of the larger index of a segment that grows no more; opens it."""
+        return max(self.offset_index.size_bytes, self.time_index.size_bytes)
+
+    @property
     def has_index_files(self) -> bool:
-        return self._disk.exists(self._stem + INDEX_SUFFIX) and self._disk.exists(self._stem + TIME_INDEX_SUFFIX)
+        return self._disk.exists(self._path(INDEX_SUFFIX)) and self._disk.exists(self._path(TIME_INDEX_SUFFIX))
 
     @property
     def size(self) -> int:
@@ -135,7 +173,7 @@ class Segment:
         last = self.time_index.last()
         largest, offset = (last[0], self.base_offset + last[1]) if last else (NO_TIMESTAMP, self.base_offset)
         for _, header in self.headers(self.position_of(offset) or 0 if last else 0):
-            if header.max_timestamp > largest:
+            if header.max_timestamp > largest and header.record_count:
                 largest, offset = header.max_timestamp, header.last_offset
         self._max_timestamp, self._offset_of_max_timestamp = largest, offset
 
@@ -221,18 +259,43 @@ class Segment:
         known = self._positions.get(offset)
         if known is not None:
             return known
-        entry = self.offset_index.floor(offset - self.base_offset)
+        entry = self._index_entry(offset - self.base_offset)
         for position, header in self.headers(entry[1] if entry else 0):
             if header.last_offset >= offset:
                 self._remember(offset, position)
                 return position
         return None
 
+    def _index_entry(self, value: int, by: int = 0) -> tuple[int, int] | None:
+        """The last index entry not above a value; an index that does not fit its log is made anew first."""
+        entry = self.offset_index.floor(value, by)
+        if entry is None or self._points_right(entry):
+            return entry
+        logger.warning("%s has an entry that does not fit the log: it is made anew", self._path(INDEX_SUFFIX))
+        end_offset = self.end_offset
+        self.restart_indexes()
+        try:
+            for position, header in self.headers():
+                self.index_batch(position, header, _REMADE_INDEX_INTERVAL_BYTES)
+        except CorruptSegmentError as error:
+            logger.error("%s; its index ends there", error)
+        self.end_offset = end_offset
+        self.flush_indexes()
+        return self.offset_index.floor(value, by)
+
+    def _points_right(self, entry: tuple[int, int]) -> bool:
+        """Whether an index entry names the batch it points to: bits may have changed on the disk."""
+        data = self.log.read(entry[1], HEADER_BYTES)
+        if len(data) < HEADER_BYTES:
+            return False
+        header = read_header(data)
+        return header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]
+
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
         """A batch boundary at most `max_bytes` after a position, but after one whole batch in any case."""
         if limit - position <= max_bytes:
             return limit
-        entry = self.offset_index.floor(position + max_bytes, by=1)
+        entry = self._index_entry(position + max_bytes, by=1)
         if entry is not None and entry[1] > position:
             # Whoever reads on will ask for the first offset of the batch there.
             self._remember(int.from_bytes(self.log.read(entry[1], 8), "big"), entry[1])
@@ -244,6 +307,15 @@ class Segment:
         if end - position > max_bytes and start > position:
             end = start
         return min(end, limit)
+
+    def first_batch_timestamp(self) -> int:
+        """The largest timestamp of the first batch, or -1 where there is none."""
+        if self.first_timestamp is None:
+            _, header = next(self.headers(), (0, None))
+            if header is None:
+                return NO_TIMESTAMP
+            self.first_timestamp = header.max_timestamp
+        return self.first_timestamp
 
     def batches_with(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch not below an offset that says it has a record with a timestamp at or after the given one."""
@@ -258,17 +330,39 @@ class Segment:
                 yield start, header
 
     def verify(self, position: int, data: bytes) -> None:
-        """Check the CRCs of batches read from a position, and remember where the first bad one is."""
+        """Check CRCs and offsets of batches read from a position, and remember where the first bad one is."""
         view = memoryview(data)
-        sound = 0
+        sound = before = 0
+        next_offset = self.base_offset
         for at, header in iterate_batches(view):
-            if header.magic != MAGIC or not has_valid_crc(view, header, at):
+            if header.magic != MAGIC or not has_valid_crc(view, header, at) or header.next_offset > self.end_offset:
                 break
-            sound = at + header.size
+            if header.base_offset < next_offset:
+                # No CRC covers the offset. One of the two is wrong, and nothing tells which.
+                sound = before
+                break
+            before, sound, next_offset = at, at + header.size, header.next_offset
+        self._note_checked(position, position + sound)
         if sound < len(data):
-            found = position + sound
-            logger.error("%s; records from there on are not served", CorruptSegmentError(self.log.path, found))
-            self.corrupt_position = found if self.corrupt_position is None else min(found, self.corrupt_position)
+            self.found_corrupt(position + sound)
+
+    def is_unchecked(self, position: int, size: int) -> bool:
+        """Whether a range has bytes that nobody has checked since they were found here."""
+        first, last = self._checked
+        return position < self.unchecked_end and not first <= position <= position + size <= last
+
+    def _note_checked(self, start: int, end: int) -> None:
+        """Remember a range that is sound, as one with the last where they touch: readers mostly go forward."""
+        first, last = self._checked
+        if start <= last and first <= end:
+            start, end = min(start, first), max(end, last)
+        self._checked = (start, end)
+
+    def found_corrupt(self, position: int) -> None:
+        """A batch is not what was appended: say so once, and serve nothing from there on."""
+        if self.corrupt_position is None or position < self.corrupt_position:
+            logger.error("%s; records from there on are not served", CorruptSegmentError(self.log.path, position))
+            self.corrupt_position = position
 
     def holds(self, file: File) -> bool:
         """Whether a file is this segment's log."""
@@ -305,7 +399,8 @@ class Segment:
 
     def index_batch(self, position: int, header: BatchHeader, index_interval: int) -> None:
         """Enter a batch that is already in the log, exactly as appending it would have."""
-        if header.max_timestamp > self.max_timestamp:
+        # What compaction has emptied has no record with that timestamp.
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = header.last_offset
         if self._bytes_since_entry > index_interval:
@@ -317,18 +412,30 @@ class Segment:
         if self.first_timestamp is None:
             self.first_timestamp = header.max_timestamp
 
+    def change_suffix(self, suffix: str) -> None:
+        """Rename the files: out of the log's sight, or into it. Readers that hold them go on."""
+        former, self._suffix = self._suffix, suffix
+        # The log file last: where it has its new name the others have theirs, or are made again.
+        for kind in reversed(SEGMENT_SUFFIXES):
+            if self._disk.exists(self._stem + kind + former):
+                self._disk.rename(self._stem + kind + former, self._stem + kind + suffix)
+
     def rename_for_deletion(self) -> None:
-        """Take the files out of the log's sight; readers that hold them go on."""
+        """Take the files out of the log's sight."""
         self.is_removed = True
-        for suffix in SEGMENT_SUFFIXES:
-            if self._disk.exists(self._stem + suffix):
-                self._disk.rename(self._stem + suffix, self._stem + suffix + DELETED_SUFFIX)
+        self.change_suffix(DELETED_SUFFIX)
 
     def remove_files(self) -> None:
         """Remove the files, under the names they have now: a new log may have taken the others."""
-        for suffix in SEGMENT_SUFFIXES:
-            self._disk.remove(self._stem + suffix + (DELETED_SUFFIX if self.is_removed else ""))
+        for kind in SEGMENT_SUFFIXES:
+            self._disk.remove(self._path(kind))
 
     def sync(self) -> None:
         """Make the log file durable; blocks."""
         self.log.sync()
+
+    def sync_files(self) -> None:
+        """Make the log file and both indexes durable; blocks."""
+        self.log.sync()
+        self.offset_index.sync()
+        self.time_index.sync()

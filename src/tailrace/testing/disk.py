@@ -14,13 +14,15 @@ from random import Random
 from typing import TypeVar
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Buffer, DiskFullError
+from tailrace.runtime.disk import Buffer, DiskFullError, Volume
 from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
 from tailrace.testing.trace import Trace
 
 T = TypeVar("T")
 
 ANY_OPERATION = "any"
+#: How large a disk without a limit says it is.
+_UNLIMITED_BYTES = 1 << 50
 
 
 class Fault:
@@ -30,7 +32,7 @@ class Fault:
         self,
         applies_to: Callable[[str], bool],
         operation: str,
-        error: Callable[[str], StorageError],
+        error: Callable[[str], BaseException],
         times: int | None,
     ) -> None:
         self._applies_to = applies_to
@@ -158,7 +160,7 @@ class SimDisk:
         self,
         applies_to: Callable[[str], bool],
         operation: str = ANY_OPERATION,
-        error: Callable[[str], StorageError] = StorageError,
+        error: Callable[[str], BaseException] = StorageError,
         *,
         times: int | None = 1,
     ) -> Fault:
@@ -275,6 +277,13 @@ class SimDisk:
                 self._sync(node)
             else:
                 self._sync_below(node)
+
+    def volume(self, path: str) -> Volume:
+        self._begin("volume", path)
+        if not isinstance(self._find(path), DirectoryNode):
+            raise StorageError(f"cannot measure the volume of {path}: no such directory")
+        total = _UNLIMITED_BYTES if self.capacity_bytes is None else self.capacity_bytes
+        return Volume(total, max(0, total - self.used_bytes))
 
     async def offload(self, call: Callable[[], T]) -> T:
         key = self._calls_offloaded = self._calls_offloaded + 1

@@ -17,6 +17,7 @@ from tailrace.storage.log_config import LogConfig
 from tailrace.stores.memory import MemoryStore
 from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
+from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 
@@ -44,6 +45,7 @@ class SimNode:
         self.name = name
         self.clock = SimClock(loop)
         self.disk = SimDisk(loop.random_for(f"{name} disk"))
+        self.helper = SimHelper(self.disk, loop.random_for(f"{name} helper"))
         self.store = MemoryStore()
         self.broker: Broker | None = None
         self._loop = loop
@@ -54,7 +56,7 @@ class SimNode:
     async def start(self) -> Broker:
         """Start a broker on whatever the disk has kept."""
         self._network.restart(self.name)
-        runtime = Runtime(self.clock, self.disk, self._network.host(self.name), self._random)
+        runtime = Runtime(self.clock, self.disk, self._network.host(self.name), self._random, self.helper)
         self.broker = Broker(self._config, runtime, self.store)
         await self.broker.start()
         return self.broker
@@ -85,3 +87,5 @@ class SimNode:
         owned += [directory.tasks for directory in broker.partitions.directories]
         for tasks in owned:
             tasks.abandon()
+        # Timers go with the process too; whoever is answered by this has lost its connection.
+        broker.groups.close()

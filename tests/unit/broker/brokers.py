@@ -12,6 +12,7 @@ from tailrace.broker.assembly import Broker
 from tailrace.broker.buffers import BufferPool
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.connection import Connection
+from tailrace.broker.request_memory import RequestMemory
 from tailrace.broker.router import Router
 from tailrace.cluster.store import Store
 from tailrace.records.record import NewRecord, build_batch
@@ -19,6 +20,7 @@ from tailrace.runtime import Runtime
 from tailrace.runtime.disk import Disk, FileRange
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.runtime.system.disk import SystemDisk
+from tailrace.runtime.system.helper import SystemHelper
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Part
 from tailrace.stores.memory import MemoryStore
@@ -55,7 +57,7 @@ class TestedBroker:
             {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": ",".join(map(str, directories)), **settings}
         )
         self.disk = disk
-        self.broker = Broker(config, Runtime(SystemClock(), disk, SystemNetwork(), Random(1)), store)
+        self.broker = Broker(config, Runtime(SystemClock(), disk, SystemNetwork(), Random(1), SystemHelper()), store)
         self.transport = MemoryTransport()
         self._router = Router(self.broker.services, self.broker.requests)
         scratch = memoryview(bytearray(1 << 20))
@@ -68,6 +70,7 @@ class TestedBroker:
             lambda connection: None,
             SystemClock(),
             BufferPool(),
+            RequestMemory(),
         )
 
     def answer(self, request: Message, version: int) -> list[Part] | asyncio.Future[list[Part]] | None:
@@ -144,6 +147,7 @@ def with_broker(
     store: Store | None = None,
     disk: Disk | None = None,
     directories: tuple[str, ...] = ("data",),
+    prepare: Callable[[TestedBroker], None] | None = None,
     **settings: str,
 ) -> None:
     """Start a broker, run a test with it, and stop it."""
@@ -155,6 +159,8 @@ def with_broker(
             store or MemoryStore(),
             {key.replace("_", "."): value for key, value in settings.items()},
         )
+        if prepare is not None:
+            prepare(tested)
         try:
             await tested.broker.start()
             await test(tested)

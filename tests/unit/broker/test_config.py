@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigType
+from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigSource, ConfigType
 from tailrace.broker.config_keys import ALIASES, NO_EFFECT, NO_EFFECT_PREFIXES
 from tailrace.broker.config_types import ConfigKey, value_text
 from tailrace.errors import ConfigError
+from tailrace.records.compression import Compression
 from tailrace.storage.log_config import LogConfig
 
 
@@ -68,8 +70,8 @@ def test_values_are_read_by_type_and_know_whether_they_were_given() -> None:
     assert config.get_bool("delete.topic.enable") is False
     assert config.get_str("broker.rack") == "cellar"
     assert config.get_optional_str("cluster.id") is None
-    assert config.source("num.partitions") == "static"
-    assert config.source("message.max.bytes") == "default"
+    assert config.source("num.partitions") is ConfigSource.STATIC_BROKER
+    assert config.source("message.max.bytes") is ConfigSource.DEFAULT
     assert config.text("delete.topic.enable") == "false"
     assert config.text("log.roll.ms") is None
     assert config.text("listeners") == "PLAINTEXT://127.0.0.1:9092"
@@ -113,17 +115,19 @@ def test_a_configuration_cannot_be_changed() -> None:
         ("log.retention.ms", "0", "Value must be at least 1, or -1"),
         ("log.segment.bytes", "1048575", "Value must be at least 1048576"),
         ("log.message.timestamp.type", "Now", "String must be one of: CreateTime, LogAppendTime"),
-        (
-            "log.cleanup.policy",
-            "compact",
-            "compact is not supported by tailrace yet; the value must be one of: delete",
-        ),
+        ("log.cleanup.policy", "shrink", "String must be one of: compact, delete"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
+        ("log.cleaner.min.cleanable.ratio", "half", "Not a number of type DOUBLE"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "Not a number of type DOUBLE"),
+        ("log.cleaner.max.compaction.lag.ms", "0", "Value must be at least 1"),
+        ("log.cleaner.dedupe.buffer.size", "1000", "Value must be at least 1048576"),
+        ("tailrace.scrub.interval.hours", "0", "Value must be at least 1, or -1"),
         (
             "compression.type",
-            "zstd",
-            "zstd is not supported by tailrace yet; the value must be one of: producer",
+            "brotli",
+            "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
         ),
-        ("log.cleanup.policy", "", "The list must not be empty; it takes: delete"),
+        ("log.cleanup.policy", "", "The list must not be empty; it takes: compact, delete"),
         ("log.dirs", "a,,b", "The list must not be empty nor hold an empty item"),
         ("log.dirs", "a, a", "a stands twice in the list"),
     ],
@@ -170,7 +174,7 @@ def test_keys_without_effect_are_accepted_with_a_warning() -> None:
 def test_broker_id_and_log_dir_are_other_names_of_node_id_and_log_dirs() -> None:
     config = BrokerConfig({"broker.id": "7", "log.dir": "/a"})
     assert config.get_int("node.id") == 7
-    assert config.source("node.id") == "static"
+    assert config.source("node.id") is ConfigSource.STATIC_BROKER
     assert config.get_list("log.dirs") == ("/a",)
     assert BrokerConfig({"log.dir": "/a", "log.dirs": "/b,/c"}).get_list("log.dirs") == ("/b", "/c")
 
@@ -292,7 +296,8 @@ def test_the_finest_retention_setting_decides(settings: dict[str, str], retentio
     config = BrokerConfig(settings)
     assert config.topic_config({}).retention_ms == retention_ms
     default = config.topic_default("retention.ms")
-    assert default == (str(retention_ms), "static" if settings else "default", decided_by)
+    source = ConfigSource.STATIC_BROKER if settings else ConfigSource.DEFAULT
+    assert default == (str(retention_ms), source, decided_by)
 
 
 def test_a_topic_inherits_from_the_broker_and_overrides_it() -> None:
@@ -318,11 +323,16 @@ def test_a_topic_inherits_from_the_broker_and_overrides_it() -> None:
 
 #: A value other than the default for each topic key that shapes a log, and the field where it must arrive.
 OVERRIDES = {
+    "compression.type": ("snappy", "compression", Compression.SNAPPY),
     "file.delete.delay.ms": ("11", "file_delete_delay_ms", 11),
     "flush.messages": ("12", "flush_messages", 12),
     "flush.ms": ("13", "flush_ms", 13),
     "index.interval.bytes": ("14", "index_interval_bytes", 14),
     "max.message.bytes": ("15", "max_message_bytes", 15),
+    "delete.retention.ms": ("21", "delete_retention_ms", 21),
+    "max.compaction.lag.ms": ("22", "max_compaction_lag_ms", 22),
+    "min.cleanable.dirty.ratio": ("0.25", "min_cleanable_ratio", 0.25),
+    "min.compaction.lag.ms": ("23", "min_compaction_lag_ms", 23),
     "message.timestamp.after.max.ms": ("16", "timestamp_after_max_ms", 16),
     "message.timestamp.before.max.ms": ("17", "timestamp_before_max_ms", 17),
     "message.timestamp.type": ("LogAppendTime", "log_append_time", True),
@@ -338,9 +348,46 @@ OVERRIDES = {
 def test_each_topic_override_arrives_at_its_own_field_of_the_log(name: str) -> None:
     text, field, value = OVERRIDES[name]
     config = BrokerConfig().topic_config({name: text})
-    changed = [slot for slot in LogConfig.__slots__ if getattr(config, slot) != getattr(LogConfig(), slot)]
+    given = [field.name for field in dataclasses.fields(LogConfig) if field.init]
+    changed = [slot for slot in given if getattr(config, slot) != getattr(LogConfig(), slot)]
     assert changed == [field]
     assert getattr(config, field) == value
+
+
+def test_the_level_of_the_codec_in_use_arrives_and_no_other() -> None:
+    levels = {"compression.gzip.level": "4", "compression.lz4.level": "5", "compression.zstd.level": "-6"}
+    for codec, level in (("gzip", 4), ("lz4", 5), ("zstd", -6), ("snappy", None), ("uncompressed", None)):
+        config = BrokerConfig().topic_config({"compression.type": codec, **levels})
+        assert config.compression_level == level
+        assert config.looks_into_batches
+    assert BrokerConfig({"compression.type": "zstd"}).topic_config({}).compression_level == 3
+    assert BrokerConfig().topic_config(levels) == LogConfig()
+
+
+def test_only_topics_that_ask_for_it_have_their_batches_looked_into() -> None:
+    config = BrokerConfig()
+    assert not config.topic_config({}).looks_into_batches
+    assert not config.topic_config({"message.timestamp.after.max.ms": "5"}).looks_into_batches
+    assert config.topic_config({"message.timestamp.before.max.ms": "5"}).looks_into_batches
+    stamped = {"message.timestamp.before.max.ms": "5", "message.timestamp.type": "LogAppendTime"}
+    assert not config.topic_config(stamped).looks_into_batches
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("compression.gzip.level", "0", "Value must be at least 1, or -1"),
+        ("compression.gzip.level", "10", "Value must be no more than 9, or -1"),
+        ("compression.lz4.level", "18", "Value must be no more than 17"),
+        ("compression.zstd.level", "-131073", "Value must be at least -131072"),
+        ("max.connections.per.ip.overrides", "127.0.0.1", "'127.0.0.1' is not of the form address:count"),
+        ("max.connections.per.ip.overrides", "somewhere:4", "'somewhere' is not an IP address"),
+        ("max.connections.per.ip.overrides", "::1:4,::1:5", "::1 stands twice in the list"),
+        ("queued.max.request.bytes", "0", "Value must be at least 1, or -1"),
+    ],
+)
+def test_bounds_of_codecs_and_connections_are_checked(name: str, value: str, why: str) -> None:
+    assert refusal({name: value}) == f"Invalid value {value} for configuration {name}: {why}"
 
 
 def test_topic_overrides_are_refused_in_kafkas_words() -> None:
@@ -352,8 +399,43 @@ def test_topic_overrides_are_refused_in_kafkas_words() -> None:
         ConfigError, match=r"^Invalid value -2 for configuration retention\.ms: Value must be at least -1$"
     ):
         config.validate_topic_overrides({"retention.ms": "-2"})
-    with pytest.raises(ConfigError, match="compact is not supported by tailrace yet"):
-        config.topic_config({"cleanup.policy": "delete,compact"})
+    with pytest.raises(
+        ConfigError,
+        match=r"conflict topic config setting min\.compaction\.lag\.ms \(9\) > max\.compaction\.lag\.ms \(8\)",
+    ):
+        config.validate_topic_overrides({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})
+
+
+def test_a_topic_may_be_compacted_deleted_or_both() -> None:
+    config = BrokerConfig()
+    policies = {"delete": (True, False), "compact": (False, True), "compact,delete": (True, True)}
+    for text, expected in policies.items():
+        found = config.topic_config({"cleanup.policy": text})
+        assert (found.delete_expired, found.compact) == expected
+
+
+def test_a_compacted_topic_rolls_its_segments_before_its_records_have_waited_too_long() -> None:
+    settings = {"segment.ms": "1000", "max.compaction.lag.ms": "300"}
+    assert BrokerConfig().topic_config({**settings, "cleanup.policy": "compact"}).roll_ms == 300
+    assert BrokerConfig().topic_config({**settings, "cleanup.policy": "delete"}).roll_ms == 1000
+    assert BrokerConfig().topic_config({"segment.ms": "1000", "cleanup.policy": "compact"}).roll_ms == 1000
+
+
+def test_what_configures_the_cleaner_has_kafkas_defaults() -> None:
+    config = BrokerConfig()
+    expected = {
+        "log.cleaner.enable": "true",
+        "log.cleaner.backoff.ms": "15000",
+        "log.cleaner.dedupe.buffer.size": "134217728",
+        "log.cleaner.io.buffer.load.factor": "0.9",
+        "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308",
+        "log.cleaner.min.cleanable.ratio": "0.5",
+        "log.cleaner.delete.retention.ms": "86400000",
+        "log.cleaner.min.compaction.lag.ms": "0",
+        "log.cleaner.max.compaction.lag.ms": "9223372036854775807",
+    }
+    assert {name: config.text(name) for name in expected} == expected
+    assert BrokerConfig({"log.cleaner.threads": "4"}).warnings == ("log.cleaner.threads has no effect in tailrace",)
 
 
 def test_every_topic_key_takes_its_default_from_a_broker_key_of_the_same_meaning() -> None:

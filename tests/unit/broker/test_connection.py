@@ -12,10 +12,11 @@ import pytest
 
 from tailrace.broker.buffers import BufferPool
 from tailrace.broker.connection import Connection
+from tailrace.broker.request_memory import FREE_BYTES, RequestMemory
 from tailrace.errors import WireError
-from tailrace.runtime.system.clock import SystemClock
 from tailrace.runtime.transport import Part
 from tests.unit.broker.memory_transport import MemoryTransport
+from tests.unit.storage.logs import StandingClock
 
 FRAME_LIMIT = 4 << 20
 OPEN_REQUESTS = 64
@@ -25,14 +26,24 @@ UNSENT_BYTES = 8 << 20
 class Echo:
     """Answers a frame with its own bytes: at once, later, or not at all, as its first letter says."""
 
-    def __init__(self, scratch_bytes: int = 1 << 16) -> None:
+    def __init__(self, scratch_bytes: int = 1 << 16, memory: RequestMemory | None = None) -> None:
         self.transport = MemoryTransport()
         self.frames: list[bytes] = []
         self.waiting: dict[bytes, asyncio.Future[list[Part]]] = {}
         self.closed = 0
         scratch = memoryview(bytearray(scratch_bytes))
+        self.memory = memory or RequestMemory()
+        self.clock = StandingClock()
         self.connection = Connection(
-            self.transport, "PLAINTEXT", self.answer, scratch, FRAME_LIMIT, self.on_closed, SystemClock(), BufferPool()
+            self.transport,
+            "PLAINTEXT",
+            self.answer,
+            scratch,
+            FRAME_LIMIT,
+            self.on_closed,
+            self.clock,
+            BufferPool(),
+            self.memory,
         )
         self.transport.receiver = self.connection
 
@@ -233,5 +244,126 @@ def test_a_read_full_of_small_requests_is_answered_in_several_turns_and_in_order
             assert len(echo.frames) > before
         assert echo.frames == sent
         assert echo.transport.sent == b"".join(sent)
+
+    run(test)
+
+
+# --- the memory that all connections share
+
+
+def half(size: int) -> bytes:
+    """The beginning of a frame of a size, with half of its bytes."""
+    return struct.pack(">i", size) + bytes(size // 2)
+
+
+def test_what_a_connection_holds_is_counted_until_it_holds_it_no_more() -> None:
+    async def test() -> None:
+        echo = Echo()
+        frame = b"later" + bytes(300_000)
+        echo.transport.deliver(framed(frame)[:200_000], 50_000)
+        assert echo.memory.held_bytes == echo.connection.held_bytes >= 200_000
+        echo.transport.deliver(framed(frame)[200_000:])
+        assert echo.memory.held_bytes == echo.connection.held_bytes == len(frame)
+        echo.transport.is_taking = False
+        echo.waiting[frame].set_result([b"x" * 1000])
+        await asyncio.sleep(0)
+        assert 1000 <= echo.memory.held_bytes == echo.connection.held_bytes < 2000
+        echo.transport.take()
+        assert echo.memory.held_bytes == echo.connection.held_bytes == 0
+
+    run(test)
+
+
+def test_a_connection_that_ends_gives_back_what_it_held() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(framed(b"later" + bytes(100_000)) + half(500_000))
+        assert echo.memory.held_bytes > 300_000
+        echo.transport.disconnect()
+        assert echo.memory.held_bytes == 0
+
+    run(test)
+
+
+def test_without_memory_a_large_request_waits_and_small_ones_do_not() -> None:
+    async def test() -> None:
+        memory = RequestMemory(64 << 20)
+        memory.hold(64 << 20)
+        crowd = [Echo(memory=memory) for _ in range(30)]
+        for echo in crowd:
+            echo.transport.deliver(half(1 << 20)[:FREE_BYTES])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        paused = [echo for echo in crowd if not echo.transport.is_reading]
+        assert 0 < len(paused) < len(crowd), "some exceed the bound, within another bound"
+        small = Echo(memory=memory)
+        small.transport.deliver(framed(*contents(100)))
+        assert len(small.frames) == 100
+        memory.hold(-(64 << 20))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert all(echo.transport.is_reading for echo in crowd)
+
+    run(test)
+
+
+def test_requests_that_were_held_up_for_memory_come_through_whole_one_after_another() -> None:
+    async def test() -> None:
+        random = Random(5)
+        memory = RequestMemory(100_000)
+        crowd = [Echo(memory=memory) for _ in range(40)]
+        sent = [random.randbytes(random.choice([50_000, 900_000, 3_000_000])) for _ in crowd]
+        left = [memoryview(framed(frame)) for frame in sent]
+        rounds = 0
+        while any(left):
+            rounds += 1
+            assert rounds < 100_000, "nobody moves any more"
+            for number, echo in enumerate(crowd):
+                if left[number] and echo.transport.is_reading:
+                    size = min(len(left[number]), len(echo.connection.lend_buffer()), 40_000)
+                    echo.transport.deliver(bytes(left[number][:size]))
+                    left[number] = left[number][size:]
+            await asyncio.sleep(0)
+            # One of any size, small ones up to 16 MiB, and each connection's own small share.
+            assert memory.held_bytes < 100_000 + FRAME_LIMIT + (16 << 20) + len(crowd) * 2 * FREE_BYTES
+        assert [echo.frames for echo in crowd] == [[frame] for frame in sent]
+        assert memory.held_bytes == 0
+
+    run(test)
+
+
+def test_a_connection_is_stuck_while_only_its_client_could_move_it() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(half(200_000))
+        assert echo.connection.seconds_stuck() == 0
+        echo.clock.seconds += 10
+        assert echo.connection.seconds_stuck() == 10
+        echo.transport.deliver(bytes(10))
+        assert echo.connection.seconds_stuck() == 0
+        echo.transport.deliver(bytes(100_000 - 10))
+        echo.clock.seconds += 10
+        assert echo.connection.seconds_stuck() == 0, "nothing is expected of the client"
+        echo.transport.is_taking = False
+        echo.transport.deliver(framed(bytes(1000)))
+        echo.connection.seconds_stuck()
+        echo.clock.seconds += 10
+        assert echo.connection.seconds_stuck() == 10, "it does not read its answer"
+
+    run(test)
+
+
+def test_many_bytes_of_open_requests_stop_reading_as_many_requests_do() -> None:
+    async def test() -> None:
+        echo = Echo(scratch_bytes=1 << 20)
+        sent = [b"later-%05d" % number + bytes(3 << 20) for number in range(12)]
+        for frame in sent:
+            if echo.transport.is_reading:
+                echo.transport.deliver(framed(frame))
+        assert len(echo.frames) == 11
+        assert not echo.transport.is_reading
+        echo.waiting[sent[0]].set_result([b"first"])
+        await asyncio.sleep(0)
+        assert echo.transport.is_reading
 
     run(test)

@@ -155,6 +155,34 @@ def test_the_session_that_was_silent_for_longest_gives_way(sessions: FetchSessio
         assert sessions.resolve(request(kept.session_id, epoch), by_topic_id=False) is kept
 
 
+def many(count: int) -> dict[int, int]:
+    return dict.fromkeys(range(count), 0)
+
+
+def test_all_sessions_together_hold_a_bounded_number_of_partitions(clock: StandingClock) -> None:
+    sessions = FetchSessions(100, clock, Random(1), max_partitions=10)
+    first = opened(sessions, many(6))
+    second = opened(sessions, many(4))
+    assert sessions.resolve(request(partitions=many(1)), by_topic_id=False) is None
+    # What one forgets another may have.
+    sessions.resolve(request(first.session_id, 1, {}, forget=(0, 1)), by_topic_id=False)
+    third = opened(sessions, many(2))
+    # One that grows beyond loses its session, and what it held.
+    assert refusal(sessions, request(third.session_id, 1, many(3))) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    fourth = opened(sessions, many(2))
+    # The silent ones give way when it is time.
+    clock.seconds = 60
+    sessions.resolve(request(fourth.session_id, 1), by_topic_id=False)
+    clock.seconds = 121
+    fifth = opened(sessions, many(7))
+    assert refusal(sessions, request(first.session_id, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refusal(sessions, request(second.session_id, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.resolve(request(fourth.session_id, 2), by_topic_id=False) is fourth
+    # A session that its client closes leaves its room.
+    sessions.resolve(request(fifth.session_id, -1, many(7)), by_topic_id=False)
+    opened(sessions, many(8))
+
+
 def test_partitions_that_had_data_are_served_last_next_time(sessions: FetchSessions) -> None:
     session = opened(sessions, {0: 0, 1: 0, 2: 0})
     session.moved_to_end([("orders", 0), ("orders", 9)])

@@ -463,10 +463,10 @@ def test_metadata_by_id(tmp_path: Path) -> None:
 
 
 async def create(
-    broker: TestedBroker, *topics: CreatableTopic, validate_only: bool = False
+    broker: TestedBroker, *topics: CreatableTopic, validate_only: bool = False, version: int = 7
 ) -> list[CreatableTopicResult]:
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
-    return (await broker.ask(request, 7, CreateTopicsResponse)).topics
+    return (await broker.ask(request, version, CreateTopicsResponse)).topics
 
 
 def topic(name: str, partitions: int = 1, factor: int = 1, **fields: object) -> CreatableTopic:
@@ -509,6 +509,17 @@ def test_topics_are_created_each_on_its_own(tmp_path: Path) -> None:
             assert (result.name, result.error_code) == (wanted.name, code), result.error_message
         assert list(broker.broker.metadata.image.topics) == ["orders", "defaults", "mine"]
         assert broker.broker.partitions.find("orders", 2).high_watermark == 0
+
+    with_broker(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_defaults_are_filled_in_whatever_the_version(tmp_path: Path, version: int) -> None:
+    async def test(broker: TestedBroker) -> None:
+        (result,) = await create(broker, topic("defaults", -1, -1), version=version)
+        assert result.error_code == ErrorCode.NONE
+        (partition,) = broker.broker.metadata.image.topics["defaults"].partitions
+        assert partition.replicas == (broker.broker.services.broker_id,)
 
     with_broker(tmp_path, test)
 
@@ -685,7 +696,7 @@ def test_configurations_are_described_with_their_sources(tmp_path: Path) -> None
         for kind, name, code in (
             (2, "nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             (4, "99", ErrorCode.INVALID_REQUEST),
-            (8, "1", ErrorCode.INVALID_REQUEST),
+            (16, "1", ErrorCode.INVALID_REQUEST),
         ):
             assert (await describe(broker, kind, name)).error_code == code
 
@@ -704,8 +715,8 @@ def test_the_cluster_is_described(tmp_path: Path) -> None:
 
 def test_an_answer_that_cannot_be_encoded_costs_its_connection_only(tmp_path: Path) -> None:
     async def test(broker: TestedBroker) -> None:
-        # The message that there is no such topic is longer than a classic string can be.
-        resource = DescribeConfigsResource(resource_type=2, resource_name="x" * 32_767, configuration_keys=None)
+        # The message that there is no such broker is longer than a classic string can be.
+        resource = DescribeConfigsResource(resource_type=4, resource_name="x" * 32_767, configuration_keys=None)
         with pytest.raises(WireError):
             broker.answer(DescribeConfigsRequest(resources=[resource]), 1)
         assert (await describe(broker, 2, "nobody")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -192,6 +192,60 @@ def test_a_partition_that_cannot_be_opened_is_a_storage_error_and_is_recovered_l
     with_broker(tmp_path, afterwards, store=store, disk=disk)
 
 
+def test_a_partition_that_could_not_be_opened_is_opened_by_itself_when_that_is_possible(tmp_path: Path) -> None:
+    store = MemoryStore()
+    disk = FaultyDisk()
+    disk.error = DiskFullError
+
+    async def first(broker: TestedBroker) -> None:
+        await broker.create("orders")
+        await broker.produce("orders", 3)
+
+    async def while_full(broker: TestedBroker) -> None:
+        partitions = broker.broker.partitions
+        await partitions.reopen()
+        assert code_of(broker, "orders") is ErrorCode.KAFKA_STORAGE_ERROR
+        disk.broken = "payments-0"
+        await broker.create("payments")
+        await partitions.reopen()
+        assert (await broker.produce("orders")).base_offset == 3
+        assert code_of(broker, "payments") is ErrorCode.KAFKA_STORAGE_ERROR
+        disk.broken = None
+        await partitions.reopen()
+        assert (await broker.produce("payments")).base_offset == 0
+        assert partitions.offline_count == 0
+
+    with_broker(tmp_path, first, store=store, disk=disk)
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    disk.broken = "orders-0"
+    with_broker(tmp_path, while_full, store=store, disk=disk)
+
+
+def test_a_directory_known_to_be_unusable_is_gone_on_without(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    async def first(broker: TestedBroker) -> None:
+        for topic in ("orders", "payments"):
+            await broker.create(topic)
+            await broker.produce(topic, 3)
+
+    async def without(broker: TestedBroker) -> None:
+        lost = "orders" if (tmp_path / "two" / "orders-0").exists() else "payments"
+        kept = {"orders": "payments", "payments": "orders"}[lost]
+        assert code_of(broker, lost) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await broker.produce(kept)).base_offset == 3
+        await broker.broker.partitions.reopen()
+        assert code_of(broker, lost) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    def take_offline(broker: TestedBroker) -> None:
+        broker.broker.partitions.take_offline(str(tmp_path / "two"), StorageError("read-only"))
+
+    with_broker(tmp_path, first, store=store, directories=TWO)
+    before = sorted(path.name for path in (tmp_path / "two").rglob("*"))
+    with_broker(tmp_path, without, store=store, directories=TWO, prepare=take_offline)
+    assert sorted(path.name for path in (tmp_path / "two").rglob("*")) == before
+
+
 def test_a_start_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     store = MemoryStore()
 

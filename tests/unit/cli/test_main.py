@@ -14,14 +14,23 @@ from tailrace.cli import options
 from tailrace.cli.main import cli
 from tailrace.client import connection
 
-COMMANDS = ("serve", "topic", "produce", "consume", "log", "completion")
+COMMANDS = ("serve", "topic", "config", "produce", "consume", "group", "log", "doctor", "completion")
 CLIENT_COMMANDS = (
     ["topic", "create", "orders"],
     ["topic", "list"],
     ["topic", "describe", "orders"],
+    ["topic", "alter", "orders", "--partitions", "2"],
+    ["topic", "alter", "orders", "--set", "retention.ms=5"],
     ["topic", "delete", "orders", "--yes"],
+    ["config", "get", "topic", "orders"],
+    ["config", "get", "broker", "1"],
+    ["config", "set", "broker-default", "max.connections=5"],
     ["produce", "orders", "--value", "x"],
     ["consume", "orders"],
+    ["group", "list"],
+    ["group", "describe", "billing"],
+    ["group", "reset-offsets", "billing", "--all-topics", "--to", "earliest"],
+    ["group", "delete", "billing", "--yes"],
 )
 
 
@@ -53,11 +62,27 @@ def test_help_names_every_command() -> None:
         ["topic", "create"],
         ["topic", "list"],
         ["topic", "describe"],
+        ["topic", "alter"],
         ["topic", "delete"],
+        ["config"],
+        ["config", "get"],
+        ["config", "get", "topic"],
+        ["config", "get", "broker"],
+        ["config", "get", "broker-default"],
+        ["config", "set"],
+        ["config", "set", "topic"],
+        ["config", "set", "broker"],
+        ["config", "set", "broker-default"],
         ["produce"],
         ["consume"],
+        ["group"],
+        ["group", "list"],
+        ["group", "describe"],
+        ["group", "reset-offsets"],
+        ["group", "delete"],
         ["log"],
         ["log", "dump"],
+        ["doctor"],
         ["completion"],
     ],
     ids=" ".join,
@@ -103,7 +128,9 @@ def test_the_client_and_the_command_line_agree_on_the_default_address() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["serve", "--help"], ["completion", "bash"]], ids=" ".join
+    "arguments",
+    [["--help"], ["--version"], ["serve", "--help"], ["doctor", "--help"], ["completion", "bash"]],
+    ids=" ".join,
 )
 def test_the_kafka_client_library_is_loaded_only_by_commands_that_use_it(arguments: list[str]) -> None:
     script = (
@@ -132,4 +159,10 @@ def test_completion_prints_a_script_that_calls_tailrace_back(shell: str, sign: s
 def test_completion_offers_the_subcommands() -> None:
     environment = {"_TAILRACE_COMPLETE": "bash_complete", "COMP_WORDS": "tailrace topic ", "COMP_CWORD": "2"}
     result = CliRunner().invoke(cli, [], env=environment)
-    assert [line.split(",")[1] for line in result.stdout.splitlines()] == ["create", "delete", "describe", "list"]
+    assert [line.split(",")[1] for line in result.stdout.splitlines()] == [
+        "alter",
+        "create",
+        "delete",
+        "describe",
+        "list",
+    ]

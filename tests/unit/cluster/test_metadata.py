@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,16 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
+from tailrace.cluster.image import (
+    ALL_BROKERS,
+    BrokerEndpoint,
+    BrokerImage,
+    ClusterImage,
+    PartitionState,
+    TopicImage,
+    configs_from_bytes,
+    configs_to_bytes,
+)
 from tailrace.cluster.metadata import PRODUCER_ID_BLOCK, ClusterMetadata
 from tailrace.cluster.store import Check, Entry, Unavailable, Write
 from tailrace.errors import ErrorCode, KafkaError, StorageError
@@ -28,6 +38,8 @@ class SlowStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.is_down = False
+        #: Whether changes are made but never answered.
+        self.loses_answers = False
 
     async def get(self, key: str) -> Entry | None:
         await self._answer()
@@ -37,6 +49,8 @@ class SlowStore(MemoryStore):
         await self._answer()
         done = await super().txn(checks, writes)
         await self._answer()
+        if done and self.loses_answers:
+            raise Unavailable("was that a yes?")
         return done
 
     async def _answer(self) -> None:
@@ -189,6 +203,150 @@ def test_new_epochs_begin_everywhere_this_broker_leads_and_are_stored() -> None:
         assert again.image.topics["t0"].partitions[0].leader_epoch == 2
 
     run(test)
+
+
+def with_config(name: str, value: str) -> Callable[[TopicImage], TopicImage]:
+    return lambda topic: replace(topic, configs=MappingProxyType({**topic.configs, name: value}))
+
+
+def test_a_topic_is_what_it_was_changed_to_and_after_a_restart_too() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders", 2))
+        topic = metadata.image.topics["orders"]
+        await metadata.alter_topic(topic, with_config("segment.ms", "7"))
+        await metadata.alter_topic(topic, lambda stored: metadata.plan_partitions(stored, 4, None))
+        for image in (metadata.image, (await loaded(store)).image):
+            changed = image.topics["orders"]
+            assert changed is image.topics_by_id[topic.topic_id]
+            assert changed.configs == {"retention.ms": "5", "segment.ms": "7"}
+            assert changed.partitions[:2] == topic.partitions
+            assert len(changed.partitions) == 4
+
+    run(test)
+
+
+def test_of_many_changes_to_one_topic_none_is_lost_also_where_another_broker_makes_some() -> None:
+    async def test(store: SlowStore) -> None:
+        one = await loaded(store)
+        await one.create_topic(planned(one, "orders"))
+        two = await loaded(store)
+        topic = one.image.topics["orders"]
+        changes = [
+            each.alter_topic(topic, with_config(f"key.{number}", "v"))
+            for number, each in enumerate((one, two, one, two, one))
+        ]
+        await asyncio.gather(*changes)
+        assert sorted((await loaded(store)).image.topics["orders"].configs) == [
+            *(f"key.{number}" for number in range(5)),
+            "retention.ms",
+        ]
+
+    run(test)
+
+
+def test_a_change_that_is_refused_leaves_the_topic_alone() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders", 2))
+        before = metadata.image
+        topic = before.topics["orders"]
+        with pytest.raises(KafkaError) as caught:
+            await metadata.alter_topic(topic, lambda stored: metadata.plan_partitions(stored, 1, None))
+        assert caught.value.code is ErrorCode.INVALID_PARTITIONS
+        await metadata.alter_topic(topic, lambda stored: stored)
+        assert metadata.image is before
+        await metadata.delete_topic(topic)
+        with pytest.raises(KafkaError) as caught:
+            await metadata.alter_topic(topic, with_config("a", "b"))
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(test)
+
+
+def test_a_topic_that_is_changed_and_deleted_at_once_is_deleted() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders"))
+        topic = metadata.image.topics["orders"]
+        changes = [metadata.alter_topic(topic, with_config(f"key.{number}", "v")) for number in range(4)]
+        await asyncio.gather(*changes, metadata.delete_topic(topic), return_exceptions=True)
+        assert metadata.image.topics == (await loaded(store)).image.topics == {}
+
+    run(test)
+
+
+def test_the_configuration_of_brokers_is_kept_by_broker_and_for_all() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        assert metadata.image.configs_of("1") == metadata.image.configs_of(ALL_BROKERS) == {}
+        await metadata.alter_broker_configs("1", lambda stored: {**stored, "a": "1"})
+        await metadata.alter_broker_configs(ALL_BROKERS, lambda stored: {**stored, "a": "2", "b": "3"})
+        await metadata.alter_broker_configs("1", lambda stored: {**stored, "c": "4"})
+        for image in (metadata.image, (await loaded(store)).image):
+            assert image.configs_of("1") == {"a": "1", "c": "4"}
+            assert image.configs_of(ALL_BROKERS) == {"a": "2", "b": "3"}
+        await metadata.alter_broker_configs(ALL_BROKERS, lambda stored: {})
+        assert (await loaded(store)).image.configs_of(ALL_BROKERS) == {}
+
+    run(test)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_crash_around_a_change_of_configuration_leaves_the_old_or_the_new(turns: int) -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders"))
+        topic = metadata.image.topics["orders"]
+        changes = [
+            metadata.alter_topic(topic, with_config("retention.ms", "6")),
+            metadata.alter_broker_configs("1", lambda stored: {"a": "1", "b": "2"}),
+        ]
+        tasks = [asyncio.get_running_loop().create_task(change) for change in changes]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        # The process ends here: whatever a new one finds in the store is whole, and all of what was acknowledged.
+        acknowledged = [task.done() for task in tasks]
+        found = await loaded(store)
+        assert found.image.topics["orders"].configs["retention.ms"] in ("6", *([] if acknowledged[0] else ["5"]))
+        assert found.image.configs_of("1") in ({"a": "1", "b": "2"}, *([] if acknowledged[1] else [{}]))
+        await asyncio.gather(*tasks)
+
+    run(test)
+
+
+def test_a_change_whose_outcome_nobody_heard_of_is_learned_by_the_next() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders"))
+        topic = metadata.image.topics["orders"]
+        store.loses_answers = True
+        for change in (
+            metadata.alter_topic(topic, with_config("retention.ms", "6")),
+            metadata.alter_broker_configs("1", lambda stored: {"a": "1"}),
+            metadata.create_topic(planned(metadata, "payments")),
+        ):
+            with pytest.raises(KafkaError):
+                await change
+        assert metadata.image.topics["orders"].configs["retention.ms"] == "5"
+        store.loses_answers = False
+        await metadata.alter_topic(topic, with_config("retention.ms", "6"))
+        await metadata.alter_broker_configs("1", lambda stored: {"a": "1"})
+        with pytest.raises(KafkaError) as caught:
+            await metadata.create_topic(planned(metadata, "payments"))
+        assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        again = (await loaded(store)).image
+        assert metadata.image.topics == again.topics
+        assert metadata.image.broker_configs == again.broker_configs
+        assert sorted(again.topics) == ["orders", "payments"]
+
+    run(test)
+
+
+def test_broker_configuration_is_stored_with_a_version_and_a_newer_one_is_refused() -> None:
+    assert configs_from_bytes(configs_to_bytes({"a": "1"})) == {"a": "1"}
+    with pytest.raises(StorageError, match="format 2"):
+        configs_from_bytes(b'{"version":2,"configs":{}}')
 
 
 def test_those_who_listen_are_told_with_the_image_before() -> None:

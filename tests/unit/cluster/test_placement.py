@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cluster.placement import place_replicas, use_assignment
+from tailrace.cluster.placement import place_replicas, use_assignment, use_further_assignment
 from tailrace.errors import ErrorCode, KafkaError
 
 
@@ -58,3 +58,21 @@ def test_an_assignment_that_makes_no_sense_is_refused(assignment: dict[int, list
     with pytest.raises(KafkaError) as caught:
         use_assignment([1, 2, 3], assignment)
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_further_partitions_go_on_where_the_others_ended() -> None:
+    whole = place_replicas([1, 2, 3], 8, 2)
+    assert place_replicas([1, 2, 3], 5, 2) + place_replicas([1, 2, 3], 3, 2, first=5) == whole
+
+
+def test_more_partitions_than_one_change_may_have_are_refused_at_once() -> None:
+    with pytest.raises(KafkaError) as caught:
+        place_replicas([1], 2**31 - 1, 1)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_an_assignment_of_further_partitions_has_as_many_replicas_as_the_others() -> None:
+    states = use_further_assignment([1, 2, 3], [[3, 1], [2, 3]], 2)
+    assert [(state.replicas, state.leader) for state in states] == [((3, 1), 3), ((2, 3), 2)]
+    with pytest.raises(KafkaError, match="not consistent with previous partitions, which have 2 replica"):
+        use_further_assignment([1, 2, 3], [[3, 1], [2]], 2)

@@ -131,7 +131,8 @@ def test_offset_and_epoch_are_written_without_touching_the_crc(offset: int, epoc
 def test_a_stamped_batch_says_when_it_was_appended_and_is_still_sound() -> None:
     batch = sound()
     stamp_append_time(memoryview(batch), read_header(batch).attributes, 99_000)
-    header = check_produced(memoryview(batch))
+    header = read_header(batch)
+    assert has_valid_crc(batch, header)
     assert header.attributes & LOG_APPEND_TIME_BIT
     assert [record.timestamp for record in iterate_records(batch, header)] == [99_000] * 3
 

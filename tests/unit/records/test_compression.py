@@ -93,6 +93,54 @@ def test_damaged_bytes_are_corrupt_or_unpack_within_the_limit(codec: Compression
     assert unpacks_within_the_limit_or_is_corrupt(codec, bytes(packed[: random.randint(1, len(packed))]))
 
 
+@pytest.mark.parametrize("codec", PACKERS)
+@pytest.mark.parametrize("content", ["even", "random"])
+def test_what_is_cut_anywhere_is_corrupt_and_never_just_shorter(codec: Compression, content: str) -> None:
+    data = bytes(300_000) if content == "even" else Random(7).randbytes(300_000)
+    packed = compress(codec, data)
+    steps = range(1, len(packed)) if len(packed) < 3000 else range(1, len(packed), len(packed) // 500)
+    for cut in steps:
+        # Snappy blocks follow each other without an end: a cut between two of them shows nowhere.
+        if codec is Compression.SNAPPY and is_between_blocks(packed, cut):
+            assert len(decompress(codec, packed[:cut])) % (32 * 1024) == 0
+            continue
+        with pytest.raises(KafkaError) as caught:
+            decompress(codec, packed[:cut])
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def is_between_blocks(packed: bytes, cut: int) -> bool:
+    position = 16
+    while position < cut:
+        position += 4 + int.from_bytes(packed[position : position + 4], "big")
+    return position == cut
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [
+        (Compression.GZIP, (-1, 1, 9)),
+        (Compression.LZ4, (1, 2, 9, 12, 17)),
+        (Compression.ZSTD, (-131072, -1, 1, 3, 22)),
+    ],
+)
+def test_every_level_unpacks_to_the_same(codec: Compression, levels: tuple[int, ...]) -> None:
+    data = b"".join(b"%d records and more of them" % number for number in range(5000))
+    sizes = []
+    for level in levels:
+        packed = compress(codec, data, level)
+        assert bytes(decompress(codec, packed)) == data
+        sizes.append(len(packed))
+    assert len(set(sizes)) > 1, "the level changes nothing"
+
+
+def test_gzip_streams_that_follow_each_other_are_one() -> None:
+    packed = gzip.compress(b"first ") + gzip.compress(b"second")
+    assert decompress(Compression.GZIP, packed) == b"first second"
+    with pytest.raises(KafkaError):
+        decompress(Compression.GZIP, packed, limit=11)
+
+
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_refused(codec: int) -> None:
     with pytest.raises(KafkaError) as caught:

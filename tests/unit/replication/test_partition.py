@@ -17,7 +17,9 @@ from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.partition_log import Appended
 from tailrace.testing.disk import SimDisk
+from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tests.unit.storage.logs import BATCH_BYTES, StandingClock, batch
@@ -36,24 +38,26 @@ class Waiter:
 
 
 class World:
-    def __init__(self, loop: SimLoop, flush_messages: int) -> None:
+    def __init__(self, loop: SimLoop, config: LogConfig) -> None:
         self.disk = SimDisk(Random(1))
         network = SimNetwork(loop, Random(2)).host("broker")
-        runtime = Runtime(StandingClock(), self.disk, network, Random(3))
+        runtime = Runtime(StandingClock(), self.disk, network, Random(3), SimHelper(self.disk, Random(9)))
         self.directory = LogDirectory("/data", runtime, background_bytes=1 << 30, background_ms=-1)
         self.directory.open()
-        config = LogConfig(index_interval_bytes=0, flush_messages=flush_messages)
         log = self.directory.open_partition(NAME, UUID(int=1), config)
         self.partition = Partition(NAME, UUID(int=1), log, self.directory, leader_epoch=4)
         self.directory.on_promise = lambda _: self.partition.advance()
 
     def append(self, data: bytearray | None = None, acks: int = ACKS_ALL) -> int:
-        return self.partition.append(memoryview(batch() if data is None else data), acks).last_offset
+        appended = self.partition.append(memoryview(batch() if data is None else data), acks)
+        assert isinstance(appended, Appended)
+        return appended.last_offset
 
 
-def run(test: Callable[[World], Coroutine[Any, Any, None]], flush_messages: int = 2**63 - 1) -> None:
+def run(test: Callable[[World], Coroutine[Any, Any, None]], flush_messages: int = 2**63 - 1, **settings: Any) -> None:
     loop = SimLoop(4)
-    loop.run(test(World(loop, flush_messages)))
+    config = LogConfig(index_interval_bytes=0, flush_messages=flush_messages, **settings)
+    loop.run(test(World(loop, config)))
 
 
 def refusal(call: Callable[[], object]) -> ErrorCode:

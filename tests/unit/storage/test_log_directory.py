@@ -17,6 +17,7 @@ from tailrace.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.system.disk import SystemDisk
+from tailrace.runtime.system.helper import SystemHelper
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS
 from tailrace.storage.log_config import LogConfig
@@ -24,6 +25,7 @@ from tailrace.storage.log_directory import CLEAN_SHUTDOWN, LogDirectory
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
+from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tests.unit.storage.logs import BATCH_BYTES, StandingClock, append, batch, read_all
@@ -43,7 +45,8 @@ class World:
         self.loop = loop
         self.disk = SimDisk(Random(5), cached_probability=1.0)
         self.clock = SimClock(loop)
-        self._runtime = Runtime(self.clock, self.disk, SimNetwork(loop, Random(6)).host("broker"), Random(7))
+        network = SimNetwork(loop, Random(6)).host("broker")
+        self._runtime = Runtime(self.clock, self.disk, network, Random(7), SimHelper(self.disk, Random(8)))
         self.promised: list[PartitionLog] = []
 
     def directory(self, *, background_ms: int = -1, background_bytes: int = 1 << 30) -> LogDirectory:
@@ -78,7 +81,7 @@ def simulated(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[]
 
 
 def on_the_real_disk(path: Path) -> LogDirectory:
-    runtime = Runtime(StandingClock(), SystemDisk(), SystemNetwork(), Random(7))
+    runtime = Runtime(StandingClock(), SystemDisk(), SystemNetwork(), Random(7), SystemHelper())
     directory = LogDirectory(str(path), runtime, background_bytes=1 << 30, background_ms=-1)
     directory.open()
     return directory

@@ -181,6 +181,41 @@ def test_leftovers_of_what_a_crash_interrupted_are_removed(logs: Logs) -> None:
     assert logs.bases() == [0]
 
 
+@pytest.mark.parametrize("stopped_cleanly", [True, False])
+@pytest.mark.parametrize("old", [[0, 2, 4], [2, 4], [4], []])
+def test_a_cleaned_segment_that_a_crash_kept_from_its_place_is_put_there(
+    logs: Logs, old: list[int], stopped_cleanly: bool
+) -> None:
+    logs = logs.configure(segment_bytes=2 * BATCH_BYTES)
+    written(logs, 7)
+    whole = b"".join(logs.path(base).read_bytes() for base in (0, 2, 4))
+    # Of the batches 0 to 5 these are left, in one segment; the renames of the old ones came to any point.
+    kept = [0, 3, 5]
+    cleaned = b"".join(whole[number * BATCH_BYTES : (number + 1) * BATCH_BYTES] for number in kept)
+    logs.path(0, ".log.swap").write_bytes(cleaned)
+    logs.path(0, ".index.swap").write_bytes(b"")
+    for base in (0, 2, 4):
+        for suffix in (".log", *INDEX_SUFFIXES):
+            if base not in old:
+                logs.path(base, suffix).rename(logs.path(base, f"{suffix}.deleted"))
+    (Path(logs.directory) / "compaction-checkpoint").write_bytes(b"0\n1\n6\n")
+    log = logs.open(stopped_cleanly=stopped_cleanly)
+    assert (logs.bases(), offsets(log)) == ([0, 6], [0, 3, 5, 6])
+    assert not [name for name in logs.names() if name.endswith((".swap", ".deleted"))]
+    assert [log.offset_for_timestamp(NOW_MS + number, 7).offset for number in range(7)] == [0, 3, 3, 3, 5, 5, 6]
+
+
+def test_gaps_are_sound_only_where_compaction_says_so(logs: Logs) -> None:
+    written(logs, 6)
+    whole = logs.path(0).read_bytes()
+    logs.path(0).write_bytes(whole[: 2 * BATCH_BYTES] + whole[4 * BATCH_BYTES :])
+    marker = Path(logs.directory) / "compaction-checkpoint"
+    for content, expected in ((b"0\n1\n6\n", [0, 1, 4, 5]), (b"torn", [0, 1, 4, 5]), (None, [0, 1])):
+        marker.write_bytes(content) if content is not None else marker.unlink()
+        assert offsets(logs.open()) == expected
+        logs.path(0).write_bytes(whole[: 2 * BATCH_BYTES] + whole[4 * BATCH_BYTES :])
+
+
 def test_recovery_of_a_recovered_log_changes_nothing(logs: Logs) -> None:
     logs = logs.configure(segment_bytes=3 * BATCH_BYTES)
     written(logs, 8)

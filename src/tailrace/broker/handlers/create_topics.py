@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.broker.handlers.topic_configs import topic_values
+from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
@@ -37,9 +37,10 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
 async def _create(
     services: Services, context: RequestContext, wanted: CreatableTopic, validate_only: bool
 ) -> CreatableTopicResult:
-    topic = plan(services, context.version, wanted)
+    topic = plan(services, wanted)
     if not validate_only:
         await services.metadata.create_topic(topic)
+        log_created(context, topic)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -47,12 +48,12 @@ async def _create(
         replication_factor=len(topic.partitions[0].replicas),
         configs=[
             CreatableTopicConfigs(name=name, value=value, config_source=source)
-            for name, value, source in topic_values(services.config, topic.configs)
+            for name, value, source in services.config.topic_values(topic.configs)
         ],
     )
 
 
-def plan(services: Services, version: int, wanted: CreatableTopic) -> TopicImage:
+def plan(services: Services, wanted: CreatableTopic) -> TopicImage:
     """The topic that a request asks for, with the broker's defaults filled in."""
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
     if wanted.assignments and (partitions != _USE_DEFAULT or replication_factor != _USE_DEFAULT):
@@ -61,11 +62,11 @@ def plan(services: Services, version: int, wanted: CreatableTopic) -> TopicImage
             "Both numPartitions or replicationFactor and replicasAssignments were set. "
             "Both cannot be used at the same time.",
         )
-    if version >= 4:
-        if partitions == _USE_DEFAULT:
-            partitions = services.config.get_int("num.partitions")
-        if replication_factor == _USE_DEFAULT:
-            replication_factor = services.config.get_int("default.replication.factor")
+    # KIP-464 speaks of this from version 4 on; Kafka does it in every version, and kafkajs counts on it in version 3.
+    if partitions == _USE_DEFAULT:
+        partitions = services.config.get_int("num.partitions")
+    if replication_factor == _USE_DEFAULT:
+        replication_factor = services.config.get_int("default.replication.factor")
     configs = {config.name: config.value for config in wanted.configs if config.value is not None}
     try:
         services.config.validate_topic_overrides(configs)
@@ -78,6 +79,12 @@ def plan(services: Services, version: int, wanted: CreatableTopic) -> TopicImage
         {entry.partition_index: entry.broker_ids for entry in wanted.assignments},
         configs,
     )
+
+
+def log_created(context: RequestContext, topic: TopicImage) -> None:
+    """Tell the log of a new topic."""
+    count = len(topic.partitions)
+    log_change(context, "topic %s created with %d partitions", topic.name, count, topic=topic.name, partitions=count)
 
 
 def _refused(name: str, error: KafkaError) -> CreatableTopicResult:

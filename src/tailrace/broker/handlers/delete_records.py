@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model import INTERNAL_TOPICS
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -42,8 +43,16 @@ def _advance(
     moved: list[tuple[LogDirectory, DeleteRecordsPartitionResult]],
 ) -> DeleteRecordsPartitionResult:
     try:
+        if topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         partition = services.partitions.find(topic, wanted.partition_index)
         partition.require_served()
+        config = partition.log.config
+        if config.compact and not config.delete_expired:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Records of partition {partition.partition} can not be deleted due to the configured policy",
+            )
         offset = partition.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import ZERO_UUID
@@ -18,7 +19,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     responses = []
     for state in wanted:
         try:
-            responses.append(await _delete(services, state))
+            responses.append(await _delete(services, context, state))
         except KafkaError as error:
             responses.append(
                 DeletableTopicResult(
@@ -28,7 +29,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
     return DeleteTopicsResponse(responses=responses)
 
 
-async def _delete(services: Services, state: DeleteTopicState) -> DeletableTopicResult:
+async def _delete(services: Services, context: RequestContext, state: DeleteTopicState) -> DeletableTopicResult:
     if not services.config.get_bool("delete.topic.enable"):
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false).")
     image = services.metadata.image
@@ -43,4 +44,5 @@ async def _delete(services: Services, state: DeleteTopicState) -> DeletableTopic
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     await services.metadata.delete_topic(topic)
+    log_change(context, "topic %s deleted", topic.name, topic=topic.name)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)

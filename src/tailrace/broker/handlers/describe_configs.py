@@ -1,13 +1,14 @@
-"""DescribeConfigs 1 to 4: topics and this broker, with sources, synonyms and documentation."""
+"""DescribeConfigs 1 to 4: topics, this broker, what all brokers share, and loggers; with sources and synonyms."""
 
 from __future__ import annotations
 
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS
-from tailrace.broker.config_types import ConfigKey
-from tailrace.broker.handlers.topic_configs import ConfigSource, broker_source, topic_value
+from tailrace.broker import loggers
+from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
+from tailrace.broker.handlers.config_changes import ResourceType, broker_number
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.image import TopicImage
+from tailrace.cluster.image import ALL_BROKERS, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import topic_name_problem
 from tailrace.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -16,9 +17,6 @@ from tailrace.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-_TOPIC = 2
-_BROKER = 4
 
 
 def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -40,72 +38,103 @@ def handle(services: Services, context: RequestContext, request: DescribeConfigs
 def _describe(
     services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    if resource.resource_type == _TOPIC:
-        topic = services.metadata.image.topics.get(resource.resource_name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{resource.resource_name}' does not exist.")
-        return [_topic_entry(services, topic, name, request) for name in _chosen(resource, list(TOPIC_KEYS))]
-    if resource.resource_type == _BROKER:
-        if resource.resource_name not in ("", str(services.broker_id)):
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = _find_topic(services, name)
+        return [_topic_entry(services, topic, key, request) for key in _chosen(resource, list(TOPIC_KEYS))]
+    if resource.resource_type == ResourceType.BROKER:
+        if name == ALL_BROKERS:
+            shared = services.metadata.image.configs_of(ALL_BROKERS)
+            known = [key for key in shared if key in BROKER_KEYS]
+            return [_shared_entry(services, key, request) for key in _chosen(resource, known)]
+        if broker_number(name, "Broker id") != services.broker_id:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {services.broker_id} or an empty string, "
-                f"but received {resource.resource_name}",
+                f"Unexpected broker id, expected {services.broker_id} or empty string, but received {name}",
             )
-        if not resource.resource_name:  # cluster-wide defaults set at run time: there are none
-            return []
-        return [_broker_entry(services, name, request) for name in _chosen(resource, list(BROKER_KEYS))]
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+        return [_broker_entry(services, key, request) for key in _chosen(resource, list(BROKER_KEYS))]
+    if resource.resource_type == ResourceType.BROKER_LOGGER:
+        return _loggers(services, resource)
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
+
+
+def _find_topic(services: Services, name: str) -> TopicImage:
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    topic = services.metadata.image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+    return topic
+
+
+def _type_name(number: int) -> str:
+    return ResourceType(number).name if number in ResourceType.__members__.values() else str(number)
 
 
 def _chosen(resource: DescribeConfigsResource, names: list[str]) -> list[str]:
-    wanted = resource.configuration_keys
-    return names if wanted is None else [name for name in names if name in wanted]
+    if resource.configuration_keys is None:
+        return names
+    wanted = frozenset(resource.configuration_keys)
+    return [name for name in names if name in wanted]
 
 
 def _topic_entry(
     services: Services, topic: TopicImage, name: str, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
     config = services.config
-    value, source = topic_value(config, name, topic.configs)
-    synonyms = []
-    if request.include_synonyms:
-        if source is ConfigSource.TOPIC:
-            synonyms.append(DescribeConfigsSynonym(name=name, value=value, source=source))
-        default = config.topic_default(name)
-        if default.broker_key is not None:
-            synonyms.append(
-                DescribeConfigsSynonym(
-                    name=default.broker_key, value=default.value, source=broker_source(default.source)
-                )
-            )
-    return _entry(TOPIC_KEYS[name], value, source, synonyms, request, read_only=False)
+    value = config.topic_value(name, topic.configs)
+    return _entry(TOPIC_KEYS[name], value, config.topic_givens(name, topic.configs), request)
 
 
 def _broker_entry(services: Services, name: str, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    key = BROKER_KEYS[name]
-    value = None if key.is_sensitive else services.config.text(name)
-    source = broker_source(services.config.source(name))
-    synonyms = [DescribeConfigsSynonym(name=name, value=value, source=source)] if request.include_synonyms else []
-    return _entry(key, value, source, synonyms, request, read_only=key.update_mode == "read-only")
+    config = services.config
+    return _entry(
+        BROKER_KEYS[name],
+        Given(name, config.text(name), config.source(name)),
+        config.broker_givens(name),
+        request,
+    )
+
+
+def _shared_entry(services: Services, name: str, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    """A key that was set for all brokers: that value, whatever counts on this broker."""
+    shared = ConfigSource.DYNAMIC_DEFAULT_BROKER
+    givens = [given for given in services.config.broker_givens(name) if given.source is shared]
+    value = next((given for given in givens if given.name == name), Given(name, None, shared))
+    return _entry(BROKER_KEYS[name], value, givens, request)
+
+
+def _loggers(services: Services, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    name = resource.resource_name
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+    if broker_number(name, "Broker id") != services.broker_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {services.broker_id} but received {name}"
+        )
+    levels = loggers.logger_levels()
+    return [
+        DescribeConfigsResourceResult(
+            name=logger, value=levels[logger], config_source=ConfigSource.BROKER_LOGGER, documentation=None
+        )
+        for logger in _chosen(resource, list(levels))
+    ]
 
 
 def _entry(
-    key: ConfigKey,
-    value: str | None,
-    source: ConfigSource,
-    synonyms: list[DescribeConfigsSynonym],
-    request: DescribeConfigsRequest,
-    *,
-    read_only: bool,
+    key: ConfigKey, value: Given, synonyms: list[Given], request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=key.name,
-        value=value,
-        read_only=read_only,
-        config_source=source,
+        value=value.value,
+        read_only=key.update_mode == "read-only",
+        config_source=value.source,
         is_sensitive=key.is_sensitive,
-        synonyms=synonyms,
+        synonyms=[
+            DescribeConfigsSynonym(name=given.name, value=given.value, source=given.source)
+            for given in (synonyms if request.include_synonyms else ())
+        ],
         config_type=key.type,
         documentation=key.documentation if request.include_documentation else None,
     )

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tailrace.broker.fetch_sessions import FetchSession, PartitionKey, TopicKey, wanted_partitions
+from tailrace.broker.request_memory import FREE_BYTES
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
+from tailrace.replication.traffic import TopicTraffic
 from tailrace.runtime.disk import FileRange
+from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -30,6 +33,8 @@ _FIRST_VERSION_WITH_IDS = 13
 _READ_COMMITTED = 1
 #: Below this a copy costs less than a second system call.
 _READ_INLINE_BYTES = 32 * 1024
+#: So much of one response is read into memory, where it stays for as long as its client does not read it.
+_READ_INLINE_TOTAL_BYTES = 1 << 20
 
 
 class _Fetch(NamedTuple):
@@ -49,6 +54,8 @@ class _Answers(NamedTuple):
     size: int
     has_error: bool
     cold: list[tuple[Partition, PartitionData, FileRange]]
+    #: What has records, with the partitions they are of.
+    found: list[tuple[Partition, PartitionData]]
 
 
 def handle(
@@ -58,6 +65,7 @@ def handle(
     try:
         session = services.fetch_sessions.resolve(request, by_topic_id)
     except KafkaError as error:
+        services.counters.refused(ApiKey.FETCH, error.code)
         return FetchResponse(error_code=error.code)
     if session is None:
         wanted = wanted_partitions(request, by_topic_id)
@@ -84,17 +92,24 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
         answers = _read_all(fetch)
     for partition, data, part in answers.cold:
         try:
-            data.records = _inline_if_small(await partition.log.warm(part))
+            data.records = _inline_if_small(fetch, await partition.log.warm(part), answers.size)
         except KafkaError as error:
             data.error_code, data.records = error.code, b""
+            _count_refused(fetch, partition.traffic, error.code)
         except StorageError as error:
-            _fail(partition, data, error)
+            _fail(fetch, partition, data, error)
     return _respond(fetch, answers)
 
 
-def _fail(partition: Partition, data: PartitionData, error: StorageError) -> None:
+def _fail(fetch: _Fetch, partition: Partition, data: PartitionData, error: StorageError) -> None:
     partition.directory.fail(error)
     data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
+    _count_refused(fetch, partition.traffic, data.error_code)
+
+
+def _count_refused(fetch: _Fetch, traffic: TopicTraffic, code: int) -> None:
+    traffic.failed_fetches += 1
+    fetch.services.counters.refused(ApiKey.FETCH, code)
 
 
 class _Waiter:
@@ -138,6 +153,7 @@ def _read_all(fetch: _Fetch) -> _Answers:
     left = min(request.max_bytes, fetch.services.config.get_int("fetch.max.bytes"))
     answers: list[tuple[PartitionKey, PartitionData]] = []
     cold: list[tuple[Partition, PartitionData, FileRange]] = []
+    found: list[tuple[Partition, PartitionData]] = []
     size = 0
     has_error = False
     for key, wanted in fetch.wanted:
@@ -150,6 +166,7 @@ def _read_all(fetch: _Fetch) -> _Answers:
             data.error_code, data.high_watermark, data.log_start_offset = error.code, -1, -1
             data.last_stable_offset = -1
             has_error = True
+            _count_refused(fetch, fetch.services.partitions.traffic_of(key[0]), error.code)
             continue
         if data.diverging_epoch is not None:
             has_error = True
@@ -157,16 +174,17 @@ def _read_all(fetch: _Fetch) -> _Answers:
             continue
         try:
             if partition.log.is_warm(part):
-                data.records = _inline_if_small(part)
+                data.records = _inline_if_small(fetch, part, size)
             else:
                 cold.append((partition, data, part))
         except StorageError as error:
-            _fail(partition, data, error)
+            _fail(fetch, partition, data, error)
             has_error = True
             continue
+        found.append((partition, data))
         size += part.size
         left -= part.size
-    return _Answers(answers, size, has_error, cold)
+    return _Answers(answers, size, has_error, cold, found)
 
 
 def _read(
@@ -192,11 +210,20 @@ def _read(
     return part
 
 
-def _inline_if_small(part: FileRange) -> FileRange | bytes:
-    return part.file.read(part.position, part.size) if part.size <= _READ_INLINE_BYTES else part
+def _inline_if_small(fetch: _Fetch, part: FileRange, already: int) -> FileRange | bytes:
+    """Read a small range, unless the response has much already or memory is short: a range of a file takes none."""
+    if (
+        part.size > _READ_INLINE_BYTES
+        or already > _READ_INLINE_TOTAL_BYTES
+        or (fetch.services.request_memory.is_short and already + part.size > FREE_BYTES)
+    ):
+        return part
+    return part.file.read(part.position, part.size)
 
 
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
+    for partition, found in answers.found:
+        partition.traffic.bytes_out += len(found.records or b"")
     session = fetch.session
     if session is None:
         return FetchResponse(responses=_by_topic(fetch, answers.data))

@@ -1,28 +1,44 @@
-"""FindCoordinator 0 to 6: there is no coordinator here yet, which clients are told as COORDINATOR_NOT_AVAILABLE.
+"""FindCoordinator 0 to 6: which broker coordinates a group; makes the offsets topic when it is first needed.
 
-It is served all the same because librdkafka takes a broker without it for one that cannot read lz4, and then sends
-batches uncompressed.
+Transactions and share groups are not served yet: COORDINATOR_NOT_AVAILABLE and INVALID_REQUEST, as clients expect.
 """
 
 from __future__ import annotations
 
 from tailrace.broker.services import RequestContext, Services
-from tailrace.errors import ErrorCode
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-_ERROR = ErrorCode.COORDINATOR_NOT_AVAILABLE
-_MESSAGE = "Consumer groups and transactions are not served by this broker."
+_GROUP = 0
+_TRANSACTION = 1
 _NOBODY = -1
 
 
-def handle(services: Services, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if context.version >= 4 else [request.key]
+    found = [await _find(services, context, request.key_type, key) for key in keys]
+    if context.version >= 4:
+        return FindCoordinatorResponse(coordinators=found)
+    (one,) = found
     return FindCoordinatorResponse(
-        error_code=_ERROR,
-        error_message=_MESSAGE,
-        node_id=_NOBODY,
-        port=_NOBODY,
-        coordinators=[
-            Coordinator(key=key, node_id=_NOBODY, port=_NOBODY, error_code=_ERROR, error_message=_MESSAGE)
-            for key in request.coordinator_keys
-        ],
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
     )
+
+
+async def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    try:
+        if key_type == _TRANSACTION:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not served by this broker.")
+        if key_type != _GROUP:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
+        node_id, endpoint = await services.groups.locate(key, context.listener)
+    except KafkaError as error:
+        message = error.message or error.code.name
+        return Coordinator(key=key, node_id=_NOBODY, port=_NOBODY, error_code=error.code, error_message=message)
+    return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)

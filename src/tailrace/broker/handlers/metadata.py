@@ -9,7 +9,7 @@ from tailrace.broker.handlers import create_topics
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import topic_name_problem
+from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.wire.messages.create_topics import CreatableTopic
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -76,13 +76,15 @@ async def _find(
     may_create = context.version < 4 or request.allow_auto_topic_creation
     if not may_create or not services.config.get_bool("auto.create.topics.enable"):
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
-    return await _auto_create(services, wanted.name)
+    return await _auto_create(services, context, wanted.name)
 
 
-async def _auto_create(services: Services, name: str) -> MetadataResponseTopic:
+async def _auto_create(services: Services, context: RequestContext, name: str) -> MetadataResponseTopic:
     try:
         request = CreatableTopic(name=name, num_partitions=_DEFAULT, replication_factor=_DEFAULT)
-        await services.metadata.create_topic(create_topics.plan(services, 4, request))
+        planned = create_topics.plan(services, request)
+        await services.metadata.create_topic(planned)
+        create_topics.log_created(context, planned)
     except KafkaError as error:
         # Somebody else may have created it meanwhile.
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -97,7 +99,7 @@ def _topic(topic: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.name.startswith("__"),
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
                 partition_index=number,

@@ -2,29 +2,36 @@
 
 Odd: acks=0 gets no response at all, but an error closes the connection so that the producer looks for news. From
 version 13 topics are named by id. The records are patched where they were received and must not outlive the call,
-so everything is appended before anything is awaited.
+so everything is appended before anything is awaited, or copied where a topic wants it prepared beside the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 from tailrace.broker.services import RequestContext, Services
-from tailrace.errors import ErrorCode, KafkaError
+from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.records.compression import Compression
 from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.storage.partition_log import Appended
+from tailrace.wire.apis import ApiKey
 from tailrace.wire.produce_frames import ProduceCall, ProduceResult, ProduceResults, Topic
 
 _FIRST_VERSION_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE_AT = 22
 
 
+#: Batches of which not all is known yet: the last offset of one that is in the log but may not be acknowledged, or what
+#: will say where one is that is still being prepared.
+_Waiting: TypeAlias = list[tuple[ProduceResult, Partition, int | asyncio.Future[Appended]]]
+
+
 def handle(
     services: Services, context: RequestContext, call: ProduceCall
-) -> ProduceResults | Coroutine[Any, Any, ProduceResults] | None:
-    waiting: list[tuple[ProduceResult, Partition, int]] = []
+) -> ProduceResults | Coroutine[Any, Any, ProduceResults | None] | None:
+    waiting: _Waiting = []
     results: ProduceResults = []
     failed = False
     for topic, batches in call.topics:
@@ -34,11 +41,14 @@ def handle(
             failed = failed or result.error_code != 0
             of_topic.append(result)
         results.append((topic, of_topic))
+    if failed and not waiting:
+        _count_refused(services, results)
     if call.acks == 0:
         if failed:
             context.disconnect()
-        return None
-    return _finish(call.timeout_ms, results, waiting) if waiting else results
+        # The request counts as open until its batches are in: a producer that waits for nothing must be slowed down.
+        return _finish_silently(services, context, results, waiting) if waiting else None
+    return _finish(services, call.timeout_ms, results, waiting) if waiting else results
 
 
 def _append(
@@ -48,7 +58,7 @@ def _append(
     topic: Topic,
     index: int,
     records: memoryview | None,
-    waiting: list[tuple[ProduceResult, Partition, int]],
+    waiting: _Waiting,
 ) -> ProduceResult:
     try:
         if isinstance(topic, str):
@@ -61,11 +71,23 @@ def _append(
             _refuse_zstd(records)
         appended = partition.append(records, call.acks)
     except KafkaError as error:
-        return ProduceResult(index, error.code, -1, message=error.message)
+        result = ProduceResult(index, 0, -1)
+        _fail(result, error)
+        return result
+    if not isinstance(appended, Appended):
+        result = ProduceResult(index, 0, -1)
+        waiting.append((result, partition, appended))
+        return result
     result = ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, partition.log.start_offset, None)
-    if not partition.is_acknowledged(appended.last_offset):
+    if not partition.is_acknowledged(appended.last_offset) and call.acks != 0:
         waiting.append((result, partition, appended.last_offset))
     return result
+
+
+def _fail(result: ProduceResult, error: KafkaError) -> None:
+    result.error_code, result.message = error.code, error.message
+    if isinstance(error, RecordsRefusedError):
+        result.record_errors = error.record_errors
 
 
 def _refusal(call: ProduceCall) -> KafkaError:
@@ -82,13 +104,60 @@ def _refuse_zstd(records: memoryview) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
 
 
-async def _finish(
-    timeout_ms: int, results: ProduceResults, waiting: list[tuple[ProduceResult, Partition, int]]
-) -> ProduceResults:
+def _count_refused(services: Services, results: ProduceResults) -> None:
+    for topic, of_topic in results:
+        for result in of_topic:
+            if result.error_code:
+                services.counters.refused(ApiKey.PRODUCE, result.error_code)
+                services.partitions.traffic_of(topic).failed_produces += 1
+
+
+async def _finish(services: Services, timeout_ms: int, results: ProduceResults, waiting: _Waiting) -> ProduceResults:
     """Answer when everything appended may be acknowledged, or the producer's patience ends."""
-    futures = [partition.wait_for(last_offset) for _, partition, last_offset in waiting]
+    unpromised = await _append_rest(waiting)
+    if unpromised:
+        await _wait_for_promises(timeout_ms, unpromised)
+    _count_refused(services, results)
+    return results
+
+
+async def _finish_silently(
+    services: Services, context: RequestContext, results: ProduceResults, waiting: _Waiting
+) -> None:
+    await _append_rest(waiting)
+    _count_refused(services, results)
+    if any(result.error_code for result, _, _ in waiting):
+        context.disconnect()
+
+
+async def _append_rest(waiting: _Waiting) -> list[tuple[ProduceResult, Partition, int]]:
+    """Wait until batches that are being prepared are in their logs, or refused; what may not be acknowledged yet."""
+    futures = [where for _, _, where in waiting if not isinstance(where, int)]
+    if futures:
+        # Not awaited one by one: that would call them off when whoever asked goes away, and others stand behind them.
+        await asyncio.wait(futures)
+    unpromised = []
+    for result, partition, where in waiting:
+        if isinstance(where, int):
+            unpromised.append((result, partition, where))
+            continue
+        try:
+            appended = where.result()
+        except KafkaError as error:
+            _fail(result, error)
+            continue
+        result.base_offset = appended.base_offset
+        result.append_time_ms = appended.append_time_ms
+        result.log_start_offset = partition.log.start_offset
+        if not partition.is_acknowledged(appended.last_offset):
+            unpromised.append((result, partition, appended.last_offset))
+    return unpromised
+
+
+async def _wait_for_promises(timeout_ms: int, unpromised: list[tuple[ProduceResult, Partition, int]]) -> None:
+    futures = [partition.wait_for(last_offset) for _, partition, last_offset in unpromised]
     done, _ = await asyncio.wait(futures, timeout=max(0, timeout_ms) / 1000)
-    for (result, _, _), future in zip(waiting, futures, strict=True):
+    for (result, _, _), future in zip(unpromised, futures, strict=True):
         error: ErrorCode | None = None
         if future not in done:
             future.cancel()
@@ -97,4 +166,3 @@ async def _finish(
             error = reason.code if isinstance(reason, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not None:
             result.error_code, result.base_offset = error, -1
-    return results

@@ -1,4 +1,4 @@
-"""The real clock, disk and network. Only the command line imports them; everything else sees the ports."""
+"""The real clock, disk, network and helper. Only the command line imports them; everything else sees the ports."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from random import SystemRandom
 from tailrace.runtime import Runtime
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.runtime.system.disk import SystemDisk
+from tailrace.runtime.system.helper import SystemHelper
 from tailrace.runtime.system.network import SystemNetwork
 
 
 def system_runtime(max_open_files: int, network: SystemNetwork) -> Runtime:
     """The outside world as it is; call it inside a running event loop."""
-    return Runtime(SystemClock(), SystemDisk(max_open_files), network, SystemRandom())
+    return Runtime(SystemClock(), SystemDisk(max_open_files), network, SystemRandom(), SystemHelper())

@@ -13,5 +13,5 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # Asked for every request: without a call of our own around it.
+    monotonic = staticmethod(time.monotonic)

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Buffer, DiskFullError
+from tailrace.runtime.disk import Buffer, DiskFullError, Volume
 
 T = TypeVar("T")
 
@@ -325,6 +325,13 @@ class SystemDisk:
         if _syncfs(descriptor) != 0:
             raise StorageError(f"cannot sync the file system of {path}: {os.strerror(ctypes.get_errno())}")
         return True
+
+    def volume(self, path: str) -> Volume:
+        try:
+            found = os.statvfs(path or ".")
+        except OSError as error:
+            _refuse(error, "measure the volume of", path)
+        return Volume(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     async def offload(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -7,17 +7,24 @@ calls as possible, file ranges by `sendfile`. Only what the other side is too sl
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tailrace.errors import StorageError
 from tailrace.runtime.disk import FileRange
 from tailrace.runtime.system.disk import SystemFile
 from tailrace.runtime.transport import Part, Receiver, ReceiverFactory
 
+logger = logging.getLogger("tailrace.network")
+
 _OS_DEFAULT = -1
+_NO_LIMIT = 1 << 31
+#: How often it is said that connections find no descriptors, however many they are.
+_REFUSALS_SAID_SECONDS = 10.0
 #: How many buffers go into one gathered send; Linux takes 1024.
 _GATHER = 512
 #: How much one connection may send before others get their turn.
@@ -32,6 +39,7 @@ class SocketTransport:
         "_descriptor",
         "_has_sent",
         "_loop",
+        "_on_closed",
         "_queue",
         "_reading",
         "_receiver",
@@ -41,7 +49,9 @@ class SocketTransport:
         "unsent_bytes",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, on_closed: Callable[[], None] | None = None
+    ) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._loop = loop
@@ -52,6 +62,7 @@ class SocketTransport:
         self._reading = False
         self._writing = False
         self._closing = False
+        self._on_closed = on_closed
         self._has_sent = False
         self.unsent_bytes = 0
         try:
@@ -235,50 +246,127 @@ class SocketTransport:
         self._queue.clear()
         self.unsent_bytes = 0
         self._socket.close()
+        if self._on_closed is not None:
+            self._on_closed()
         receiver.disconnected(reason)
+
+
+class _Accepted:
+    """How many accepted connections may be open at once, over all listeners: files need descriptors too."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = 0
+        self._refused = 0
+        self._said_at = float("-inf")
+
+    def take(self) -> bool:
+        """Take a place for a connection; False where there is none."""
+        if self._open >= self._limit:
+            return False
+        self._open += 1
+        return True
+
+    def give(self) -> None:
+        self._open -= 1
+
+    def refused(self, now: float, peer: str, why: str) -> None:
+        """Say that a connection found no place, now and then."""
+        self._refused += 1
+        if now - self._said_at >= _REFUSALS_SAID_SECONDS:
+            logger.warning(
+                "%d connections refused, the last from %s: %s; raise the limit of open files (ulimit -n, LimitNOFILE)",
+                self._refused,
+                peer,
+                why,
+            )
+            self._said_at, self._refused = now, 0
 
 
 class SocketListener:
     """One listening socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, factory: ReceiverFactory) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        factory: ReceiverFactory,
+        accepted: _Accepted,
+    ) -> None:
         self._loop = loop
         self._socket = sock
         self._factory = factory
+        self._accepted = accepted
+        # Given up for a moment where no descriptor is left, so that a connection can be refused and not left to wait.
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.port: int = sock.getsockname()[1]
         loop.add_reader(sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
         for _ in range(64):
             try:
-                accepted, _ = self._socket.accept()
+                sock, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:
-                # Out of descriptors: leave it in the backlog and look again when some may have been freed.
-                self._loop.remove_reader(self._socket.fileno())
-                self._loop.call_later(0.1, self._look_again)
-                return
-            transport = SocketTransport(self._loop, accepted)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._refuse_one(error):
+                    # Leave it in the backlog and look again when whatever it is may be over.
+                    self._loop.remove_reader(self._socket.fileno())
+                    self._loop.call_later(0.1, self._look_again)
+                    return
+                continue
+            if not self._accepted.take():
+                sock.close()
+                self._accepted.refused(self._loop.time(), _name(address), "all descriptors for connections are taken")
+                continue
+            transport = SocketTransport(self._loop, sock, self._accepted.give)
             transport.attach(self._factory(transport))
+
+    def _refuse_one(self, reason: OSError) -> bool:
+        """Close one waiting connection with the help of the spare descriptor; False where even that cannot be."""
+        if self._spare < 0:
+            return False
+        os.close(self._spare)
+        self._spare = -1
+        try:
+            sock, address = self._socket.accept()
+            sock.close()
+            self._accepted.refused(self._loop.time(), _name(address), str(reason.strerror))
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        return True
 
     def _look_again(self) -> None:
         if self._socket.fileno() >= 0:
+            if self._spare < 0:
+                try:
+                    self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    pass  # the next connection is left in the backlog again
             self._loop.add_reader(self._socket.fileno(), self._on_acceptable)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+            if self._spare >= 0:
+                os.close(self._spare)
+                self._spare = -1
 
 
 class SystemNetwork:
     """TCP on this machine's interfaces; buffer sizes are the operating system's unless given."""
 
     def __init__(
-        self, backlog: int = 1024, send_buffer_bytes: int = _OS_DEFAULT, receive_buffer_bytes: int = _OS_DEFAULT
+        self,
+        backlog: int = 1024,
+        send_buffer_bytes: int = _OS_DEFAULT,
+        receive_buffer_bytes: int = _OS_DEFAULT,
+        max_accepted: int = _NO_LIMIT,
     ) -> None:
         self._backlog = backlog
+        self._accepted = _Accepted(max_accepted)
         self._buffers = {socket.SO_SNDBUF: send_buffer_bytes, socket.SO_RCVBUF: receive_buffer_bytes}
 
     def _new_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
@@ -301,7 +389,7 @@ class SystemNetwork:
         except OSError:
             sock.close()
             raise
-        return SocketListener(loop, sock, factory)
+        return SocketListener(loop, sock, factory, self._accepted)
 
     async def connect(self, host: str, port: int, factory: ReceiverFactory) -> SocketTransport:
         loop = asyncio.get_running_loop()
@@ -317,3 +405,7 @@ class SystemNetwork:
         transport = SocketTransport(loop, sock)
         transport.attach(factory(transport))
         return transport
+
+
+def _name(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"

@@ -9,8 +9,11 @@ import resource
 from tailrace.errors import StorageError
 
 _LOCK_FILE = ".lock"
-#: Descriptors left for sockets, the store and the interpreter itself.
-_RESERVED_SHARE = 2
+#: Descriptors of the interpreter, the store, the listeners, and of small files while they are written.
+_OWN_DESCRIPTORS = 32
+_FEWEST_FILES = 16
+_FEWEST_CONNECTIONS = 16
+_MOST_FILES = 1 << 16
 
 
 def raise_descriptor_limit() -> int:
@@ -27,7 +30,22 @@ def raise_descriptor_limit() -> int:
 
 def default_open_files(limit: int) -> int:
     """How many segment files may be open at once where nobody said."""
-    return max(16, min(limit // _RESERVED_SHARE, 1 << 16))
+    return max(_FEWEST_FILES, min((limit - _OWN_DESCRIPTORS) // 2, _MOST_FILES))
+
+
+def connections_beside(open_files: int, limit: int) -> int:
+    """How many connections the descriptors are enough for, beside so many open segment files."""
+    connections = limit - open_files - _OWN_DESCRIPTORS
+    if connections < _FEWEST_CONNECTIONS:
+        raise StorageError(
+            f"only {limit} files and sockets may be open at once, a broker needs at least "
+            f"{open_files + _OWN_DESCRIPTORS + _FEWEST_CONNECTIONS}: raise the limit (ulimit -n, LimitNOFILE)"
+        )
+    return connections
+
+
+class UnusableDirectoryError(StorageError):
+    """A data directory cannot be written to, whoever may use it."""
 
 
 class DirectoryLock:
@@ -38,7 +56,10 @@ class DirectoryLock:
             os.makedirs(directory, exist_ok=True)
             self._descriptor = os.open(f"{directory}/{_LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from error
+            raise UnusableDirectoryError(
+                f"cannot use the data directory {directory}: {error.strerror}; make it writable for this user, or give "
+                "another with --data-dir"
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -49,3 +70,39 @@ class DirectoryLock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def lock_owner(directory: str) -> int | None:
+    """The pid of the process whose directory this is; 0 where it cannot be named, None where there is no such process.
+
+    Takes nothing that a broker which starts at the same time would miss for more than a moment.
+    """
+    try:
+        descriptor = os.open(f"{directory}/{_LOCK_FILE}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        named = _flock_owner(os.fstat(descriptor))
+        if named is not None:
+            return named
+        # A lock held outside this process's view, in another container say, is in no list.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _flock_owner(file: os.stat_result) -> int | None:
+    """Who has the file locked, by the list that the kernel keeps."""
+    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+    try:
+        with open("/proc/locks") as locks:
+            lines = [line.split() for line in locks]
+    except OSError:
+        return None
+    for fields in lines:
+        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == f"{device}:{file.st_ino}":
+            return int(fields[4])
+    return None

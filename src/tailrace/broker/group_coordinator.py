@@ -1,0 +1,161 @@
+"""The group coordinator of one broker: the offsets topic, its shards that are led here, and who is asked for a group.
+
+Owns the creation of the offsets topic, which happens when the first client looks for a coordinator.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from random import Random
+from uuid import UUID
+
+from tailrace.broker.config import BrokerConfig
+from tailrace.broker.partitions import Partitions
+from tailrace.cluster.image import BrokerEndpoint, ClusterImage, TopicImage
+from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.coordinator.shards import Shards, partition_for
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.counters import GroupCounters
+from tailrace.groups.settings import GroupSettings
+from tailrace.groups.shard import GroupShard
+from tailrace.model import OFFSETS_TOPIC
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.tasks import Tasks
+
+logger = logging.getLogger("tailrace.groups")
+
+_MINUTE_MS = 60_000
+
+
+class GroupCoordinator:
+    """Finds the shard of a group, and who has it if this broker has not."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        random: Random,
+        metadata: ClusterMetadata,
+        partitions: Partitions,
+        broker_id: int,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._random = random
+        self._metadata = metadata
+        self._partitions = partitions
+        self._broker_id = broker_id
+        self.counters = GroupCounters()
+        self._shards: Shards[GroupShard] = Shards(
+            clock,
+            tasks,
+            lambda journal: GroupShard(
+                journal, self.settings, self._current_image, clock, self.new_member_id, self.counters
+            ),
+        )
+
+    def __iter__(self) -> Iterator[GroupShard]:
+        return iter(self._shards)
+
+    @property
+    def is_loading(self) -> bool:
+        return self._shards.is_loading
+
+    def settings(self) -> GroupSettings:
+        """The group settings in force."""
+        config = self._config
+        return GroupSettings(
+            min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
+            max_session_timeout_ms=config.get_int("group.max.session.timeout.ms"),
+            initial_rebalance_delay_ms=config.get_int("group.initial.rebalance.delay.ms"),
+            max_size=config.get_int("group.max.size"),
+            offset_metadata_max_bytes=config.get_int("offset.metadata.max.bytes"),
+            offsets_retention_ms=config.get_int("offsets.retention.minutes") * _MINUTE_MS,
+            offsets_retention_check_ms=config.get_int("offsets.retention.check.interval.ms"),
+            consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
+            consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
+            consumer_max_size=config.get_int("group.consumer.max.size"),
+            consumer_assignors=config.get_list("group.consumer.assignors"),
+            may_upgrade=config.get_str("group.consumer.migration.policy") in ("bidirectional", "upgrade"),
+            may_downgrade=config.get_str("group.consumer.migration.policy") in ("bidirectional", "downgrade"),
+        )
+
+    def _current_image(self) -> ClusterImage:
+        return self._metadata.image
+
+    def new_member_id(self) -> str:
+        """An id that no other member has."""
+        return str(UUID(int=self._random.getrandbits(128), version=4))
+
+    # --- finding
+
+    def shard(self, group_id: str) -> GroupShard:
+        """The shard of a group, or why this broker cannot be asked for it."""
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return self._shards.find(partition_for(group_id, len(topic.partitions)))
+
+    async def locate(self, group_id: str, listener: str) -> tuple[int, BrokerEndpoint]:
+        """The broker that coordinates a group, and its address for clients of a listener."""
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC) or await self._create_topic()
+        state = topic.partitions[partition_for(group_id, len(topic.partitions))]
+        broker = self._metadata.image.brokers.get(state.leader)
+        endpoint = None if broker is None else broker.endpoint(listener)
+        if broker is None or endpoint is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+        return broker.broker_id, endpoint
+
+    async def _create_topic(self) -> TopicImage:
+        config = self._config
+        brokers = len(self._metadata.image.brokers)
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        }
+        planned = self._metadata.plan_topic(
+            OFFSETS_TOPIC,
+            config.get_int("offsets.topic.num.partitions"),
+            min(config.get_int("offsets.topic.replication.factor"), max(brokers, 1)),
+            {},
+            configs,
+        )
+        try:
+            await self._metadata.create_topic(planned)
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The offsets topic is being created.")
+        return topic
+
+    # --- following the image
+
+    def apply(self, before: ClusterImage, after: ClusterImage) -> None:
+        """Load the shards that this broker leads now, drop those that it does not, forget deleted topics."""
+        topic = after.topics.get(OFFSETS_TOPIC)
+        numbers = len(topic.partitions) if topic is not None else 0
+        earlier = before.topics.get(OFFSETS_TOPIC)
+        for number in range(max(numbers, len(earlier.partitions) if earlier is not None else 0)):
+            leads = topic is not None and number < numbers and topic.partitions[number].leader == self._broker_id
+            if not leads:
+                self._shards.resign(number)
+                continue
+            try:
+                self._shards.lead(self._partitions.find(OFFSETS_TOPIC, number))
+            except KafkaError as error:
+                self._shards.resign(number)
+                logger.error("%s-%d is not coordinated here: %s", OFFSETS_TOPIC, number, error)
+        for name, deleted in before.topics.items():
+            if after.topics.get(name) is None or after.topics[name].topic_id != deleted.topic_id:
+                for shard in self._shards:
+                    shard.topic_deleted(name)
+
+    def close(self) -> None:
+        """The broker stops: whoever waits looks for another coordinator."""
+        self._shards.close()

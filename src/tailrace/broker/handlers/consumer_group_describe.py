@@ -1,0 +1,72 @@
+"""ConsumerGroupDescribe 0 to 1: groups of the newer protocol, with what each member owns and shall own."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.assignment import NOTHING
+from tailrace.groups.assignment import Assignment as Partitions
+from tailrace.groups.consumer import partitions_by_name
+from tailrace.groups.consumer_group import ConsumerGroup, ConsumerMember
+from tailrace.wire.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+_CLASSIC_MEMBER = 0
+_CONSUMER_MEMBER = 1
+
+
+def handle(
+    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(groups=[_describe(services, group_id) for group_id in request.group_ids])
+
+
+def _describe(services: Services, group_id: str) -> DescribedGroup:
+    try:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        group = services.groups.shard(group_id).describe(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    default = services.groups.settings().consumer_assignors[0]
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor_name(group.members.values(), default),
+        members=[_member(services, group, member) for member in group.members.values()],
+    )
+
+
+def _member(services: Services, group: ConsumerGroup, member: ConsumerMember) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(services, member.assigned),
+        target_assignment=_assignment(services, group.target.get(member.member_id, NOTHING)),
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+    )
+
+
+def _assignment(services: Services, partitions: Partitions) -> Assignment:
+    named = partitions_by_name(partitions, services.metadata.image)
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers) for topic_id, name, numbers in named
+        ]
+    )

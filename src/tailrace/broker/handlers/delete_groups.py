@@ -1,0 +1,28 @@
+"""DeleteGroups 0 to 2: forget groups without members, with their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+async def handle(services: Services, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    # Named twice is deleted once.
+    results = [
+        DeletableGroupResult(group_id=group_id, error_code=await _delete(services, group_id))
+        for group_id in dict.fromkeys(request.groups_names)
+    ]
+    return DeleteGroupsResponse(results=results)
+
+
+async def _delete(services: Services, group_id: str) -> ErrorCode:
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    try:
+        result = services.groups.shard(group_id).delete_group(group_id)
+        return await asyncio.shield(result) if isinstance(result, asyncio.Future) else result
+    except KafkaError as error:
+        return error.code

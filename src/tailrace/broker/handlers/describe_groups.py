@@ -1,0 +1,61 @@
+"""DescribeGroups 0 to 6: members and assignments of classic groups.
+
+Odd: before version 6 a group that does not exist is described as a dead one.
+"""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.classic_group import ClassicGroup, GroupState
+from tailrace.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_NOT_FOUND_FROM = 6
+
+
+def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[_describe(services, context.version, group_id) for group_id in request.groups]
+    )
+
+
+def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
+    try:
+        group = services.groups.shard(group_id).describe(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
+    except KafkaError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            code = error.code if version >= _NOT_FOUND_FROM else ErrorCode.NONE
+            return DescribedGroup(
+                error_code=code, error_message=error.message, group_id=group_id, group_state=GroupState.DEAD.value
+            )
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    is_settled = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if is_settled else "",
+        members=_members(group, is_settled=is_settled),
+    )
+
+
+def _members(group: ClassicGroup, *, is_settled: bool) -> list[DescribedGroupMember]:
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # While a group rebalances nobody knows which protocol it will follow.
+            member_metadata=member.metadata_for(group.protocol) if is_settled else b"",
+            member_assignment=member.assignment if is_settled else b"",
+        )
+        for member in group.members.values()
+    ]

@@ -1,0 +1,49 @@
+"""DescribeProducers 0: the idempotent producers that partitions remember; none of them has a transaction yet."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import KafkaError
+from tailrace.model import NO_SEQUENCE
+from tailrace.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+_NO_COORDINATOR = -1
+
+
+def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_describe(services, topic.name, number) for number in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(services: Services, topic: str, number: int) -> PartitionResponse:
+    response = PartitionResponse(partition_index=number)
+    try:
+        partition = services.partitions.find(topic, number)
+        partition.require_served()
+    except KafkaError as error:
+        response.error_code, response.error_message = error.code, error.message
+        return response
+    response.active_producers = [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=entry.epoch,
+            last_sequence=entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
+            last_timestamp=entry.last_timestamp,
+            coordinator_epoch=_NO_COORDINATOR,
+        )
+        for producer_id, entry in partition.log.producers.entries()
+    ]
+    return response

@@ -1,0 +1,79 @@
+"""DescribeTopicPartitions 0: topics in the order of their names, as many partitions as a page holds, and a cursor."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.image import TopicImage
+from tailrace.errors import ErrorCode
+from tailrace.model import INTERNAL_TOPICS, topic_name_problem
+from tailrace.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+#: What anybody may do with a topic where nobody is asked who they are: read, write, create, delete, alter, describe,
+#: and describe and alter its configuration.
+_EVERY_OPERATION = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    topics = services.metadata.image.topics
+    named = [topic.name for topic in request.topics]
+    first = request.cursor or Cursor()
+    # The topic of the cursor must be among those asked for; of all topics it may have been deleted meanwhile.
+    if first.partition_index < 0 or (request.cursor is not None and named and first.topic_name not in named):
+        return DescribeTopicPartitionsResponse(topics=[_unknown(name, ErrorCode.INVALID_REQUEST) for name in named])
+    room = max(1, min(request.response_partition_limit, services.config.get_int("max.request.partition.size.limit")))
+    response = DescribeTopicPartitionsResponse()
+    for name in sorted(dict.fromkeys(named or topics)):
+        if name < first.topic_name:
+            continue
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name)
+            break
+        topic = topics.get(name)
+        if topic is None:
+            is_legal = topic_name_problem(name) is None
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+            response.topics.append(_unknown(name, error))
+            continue
+        start = first.partition_index if name == first.topic_name else 0
+        shown = range(start, min(start + room, len(topic.partitions)))
+        response.topics.append(_described(topic, shown))
+        room -= len(shown)
+        if shown.stop < len(topic.partitions):
+            response.next_cursor = Cursor(topic_name=name, partition_index=shown.stop)
+            break
+    return response
+
+
+def _unknown(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=name, error_code=error, topic_authorized_operations=_EVERY_OPERATION
+    )
+
+
+def _described(topic: TopicImage, shown: range) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=number,
+                leader_id=topic.partitions[number].leader,
+                leader_epoch=topic.partitions[number].leader_epoch,
+                replica_nodes=list(topic.partitions[number].replicas),
+                isr_nodes=list(topic.partitions[number].isr),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for number in shown
+        ],
+        topic_authorized_operations=_EVERY_OPERATION,
+    )

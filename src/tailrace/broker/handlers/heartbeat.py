@@ -1,0 +1,21 @@
+"""Heartbeat 0 to 4: a member lives, and is told when to join again.
+
+Odd: while the coordinator loads the member is told that all is well; it need not join again for that.
+"""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(services: Services, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    try:
+        shard = services.groups.shard(request.group_id)
+        error = shard.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    except KafkaError as refusal:
+        error = refusal.code
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            error = ErrorCode.NONE
+    return HeartbeatResponse(error_code=error)

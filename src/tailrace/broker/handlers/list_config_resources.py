@@ -1,0 +1,36 @@
+"""ListConfigResources 0 and 1: what can have a configuration. There are no client metrics and no groups with one."""
+
+from __future__ import annotations
+
+from tailrace.broker.handlers.config_changes import ResourceType
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    supported = [ResourceType.CLIENT_METRICS] if context.version == 0 else list(ResourceType)
+    wanted = request.resource_types or supported
+    if any(number not in supported for number in wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    image = services.metadata.image
+    brokers = [str(broker.broker_id) for broker, _ in image.reachable_through(context.listener)]
+    names = {
+        ResourceType.BROKER_LOGGER: brokers,
+        ResourceType.BROKER: brokers,
+        ResourceType.TOPIC: list(image.topics),
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind, of_kind in names.items()
+            if kind in wanted
+            for name in of_kind
+        ]
+    )

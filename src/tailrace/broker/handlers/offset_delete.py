@@ -1,0 +1,48 @@
+"""OffsetDelete 0: forget committed offsets of topics that no member of the group reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
+from tailrace.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    topics = services.metadata.image.topics
+    known = [
+        TopicPartition(topic.name, item.partition_index)
+        for topic in request.topics
+        if topic.name in topics
+        for item in topic.partitions
+        if 0 <= item.partition_index < len(topics[topic.name].partitions)
+    ]
+    try:
+        result = services.groups.shard(request.group_id).delete_offsets(request.group_id, known)
+        results = await asyncio.shield(result) if isinstance(result, asyncio.Future) else result
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=item.partition_index,
+                        error_code=results.get(
+                            TopicPartition(topic.name, item.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,506 @@
+"""Every metric of a broker in one table: its name, its meaning, and where its values are.
+
+Names are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, wherever Kafka has the same thing;
+the rest begins with `tailrace_`, or with `process_` and `python_` as Prometheus's own clients have it. Values are
+read when somebody looks. A look is taken in turns with other work, so samples come from copies of what may change.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+
+from tailrace import __version__
+from tailrace.broker.monitoring.exposition import Sample, labels
+from tailrace.broker.monitoring.group_metrics import GROUP_METRICS
+from tailrace.broker.monitoring.metric import Metric, Samples
+from tailrace.broker.monitoring.metric import counter as _counter
+from tailrace.broker.monitoring.metric import gauge as _gauge
+from tailrace.broker.monitoring.metric import histogram as _histogram
+from tailrace.broker.monitoring.metric import one as _one
+from tailrace.broker.monitoring.observed import Look
+from tailrace.errors import ErrorCode, StorageError
+from tailrace.replication.partition import Partition
+from tailrace.replication.traffic import TopicTraffic
+from tailrace.runtime.process import ProcessUsage
+from tailrace.wire.apis import ApiKey
+
+# --- where values come from
+
+
+def _traffic(value: Callable[[TopicTraffic], int]) -> Samples:
+    """One sample without a topic for all of them, and one for each."""
+
+    def samples(look: Look) -> Iterator[Sample]:
+        traffic = look.observed.partitions.traffic
+        yield Sample("", value(traffic.total()))
+        for topic, of_topic in traffic:
+            yield Sample(labels(topic=topic), value(of_topic))
+
+    return samples
+
+
+def _partitions(value: Callable[[Partition], int]) -> Samples:
+    """One sample for each log; one whose disk has failed has none."""
+
+    def samples(look: Look) -> Iterator[Sample]:
+        for partition in look.observed.partitions:
+            if partition.directory.failure is not None:
+                continue
+            topic, number = partition.partition
+            try:
+                # A topic's name has no character that would have to be escaped.
+                yield Sample(f'topic="{topic}",partition="{number}"', value(partition))
+            except StorageError:
+                continue  # deleted since this look began
+
+    return samples
+
+
+def _process(value: Callable[[ProcessUsage], float]) -> Samples:
+    return lambda look: [] if look.usage is None else [Sample("", value(look.usage))]
+
+
+def _request_name(api_key: int) -> str:
+    """An API's name in Kafka's spelling: LIST_OFFSETS is ListOffsets."""
+    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+
+
+def _requests(look: Look) -> Iterator[Sample]:
+    for api_key, counters in list(look.observed.counters.requests.items()):
+        for version, counter in enumerate(counters.versions):
+            if counter.requests:
+                yield Sample(labels(request=_request_name(api_key), version=version), counter.requests)
+
+
+def _request_times(look: Look) -> Iterator[Sample]:
+    for api_key, counters in list(look.observed.counters.requests.items()):
+        if any(counters.times.counts):
+            yield Sample(labels(request=_request_name(api_key)), counters.times)
+
+
+def _request_errors(look: Look) -> Iterator[Sample]:
+    for api_key, counters in list(look.observed.counters.requests.items()):
+        for code, count in list(counters.errors.items()):
+            yield Sample(labels(request=_request_name(api_key), error=_error_name(code)), count)
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _connections(value: Callable[[int, int], int]) -> Samples:
+    """By listener, from how many were accepted and how many of those have ended."""
+
+    def samples(look: Look) -> Iterator[Sample]:
+        server = look.observed.server
+        for listener, accepted in list(server.accepted.items()):
+            yield Sample(labels(listener=listener), value(accepted, server.ended.get(listener, 0)))
+
+    return samples
+
+
+def _count_partitions(condition: Callable[[Partition], bool]) -> Samples:
+    return _one(lambda look: sum(1 for partition in look.observed.partitions if condition(partition)))
+
+
+def _under_replicated(look: Look) -> int:
+    broker_id = look.observed.broker_id
+    return sum(
+        1
+        for topic in look.observed.metadata.image.topics.values()
+        for state in topic.partitions
+        if state.leader == broker_id and len(state.isr) < len(state.replicas)
+    )
+
+
+def _offline_partitions(look: Look) -> int:
+    """Partitions of the cluster that nobody leads, or that their leader cannot serve for its disk."""
+    observed = look.observed
+    leaderless = sum(
+        1 for topic in observed.metadata.image.topics.values() for state in topic.partitions if state.leader < 0
+    )
+    return leaderless + observed.partitions.offline_count
+
+
+def _leads(partition: Partition) -> bool:
+    return partition.directory.failure is None
+
+
+def _directories(value: Callable[[bool], int]) -> Samples:
+    def samples(look: Look) -> Iterator[Sample]:
+        for directory in look.observed.partitions.directories:
+            yield Sample(labels(logDirectory=directory.path), value(directory.failure is not None))
+
+    return samples
+
+
+def _sync_times(look: Look) -> Iterator[Sample]:
+    for directory in look.observed.partitions.directories:
+        yield Sample(labels(logDirectory=directory.path), directory.sync_times)
+
+
+def _unsynced(look: Look) -> Iterator[Sample]:
+    for directory in look.observed.partitions.directories:
+        unsynced = sum(log.unsynced_bytes for log in directory)
+        yield Sample(labels(logDirectory=directory.path), unsynced)
+
+
+def _uncleanable(look: Look) -> Iterator[Sample]:
+    observed = look.observed
+    given_up = observed.cleaner.uncleanable
+    by_directory = {directory.path: 0 for directory in observed.partitions.directories}
+    for partition in observed.partitions:
+        if partition.partition in given_up:
+            by_directory[partition.directory.path] += 1
+    for path, count in by_directory.items():
+        yield Sample(labels(logDirectory=path), count)
+
+
+def _recopied_percent(look: Look) -> float:
+    cleaner = look.observed.cleaner
+    return 100 * cleaner.bytes_written / cleaner.bytes_read if cleaner.bytes_read else 0.0
+
+
+def _since_last_cleaning(look: Look) -> list[Sample]:
+    seconds = look.observed.cleaner.seconds_since_last_run
+    return [] if seconds is None else [Sample("", int(seconds * 1000))]
+
+
+def _python_info(look: Look) -> Iterator[Sample]:
+    major, minor, patch = platform.python_version_tuple()
+    yield Sample(
+        labels(
+            implementation=platform.python_implementation(),
+            major=major,
+            minor=minor,
+            patchlevel=patch,
+            version=platform.python_version(),
+        ),
+        1,
+    )
+
+
+METRICS: tuple[Metric, ...] = (
+    # --- Topics.
+    _counter(
+        "kafka_server_brokertopicmetrics_messagesin_total",
+        "Records that were appended. Without a topic label: of all topics, deleted ones included.",
+        _traffic(lambda traffic: traffic.records_in),
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_bytesin_total",
+        "Bytes of record batches that were appended, as producers sent them.",
+        _traffic(lambda traffic: traffic.bytes_in),
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_bytesout_total",
+        "Bytes of record batches in answers to Fetch.",
+        _traffic(lambda traffic: traffic.bytes_out),
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_failedproducerequests_total",
+        "Batches, one per partition of a Produce request, that were refused, whatever the reason; those for topics "
+        "that do not exist count only without a topic label. Kafka leaves out the reasons it expects.",
+        _traffic(lambda traffic: traffic.failed_produces),
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_failedfetchrequests_total",
+        "Partitions of Fetch requests that were answered with an error, counted as failed produce requests are.",
+        _traffic(lambda traffic: traffic.failed_fetches),
+        "topic",
+    ),
+    # --- Requests.
+    _counter(
+        "kafka_network_requestmetrics_requests_total",
+        "Requests that were received, by API and version.",
+        _requests,
+        "request",
+        "version",
+    ),
+    _counter(
+        "kafka_network_requestmetrics_errors_total",
+        "Errors that answers carried, by API and error; an answer for many partitions may carry many. Kafka counts "
+        "the error NONE too.",
+        _request_errors,
+        "request",
+        "error",
+    ),
+    _histogram(
+        "kafka_network_requestmetrics_totaltimems",
+        "Milliseconds from when a request had been received until its answer was handed to the connection, waiting "
+        "for data (Fetch) or for a sync (Produce) included. A histogram, where Kafka has quantiles.",
+        _request_times,
+        "request",
+        scale=1000.0,
+    ),
+    _gauge(
+        "kafka_server_socketservermetrics_connection_count",
+        "Connections of clients that are open.",
+        _connections(lambda accepted, ended: accepted - ended),
+        "listener",
+    ),
+    _counter(
+        "kafka_server_socketservermetrics_connection_creation_total",
+        "Connections of clients that were accepted, those refused by a limit included.",
+        _connections(lambda accepted, ended: accepted),
+        "listener",
+    ),
+    _counter(
+        "kafka_server_socketservermetrics_connection_close_total",
+        "Connections of clients that have ended, whoever ended them.",
+        _connections(lambda accepted, ended: ended),
+        "listener",
+    ),
+    _counter(
+        "tailrace_connections_refused_total",
+        "Connections that were closed at once because of max.connections or max.connections.per.ip.",
+        _one(lambda look: look.observed.server.refused),
+    ),
+    _gauge(
+        "kafka_network_socketserver_memorypoolused",
+        "Bytes that requests being received and answers being sent take in memory; bounded by "
+        "queued.max.request.bytes where that is set.",
+        _one(lambda look: look.observed.server.held_bytes),
+    ),
+    _gauge(
+        "kafka_server_fetchsessioncache_numincrementalfetchsessions",
+        "Incremental fetch sessions that are kept.",
+        _one(lambda look: len(look.observed.fetch_sessions)),
+    ),
+    _gauge(
+        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+        "Partitions in all incremental fetch sessions.",
+        _one(lambda look: look.observed.fetch_sessions.partition_count),
+    ),
+    _counter(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+        "Incremental fetch sessions that were taken away from silent clients for others.",
+        _one(lambda look: look.observed.fetch_sessions.evictions),
+    ),
+    # --- Partitions and their replicas.
+    _gauge(
+        "kafka_server_replicamanager_partitioncount",
+        "Partitions that this broker has a replica of and has opened.",
+        _count_partitions(lambda partition: True),
+    ),
+    _gauge(
+        "kafka_server_replicamanager_leadercount",
+        "Partitions that this broker leads.",
+        _count_partitions(_leads),
+    ),
+    _gauge(
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "Partitions that this broker leads and that have fewer replicas in sync than they should have.",
+        _one(_under_replicated),
+    ),
+    _gauge(
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        "Partitions that this broker leads and that have fewer replicas in sync than min.insync.replicas, so that "
+        "producers with acks=all are refused.",
+        _count_partitions(lambda partition: _leads(partition) and partition.isr_count < partition.min_insync_replicas),
+    ),
+    _gauge(
+        "kafka_server_replicamanager_offlinereplicacount",
+        "Partitions of this broker that are not served because their log directory is offline or their log could "
+        "not be opened.",
+        _one(lambda look: look.observed.partitions.offline_count),
+    ),
+    # --- Consumer groups.
+    *GROUP_METRICS,
+    # --- The cluster.
+    _gauge(
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        "1 on the broker that is the controller, 0 elsewhere; over a cluster the sum is 1.",
+        _one(lambda look: int(look.observed.metadata.image.controller_id == look.observed.broker_id)),
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "Partitions of the cluster that nobody can serve.",
+        _one(_offline_partitions),
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_globaltopiccount",
+        "Topics of the cluster.",
+        _one(lambda look: len(look.observed.metadata.image.topics)),
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_globalpartitioncount",
+        "Partitions of the cluster.",
+        _one(lambda look: sum(len(topic.partitions) for topic in look.observed.metadata.image.topics.values())),
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_activebrokercount",
+        "Brokers of the cluster that are alive.",
+        _one(lambda look: len(look.observed.metadata.image.brokers)),
+    ),
+    _gauge(
+        "kafka_server_kafkaserver_brokerstate",
+        "How far the broker is: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
+        _one(lambda look: int(look.observed.lifecycle.state)),
+    ),
+    # --- Logs.
+    _gauge(
+        "kafka_log_log_size",
+        "Bytes in the segment files of a partition's log.",
+        _partitions(lambda partition: partition.log.size_bytes),
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "kafka_log_log_logstartoffset",
+        "The first offset of a partition that can be read.",
+        _partitions(lambda partition: partition.log.start_offset),
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "kafka_log_log_logendoffset",
+        "The offset that the next record of a partition will have.",
+        _partitions(lambda partition: partition.log.end_offset),
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "kafka_log_log_numlogsegments",
+        "Segments of a partition's log.",
+        _partitions(lambda partition: partition.log.segment_count),
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that are offline because their disk failed.",
+        _one(lambda look: sum(1 for each in look.observed.partitions.directories if each.failure is not None)),
+    ),
+    _gauge(
+        "kafka_log_logmanager_logdirectoryoffline",
+        "1 where a log directory is offline, 0 where it is in use.",
+        _directories(int),
+        "logDirectory",
+    ),
+    _gauge(
+        "tailrace_log_unsynced_bytes",
+        "Bytes that were written to logs and that no sync has begun to take to the disk.",
+        _unsynced,
+        "logDirectory",
+    ),
+    _histogram(
+        "tailrace_log_sync_duration_seconds",
+        "How long syncs took; one sync may cover many logs. Those that failed are not in it: they take the "
+        "directory offline.",
+        _sync_times,
+        "logDirectory",
+    ),
+    _gauge(
+        "tailrace_log_recovery_duration_seconds",
+        "How long the last start took to open the logs and, after a crash, to recover them.",
+        _one(lambda look: look.observed.lifecycle.recovery_seconds),
+    ),
+    # --- Compaction and scrub.
+    _gauge(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        "The share of the dirtiest compacted log that is new since it was last compacted, in percent.",
+        _one(lambda look: look.observed.cleaner.max_dirty_percent),
+    ),
+    _gauge(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        "Milliseconds since a log was last compacted; absent until one was.",
+        _since_last_cleaning,
+    ),
+    _gauge(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Partitions that are not compacted any more because something in their logs is damaged.",
+        _uncleanable,
+        "logDirectory",
+    ),
+    _gauge(
+        "kafka_log_logcleaner_cleaner_recopy_percent",
+        "Of all bytes that compaction has read since the start, how many it had to write again, in percent.",
+        _one(_recopied_percent),
+    ),
+    _gauge(
+        "kafka_log_logcleaner_max_clean_time_secs",
+        "How long the last compaction of a log took, in seconds.",
+        _one(lambda look: look.observed.cleaner.last_run_seconds),
+    ),
+    _counter(
+        "tailrace_log_cleaner_runs_total",
+        "Logs that were compacted.",
+        _one(lambda look: look.observed.cleaner.runs),
+    ),
+    _counter(
+        "tailrace_log_cleaner_removed_records_total",
+        "Records that compaction has removed.",
+        _one(lambda look: look.observed.cleaner.records_read - look.observed.cleaner.records_kept),
+    ),
+    _counter(
+        "tailrace_scrub_read_bytes_total",
+        "Bytes of closed segments whose checksums were verified in the background.",
+        _one(lambda look: look.observed.scrubber.bytes_read),
+    ),
+    _counter(
+        "tailrace_scrub_problems_total",
+        "Batches that were found damaged that way; what follows them in their segment is not served.",
+        _one(lambda look: look.observed.scrubber.problems),
+    ),
+    # --- The process.
+    _histogram(
+        "tailrace_event_loop_lag_seconds",
+        "How much later than due the event loop came to a timer, measured twice a second: what anything else waits.",
+        lambda look: [Sample("", look.observed.loop_lag)],
+    ),
+    _gauge(
+        "tailrace_build_info",
+        "Always 1; the version is in the label.",
+        lambda look: [Sample(labels(version=__version__), 1)],
+        "version",
+    ),
+    _counter(
+        "process_cpu_seconds_total",
+        "User and system time that the process has used.",
+        _process(lambda usage: usage.cpu_seconds),
+    ),
+    _gauge(
+        "process_resident_memory_bytes",
+        "Memory that the process really takes.",
+        _process(lambda usage: usage.resident_bytes),
+    ),
+    _gauge(
+        "process_virtual_memory_bytes",
+        "Address space that the process has reserved.",
+        _process(lambda usage: usage.virtual_bytes),
+    ),
+    _gauge(
+        "process_start_time_seconds",
+        "When the process started, in seconds since the Unix epoch.",
+        _process(lambda usage: usage.start_time),
+    ),
+    _gauge(
+        "process_open_fds",
+        "File descriptors that are open.",
+        _process(lambda usage: usage.open_descriptors),
+    ),
+    _gauge(
+        "process_max_fds",
+        "File descriptors that may be open.",
+        _process(lambda usage: usage.max_descriptors),
+    ),
+    _gauge(
+        "python_info",
+        "Always 1; the interpreter is in the labels.",
+        _python_info,
+        "implementation",
+        "major",
+        "minor",
+        "patchlevel",
+        "version",
+    ),
+)

@@ -1,0 +1,52 @@
+"""The parts of a broker that are looked at from outside, and what was found in one look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailrace.broker.cleaner import Cleaner
+from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.group_coordinator import GroupCoordinator
+from tailrace.broker.lifecycle import Lifecycle
+from tailrace.broker.monitoring.counters import Counters
+from tailrace.broker.partitions import Partitions
+from tailrace.broker.scrubber import Scrubber
+from tailrace.broker.server import Server
+from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.runtime.histogram import Histogram
+from tailrace.runtime.process import ProcessUsage
+
+#: Seconds by which the event loop may come too late.
+_LAG_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(slots=True)
+class Observed:
+    """What metrics and health are read from."""
+
+    broker_id: int
+    metadata: ClusterMetadata
+    partitions: Partitions
+    server: Server
+    fetch_sessions: FetchSessions
+    cleaner: Cleaner
+    scrubber: Scrubber
+    counters: Counters
+    lifecycle: Lifecycle
+    groups: GroupCoordinator
+    #: How much later than asked for the event loop woke a task up.
+    loop_lag: Histogram = field(default_factory=lambda: Histogram(_LAG_BOUNDS))
+    #: Where the process can be asked what it uses; a simulated broker is no process. May block.
+    process_usage: Callable[[], ProcessUsage] | None = None
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at a broker: its parts as they are, and what had to be asked for first."""
+
+    observed: Observed
+    usage: ProcessUsage | None
+    #: Groups by type and state: worked out when it is first asked for, for several metrics need it.
+    group_states: Counter[tuple[str, str]] | None = None

@@ -1,0 +1,85 @@
+"""`tailrace doctor`: what a broker started with the same options would meet, told line by line.
+
+Only prints and counts; the checks are in `cli.checks`. Changes nothing, also while a broker runs on the directory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from tailrace.cli import serve
+from tailrace.cli.checks.examination import Advance, examine
+from tailrace.cli.checks.finding import Finding, Status, worst
+from tailrace.cli.output import count_of, print_json
+
+#: `tailrace serve`'s own, so that its command line can be checked by changing one word of it.
+_SAME_AS_SERVE = ("config_path", "data_dir", "port", "host", "settings")
+_COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
+_STATUS_WIDTH = len("warning")
+
+
+@click.command(params=[option for option in serve.command.params if option.name in _SAME_AS_SERVE])
+@click.option("--deep", is_flag=True, help="Read every batch of every log too, and check its CRC.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+def command(
+    config_path: str | None,
+    data_dir: str | None,
+    port: int | None,
+    host: str | None,
+    settings: tuple[tuple[str, str], ...],
+    deep: bool,
+    as_json: bool,
+) -> int:
+    """Check what a broker started with the same options would meet.
+
+    Looks at the configuration, the data directory and the logs in it, the metadata store, ports and addresses, limits
+    and the installation. Changes nothing, and may be run while the broker does. Ends with 0 if all is well, with 1 if
+    there are warnings, and with 2 if there are problems: a broker would not start, or not serve all that it has.
+
+    \b
+    Examples:
+      tailrace doctor
+      tailrace doctor --config server.properties --set log.retention.hours=24
+      tailrace doctor --data-dir /var/lib/tailrace --deep
+    """
+    overrides = serve.overrides_from_options(settings, data_dir, host, port)
+    findings: list[Finding] = []
+    for finding in examine(config_path, overrides, is_deep=deep, progress=_show_progress):
+        findings.append(finding)
+        if as_json:
+            print_json(_to_json(finding))
+        else:
+            _print(finding)
+    if not as_json:
+        counts = {status: sum(1 for finding in findings if finding.status is status) for status in Status}
+        warnings = count_of(counts[Status.WARNING], "warning")
+        click.echo(f"{counts[Status.OK]} ok, {warnings}, {count_of(counts[Status.PROBLEM], 'problem')}")
+    return int(worst(findings))
+
+
+def _print(finding: Finding) -> None:
+    status = click.style(finding.status.name.lower().ljust(_STATUS_WIDTH), fg=_COLOURS[finding.status])
+    click.echo(f"{status}  {finding.subject}: {finding.text}")
+    if finding.advice is not None:
+        click.echo(f"{' ' * _STATUS_WIDTH}  to do: {finding.advice}")
+
+
+def _to_json(finding: Finding) -> dict[str, Any]:
+    result = {"status": finding.status.name.lower(), "subject": finding.subject, "text": finding.text}
+    return result if finding.advice is None else {**result, "advice": finding.advice}
+
+
+@contextmanager
+def _show_progress(total: int) -> Iterator[Advance]:
+    """A bar on a terminal, and nothing where nobody watches."""
+    stream = sys.stderr
+    if not stream.isatty():
+        yield lambda size: None
+        return
+    with click.progressbar(length=total, label="reading logs", file=stream) as bar:
+        yield bar.update

@@ -1,0 +1,128 @@
+"""Configuration from the outside: what topics and brokers go by, where that comes from, and changes to it.
+
+Owns the calls and the values they give; it must not know how they are printed. It asks by itself, because
+librdkafka cannot name the configuration that all brokers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tailrace.client.connection import DEFAULT_BOOTSTRAP
+from tailrace.client.errors import ClientError, UnknownTopicError
+from tailrace.client.request import ask
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tailrace.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tailrace.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE = 0, 1
+_SOURCES = {1: "topic", 2: "broker", 3: "broker-default", 4: "static", 5: "default"}
+_READ_ONLY = "Cannot update these configs dynamically"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOwner:
+    """A topic, a broker, or all brokers together."""
+
+    resource_type: int
+    resource_name: str
+
+    @classmethod
+    def topic(cls, name: str) -> ConfigOwner:
+        return cls(_TOPIC, name)
+
+    @classmethod
+    def broker(cls, broker_id: int) -> ConfigOwner:
+        return cls(_BROKER, str(broker_id))
+
+    @classmethod
+    def all_brokers(cls) -> ConfigOwner:
+        return cls(_BROKER, "")
+
+    def __str__(self) -> str:
+        if self.resource_type == _TOPIC:
+            return f"topic '{self.resource_name}'"
+        return f"broker {self.resource_name}" if self.resource_name else "all brokers"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """The value of one key, and where it comes from: topic, broker, broker-default, static or default."""
+
+    name: str
+    value: str | None
+    source: str
+    is_read_only: bool
+
+
+class Configs:
+    """The configuration of the cluster behind a bootstrap address."""
+
+    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP) -> None:
+        self._bootstrap = bootstrap
+
+    def get(self, owner: ConfigOwner) -> Sequence[ConfigValue]:
+        """Every key of a topic or broker by name; of all brokers, those that were set for them."""
+        doing = f"reading the configuration of {owner}"
+        resource = DescribeConfigsResource(
+            resource_type=owner.resource_type, resource_name=owner.resource_name, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        response = ask(self._address_of(owner), request, 4, DescribeConfigsResponse, doing=doing)
+        (result,) = response.results
+        _check(result.error_code, result.error_message, owner, doing)
+        return [
+            ConfigValue(config.name, config.value, _SOURCES.get(config.config_source, "unknown"), config.read_only)
+            for config in sorted(result.configs, key=lambda config: config.name)
+        ]
+
+    def change(self, owner: ConfigOwner, *, to: Mapping[str, str] | None = None, delete: Sequence[str] = ()) -> None:
+        """Give keys new values and take others back to what they are without; all of it or nothing."""
+        doing = f"changing the configuration of {owner}"
+        changes = [AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in (to or {}).items()]
+        changes += [AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in delete]
+        resource = AlterConfigsResource(
+            resource_type=owner.resource_type, resource_name=owner.resource_name, configs=changes
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        response = ask(self._address_of(owner), request, 1, IncrementalAlterConfigsResponse, doing=doing)
+        (result,) = response.responses
+        _check(result.error_code, result.error_message, owner, doing)
+
+    def _address_of(self, owner: ConfigOwner) -> str:
+        """Whom to ask: a broker answers for itself only, for the rest any of them does."""
+        if owner.resource_type != _BROKER or not owner.resource_name:
+            return self._bootstrap
+        cluster = ask(
+            self._bootstrap, DescribeClusterRequest(), 0, DescribeClusterResponse, doing=f"looking for {owner}"
+        )
+        for broker in cluster.brokers:
+            if str(broker.broker_id) == owner.resource_name:
+                host = f"[{broker.host}]" if ":" in broker.host else broker.host
+                return f"{host}:{broker.port}"
+        known = ", ".join(str(broker.broker_id) for broker in cluster.brokers)
+        raise ClientError(f"there is no broker {owner.resource_name} in the cluster; the brokers are: {known}")
+
+
+def _check(code: int, message: str | None, owner: ConfigOwner, doing: str) -> None:
+    if code == ErrorCode.NONE:
+        return
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and owner.resource_type == _TOPIC:
+        raise UnknownTopicError(f"topic '{owner.resource_name}' does not exist; see which do with: tailrace topic list")
+    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
+    advice = ""
+    if message is not None and message.startswith(_READ_ONLY):
+        advice = "; they are read when a broker starts: give them in its --config file or with tailrace serve --set"
+    raise ClientError(f"{doing} failed: {message or name}{advice}")

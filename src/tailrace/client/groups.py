@@ -1,0 +1,457 @@
+"""Consumer groups from the outside: list them, describe them with their lag, set their offsets, delete them.
+
+Owns the calls and the values they give; it must not know how they are printed. Offsets go through librdkafka. What it
+cannot say, the states and epochs of the newer protocol, and cannot do, forgetting single offsets, is asked here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    AdminClient,
+    OffsetSpec,
+)
+
+from tailrace.client.connection import (
+    DEFAULT_BOOTSTRAP,
+    REQUEST_TIMEOUT,
+    check_answers,
+    check_reachable,
+    client_error,
+    client_settings,
+    error_of,
+    patiently,
+)
+from tailrace.client.errors import ClientError, GroupHasMembersError, UnknownGroupError, UnknownTopicError
+from tailrace.client.request import ask
+from tailrace.errors import ErrorCode, WireError
+from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
+from tailrace.wire.messages import consumer_group_describe as newer
+from tailrace.wire.messages import describe_groups as classic
+from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tailrace.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+
+T = TypeVar("T")
+#: A topic's name and the number of one of its partitions.
+Place: TypeAlias = tuple[str, int]
+
+_GROUP_KEY = 0
+_FIND_VERSION = 4
+_LIST_VERSION = 5
+_CLASSIC_VERSION = 5
+_NEWER_VERSION = 0
+_CLUSTER_VERSION = 0
+_OFFSET_DELETE_VERSION = 0
+_DEAD = "Dead"
+#: What a coordinator answers while it starts or moves.
+_PASSING = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One line of a list of groups; the type is `classic` or `consumer`, for the newer protocol."""
+
+    group: str
+    type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member, what it reads from, and its epoch where the newer protocol gives it one."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int | None
+    topics: tuple[str, ...]
+    partitions: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group has come in one partition, and who reads it; None where nobody can say."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    log_end: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are between what is committed and the end of the log."""
+        if self.committed is None or self.log_end is None:
+            return None
+        return max(0, self.log_end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The broker that looks after a group."""
+
+    broker_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members and its progress."""
+
+    group: str
+    type: str
+    state: str
+    coordinator: Coordinator
+    assignor: str | None
+    epoch: int | None
+    members: tuple[GroupMember, ...]
+    progress: tuple[Progress, ...]
+
+    @property
+    def lag(self) -> int:
+        """Over all partitions of which it is known."""
+        return sum(each.lag or 0 for each in self.progress)
+
+
+class Groups:
+    """The consumer groups of the cluster behind a bootstrap address."""
+
+    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, **overrides: Any) -> None:
+        check_reachable(bootstrap)
+        self._bootstrap = bootstrap
+        self._admin = AdminClient(client_settings(bootstrap, {}, overrides))
+        check_answers(self._admin, bootstrap)
+
+    # --- looking
+
+    def list(self, *, state: str | None = None, type: str | None = None) -> Sequence[GroupSummary]:
+        """All groups by name, or those in a state or of a type."""
+        doing = "listing groups"
+        request = ListGroupsRequest(
+            states_filter=[] if state is None else [state], types_filter=[] if type is None else [type]
+        )
+        found: list[GroupSummary] = []
+        for address in self._brokers(doing):
+
+            def look(address: str = address) -> tuple[int, ListGroupsResponse]:
+                response = ask(address, request, _LIST_VERSION, ListGroupsResponse, doing=doing)
+                return response.error_code, response
+
+            response = self._patiently(look, doing)
+            found += [GroupSummary(group.group_id, group.group_type, group.group_state) for group in response.groups]
+        return sorted(found, key=lambda group: group.group)
+
+    def describe(self, group: str) -> GroupDescription:
+        """One group in full; `UnknownGroupError` where there is none."""
+        description = self.find(group)
+        if description is None:
+            raise UnknownGroupError(_unknown(group))
+        return description
+
+    def find(self, group: str) -> GroupDescription | None:
+        """One group in full; None where there is none."""
+        coordinator = self._coordinator(group)
+        described = self._newer(group, coordinator) or self._classic(group, coordinator)
+        if described is None:
+            return None
+        committed = self.committed(group)
+        owners = {place: member for member in described.members for place in member.partitions}
+        places = sorted({*committed, *owners})
+        ends = self.offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        progress = tuple(
+            Progress(
+                topic, number, committed.get((topic, number)), ends.get((topic, number)), owners.get((topic, number))
+            )
+            for topic, number in places
+        )
+        return GroupDescription(
+            group,
+            described.type,
+            described.state,
+            coordinator,
+            described.assignor,
+            described.epoch,
+            described.members,
+            progress,
+        )
+
+    def committed(self, group: str) -> dict[Place, int]:
+        """What a group has committed; nothing where there is no such group."""
+        doing = f"reading the offsets of group '{group}'"
+        asked = ConsumerGroupTopicPartitions(group)
+        futures = self._request(
+            doing, lambda: self._admin.list_consumer_group_offsets([asked], request_timeout=REQUEST_TIMEOUT)
+        )
+        try:
+            answer = futures[group].result()
+        except KafkaException as error:
+            raise self._client_error(error_of(error), doing) from error
+        return {(each.topic, each.partition): each.offset for each in answer.topic_partitions or () if each.offset >= 0}
+
+    def partitions(self) -> dict[str, int]:
+        """Every topic and how many partitions it has."""
+        metadata = self._request("listing topics", lambda: self._admin.list_topics(timeout=REQUEST_TIMEOUT))
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+
+    def offsets(self, places: Iterable[Place], moment: OffsetSpec) -> dict[Place, int]:
+        """The offset at a moment of each partition that exists; -1 where no record is that young."""
+        existing = self.partitions()
+        query = {TopicPartition(topic, number): moment for topic, number in places if number < existing.get(topic, 0)}
+
+        def look() -> dict[Place, int]:
+            answers = self._admin.list_offsets(query, request_timeout=REQUEST_TIMEOUT)
+            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+
+        if not query:
+            return {}
+        return self._request("looking up offsets", lambda: patiently(look, REQUEST_TIMEOUT))
+
+    # --- changing
+
+    def set_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Let a group without members go on from other offsets; a group that does not exist comes to be."""
+        if not offsets:
+            return
+        doing = f"setting the offsets of group '{group}'"
+        wanted = ConsumerGroupTopicPartitions(
+            group, [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+        )
+        futures = self._request(
+            doing, lambda: self._admin.alter_consumer_group_offsets([wanted], request_timeout=REQUEST_TIMEOUT)
+        )
+        try:
+            answer = futures[group].result()
+        except KafkaException as error:
+            raise self._refusal(error_of(error), group, doing) from error
+        for each in answer.topic_partitions or ():
+            if each.error is not None:
+                raise self._refusal(each.error, group, f"{doing} in {each.topic}-{each.partition}")
+
+    def delete(self, group: str) -> None:
+        """Delete a group without members, and its offsets; `UnknownGroupError` where there is none."""
+        doing = f"deleting group '{group}'"
+        futures = self._request(
+            doing, lambda: self._admin.delete_consumer_groups([group], request_timeout=REQUEST_TIMEOUT)
+        )
+        try:
+            futures[group].result()
+        except KafkaException as error:
+            raise self._refusal(error_of(error), group, doing) from error
+
+    def delete_offsets(self, group: str, topic: str) -> int:
+        """Let a group forget its offsets in a topic that none of its members reads; in how many partitions."""
+        doing = f"deleting the offsets of group '{group}' in topic '{topic}'"
+        numbers = sorted(number for name, number in self.committed(group) if name == topic)
+        if not numbers and self.find(group) is None:
+            raise UnknownGroupError(_unknown(group))
+        if not numbers and topic not in self.partitions():
+            raise UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+        if not numbers:
+            return 0
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
+                )
+            ],
+        )
+        address = self._coordinator(group).address
+
+        def delete() -> tuple[int, OffsetDeleteResponse]:
+            response = ask(address, request, _OFFSET_DELETE_VERSION, OffsetDeleteResponse, doing=doing)
+            return response.error_code, response
+
+        response = self._patiently(delete, doing, group)
+        for partition in response.topics[0].partitions:
+            _check(partition.error_code, doing, group)
+        return len(numbers)
+
+    # --- asking
+
+    def _newer(self, group: str, coordinator: Coordinator) -> _Described | None:
+        doing = f"describing group '{group}'"
+        request = newer.ConsumerGroupDescribeRequest(group_ids=[group])
+
+        def look() -> tuple[int, newer.DescribedGroup]:
+            response = ask(
+                coordinator.address, request, _NEWER_VERSION, newer.ConsumerGroupDescribeResponse, doing=doing
+            )
+            code = response.groups[0].error_code
+            return (ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code), response.groups[0]
+
+        described = self._patiently(look, doing, group)
+        if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        members = tuple(
+            GroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                _host(member.client_host),
+                member.member_epoch,
+                tuple(member.subscribed_topic_names)
+                if member.subscribed_topic_regex is None
+                else (*member.subscribed_topic_names, f"/{member.subscribed_topic_regex}/"),
+                tuple(
+                    (topic.topic_name, number)
+                    for topic in member.assignment.topic_partitions
+                    for number in topic.partitions
+                ),
+            )
+            for member in described.members
+        )
+        return _Described(
+            "consumer", described.group_state, described.assignor_name or None, described.group_epoch, members
+        )
+
+    def _classic(self, group: str, coordinator: Coordinator) -> _Described | None:
+        doing = f"describing group '{group}'"
+        request = classic.DescribeGroupsRequest(groups=[group])
+
+        def look() -> tuple[int, classic.DescribedGroup]:
+            response = ask(coordinator.address, request, _CLASSIC_VERSION, classic.DescribeGroupsResponse, doing=doing)
+            return response.groups[0].error_code, response.groups[0]
+
+        described = self._patiently(look, doing, group)
+        if described.group_state == _DEAD:
+            return None
+        is_of_consumers = described.protocol_type == CONSUMER_PROTOCOL_TYPE
+        members = tuple(_classic_member(member, is_of_consumers=is_of_consumers) for member in described.members)
+        return _Described("classic", described.group_state, described.protocol_data or None, None, members)
+
+    def _coordinator(self, group: str) -> Coordinator:
+        doing = f"looking for the coordinator of group '{group}'"
+        request = FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=[group])
+
+        def look() -> tuple[int, FindCoordinatorResponse]:
+            response = ask(self._bootstrap, request, _FIND_VERSION, FindCoordinatorResponse, doing=doing)
+            return response.coordinators[0].error_code, response
+
+        (found,) = self._patiently(look, doing, group).coordinators
+        return Coordinator(found.node_id, _address(found.host, found.port))
+
+    def _brokers(self, doing: str) -> Sequence[str]:
+        cluster = ask(self._bootstrap, DescribeClusterRequest(), _CLUSTER_VERSION, DescribeClusterResponse, doing=doing)
+        return [_address(broker.host, broker.port) for broker in cluster.brokers]
+
+    def _patiently(self, look: Callable[[], tuple[int, T]], doing: str, group: str = "") -> T:
+        """Ask until the coordinator is there, or the time is up."""
+        deadline = time.monotonic() + REQUEST_TIMEOUT
+        while True:
+            code, answer = look()
+            if code not in _PASSING or time.monotonic() >= deadline:
+                _check(code, doing, group)
+                return answer
+            time.sleep(_PAUSE)
+
+    def _request(self, doing: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except KafkaException as error:
+            raise self._client_error(error_of(error), doing) from error
+        except (ValueError, TypeError) as error:
+            raise ClientError(f"{doing} failed: {error}") from error
+
+    def _client_error(self, error: KafkaError, doing: str) -> ClientError:
+        return client_error(error, doing=doing, bootstrap=self._bootstrap)
+
+    def _refusal(self, error: KafkaError, group: str, doing: str) -> ClientError:
+        return _refusal_of(error.code(), group) or self._client_error(error, doing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What a coordinator knows of a group."""
+
+    type: str
+    state: str
+    assignor: str | None
+    epoch: int | None
+    members: tuple[GroupMember, ...]
+
+
+def _classic_member(member: classic.DescribedGroupMember, *, is_of_consumers: bool) -> GroupMember:
+    """A member; what is in its bytes is known only of consumers, and there only while the group is stable."""
+    topics: tuple[str, ...] = ()
+    partitions: tuple[Place, ...] = ()
+    if is_of_consumers:
+        try:
+            if member.member_metadata:
+                topics = tuple(decode_subscription(member.member_metadata).topics)
+            if member.member_assignment:
+                assigned = decode_assignment(member.member_assignment).assigned_partitions
+                partitions = tuple((item.topic, number) for item in assigned for number in item.partitions)
+        except WireError:
+            pass  # it calls itself a consumer and writes what no consumer does: shown without
+    return GroupMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        _host(member.client_host),
+        None,
+        topics,
+        partitions,
+    )
+
+
+def _host(client_host: str) -> str:
+    """Java's way to print an address begins with the name that it does not know."""
+    return client_host.removeprefix("/")
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _unknown(group: str) -> str:
+    return f"group '{group}' does not exist; see which do with: tailrace group list"
+
+
+def _check(code: int, doing: str, group: str) -> None:
+    if code == ErrorCode.NONE:
+        return
+    refusal = _refusal_of(code, group)
+    if refusal is not None:
+        raise refusal
+    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
+    raise ClientError(f"{doing} failed: {name}")
+
+
+def _refusal_of(code: int, group: str) -> ClientError | None:
+    """The errors of groups, with what to do about them."""
+    who = f"see who they are with: tailrace group describe {group} --members"
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return UnknownGroupError(_unknown(group))
+    if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
+        return GroupHasMembersError(f"group '{group}' has members; stop them first ({who})")
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        return GroupHasMembersError(
+            f"members of group '{group}' read that topic; let them unsubscribe or stop them first ({who})"
+        )
+    if code == ErrorCode.INVALID_GROUP_ID:
+        return ClientError("a group has a name; an empty one is none")
+    return None

@@ -1,0 +1,48 @@
+"""Deadlines that are put off again and again, cheaply: a heartbeat moves a number, not a timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Deadline:
+    """Calls its action when its time comes, unless it is put off or cleared before."""
+
+    __slots__ = ("_action", "_due", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+        self._loop = loop
+        self._action = action
+        self._due: float | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._due is not None
+
+    def set(self, milliseconds: float) -> None:
+        """Let the time come that long from now; whatever was set before no longer counts."""
+        self._due = self._loop.time() + milliseconds / 1000
+        if self._handle is not None and self._handle.when() > self._due:
+            self._handle.cancel()
+            self._handle = None
+        if self._handle is None:
+            self._handle = self._loop.call_at(self._due, self._look)
+
+    def clear(self) -> None:
+        """The time does not come any more."""
+        self._due = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _look(self) -> None:
+        self._handle = None
+        if self._due is None:
+            return
+        if self._loop.time() < self._due:
+            self._handle = self._loop.call_at(self._due, self._look)
+            return
+        self._due = None
+        self._action()

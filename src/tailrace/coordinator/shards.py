@@ -1,0 +1,134 @@
+"""The shards of one internal topic on this broker: loaded when their partition is led here, dropped when it is not.
+
+Owns who is asked for a key: the hash of a name chooses the partition, as in every Kafka broker. A shard that is still
+loading refuses with COORDINATOR_LOAD_IN_PROGRESS, one that is elsewhere with NOT_COORDINATOR.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from tailrace.coordinator.journal import Journal
+from tailrace.coordinator.loader import load
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.replication.partition import Partition
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.tasks import Tasks
+
+logger = logging.getLogger("tailrace.coordinator")
+
+
+class Shard(Protocol):
+    """The state that one partition's records make."""
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take one record into account, in the order in which they were written."""
+        ...
+
+    def begin(self) -> None:
+        """Everything was replayed: start timers and whatever else only the coordinator itself does."""
+        ...
+
+    def end(self, reason: KafkaError) -> None:
+        """Somebody else coordinates from now on: whoever waits is told, timers stop."""
+        ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class _Held(Generic[S]):
+    """One shard on this broker."""
+
+    def __init__(self, partition: Partition, shard: S) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.leader_epoch = partition.leader_epoch
+        self.is_loaded = False
+        self.failure: KafkaError | None = None
+
+
+class Shards(Generic[S]):
+    """Every shard that this broker coordinates."""
+
+    def __init__(self, clock: Clock, tasks: Tasks, make: Callable[[Journal], S]) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._make = make
+        self._held: dict[int, _Held[S]] = {}
+
+    def __iter__(self) -> Iterator[S]:
+        """The shards that are loaded."""
+        return iter([held.shard for held in self._held.values() if held.is_loaded])
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not held.is_loaded and held.failure is None for held in self._held.values())
+
+    def find(self, number: int) -> S:
+        """The shard of a partition, or why it cannot be asked."""
+        held = self._held.get(number)
+        if held is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if held.failure is not None:
+            raise held.failure
+        if not held.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return held.shard
+
+    def lead(self, partition: Partition) -> None:
+        """This broker leads a partition now: load its shard, unless that was done in this leader epoch."""
+        number = partition.partition.partition
+        held = self._held.get(number)
+        if held is not None:
+            if held.partition is partition and held.leader_epoch == partition.leader_epoch:
+                return
+            self.resign(number)
+        held = _Held(partition, self._make(Journal(partition, self._clock)))
+        self._held[number] = held
+        if partition.high_watermark <= partition.log.start_offset:
+            self._begin(held)
+            return
+        self._tasks.spawn(self._load(number, held), f"load {partition.partition}")
+
+    def resign(self, number: int) -> None:
+        """This broker no longer leads a partition."""
+        held = self._held.pop(number, None)
+        if held is not None and held.is_loaded:
+            held.shard.end(KafkaError(ErrorCode.NOT_COORDINATOR))
+
+    async def _load(self, number: int, held: _Held[S]) -> None:
+        name = held.partition.partition
+        started = self._clock.monotonic()
+        try:
+            count = await load(held.partition, held.shard.replay)
+        except KafkaError as error:
+            logger.error("%s cannot be loaded, what it coordinates is not served: %s", name, error)
+            held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be loaded: {error}")
+            return
+        if self._held.get(number) is not held:
+            return
+        self._begin(held)
+        logger.info("%s loaded: %d records in %.2f s", name, count, self._clock.monotonic() - started)
+
+    def _begin(self, held: _Held[S]) -> None:
+        held.is_loaded = True
+        held.shard.begin()
+
+    def close(self) -> None:
+        """The broker stops."""
+        for number in list(self._held):
+            self.resign(number)
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of an internal topic that a name belongs to: by Java's hash of its UTF-16 units."""
+    units = key.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for at in range(0, len(units), 2):
+        code = (31 * code + (units[at] << 8) + units[at + 1]) & 0xFFFFFFFF
+    # Java's abs of the smallest number stays negative; Kafka takes 0 for it.
+    signed = code - (1 << 32) if code & 0x80000000 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions

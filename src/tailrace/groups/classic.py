@@ -1,0 +1,567 @@
+"""The classic rebalance protocol: join, sync, heartbeat and leave, with the timers between them.
+
+The coordinator elects a leader and hands its plan to the others; what the plan says is the clients' business. State
+that must outlive the process is in the journal before anybody hears of it; waiting requests and timers are not kept.
+Every transition is in the table of `docs/architecture.md`; nothing here suspends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tailrace.coordinator.deadlines import Deadline
+from tailrace.coordinator.journal import Journal, as_coordinator_error
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.classic_group import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER,
+    ClassicGroup,
+    GroupState,
+    JoinResult,
+    Member,
+    MemberProtocol,
+    SyncResult,
+)
+from tailrace.groups.counters import GroupCounters
+from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
+from tailrace.groups.settings import GroupSettings
+from tailrace.runtime.clock import Clock
+
+logger = logging.getLogger("tailrace.groups")
+
+#: A member that was never in a generation is given up after so long, whatever its session timeout is.
+_NEW_MEMBER_TIMEOUT_MS = 300_000
+
+
+class JoinCall(NamedTuple):
+    """A request to join, or to join again."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    #: Whether a newcomer has to come back with the id it is given, so that a lost answer leaves no ghost behind.
+    needs_known_id: bool
+    can_skip_assignment: bool
+
+
+class SyncCall(NamedTuple):
+    """A request for the member's part of the plan; the leader's brings the plan."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[str, bytes]
+
+
+class Identity(NamedTuple):
+    """A member as somebody who lets it leave names it."""
+
+    member_id: str
+    instance_id: str | None
+
+
+class Left(NamedTuple):
+    """What became of one member that should leave."""
+
+    member_id: str
+    instance_id: str | None
+    error: ErrorCode
+
+
+class ClassicProtocol:
+    """Drives the classic groups of one shard."""
+
+    def __init__(
+        self,
+        settings: Callable[[], GroupSettings],
+        journal: Journal,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        new_id: Callable[[], str],
+        counters: GroupCounters,
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._clock = clock
+        self._loop = loop
+        self._new_id = new_id
+        self._counters = counters
+
+    # --- life of a group
+
+    def begin(self, group: ClassicGroup) -> None:
+        """Watch over a group that was loaded."""
+        for member in group.members.values():
+            self._watch(group, member)
+            self._keep_alive(member)
+        if len(group.members) > self._settings().max_size:
+            self._prepare_rebalance(group, f"it has {len(group.members)} members, more than group.max.size")
+
+    def end(self, group: ClassicGroup, error: ErrorCode) -> None:
+        """Tell everybody who waits that this coordinator has nothing more to say."""
+        for member in list(group.members.values()):
+            member.answer_join(JoinResult(error, member_id=member.member_id))
+            member.answer_sync(SyncResult(error))
+            if member.session is not None:
+                member.session.clear()
+        for deadline in [*group.pending.values(), group.rebalance, group.sync_deadline]:
+            if deadline is not None:
+                deadline.clear()
+        group.pending.clear()
+        self._enter(group, GroupState.DEAD)
+
+    def call_together(self, group: ClassicGroup, why: str) -> None:
+        """Make all members join again."""
+        self._prepare_rebalance(group, why)
+
+    # --- joining
+
+    def join(self, group: ClassicGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
+        """Let somebody in, or in again; the answer comes when the generation is complete."""
+        settings = self._settings()
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not group.has_room_for(call.member_id, settings.max_size):
+            self._forget(group, call.member_id)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if not group.supports(call.protocol_type, call.protocols):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if call.member_id == UNKNOWN_MEMBER:
+            return self._join_as_newcomer(group, call)
+        if call.member_id in group.pending:
+            if call.instance_id is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return self._add(group, call, call.member_id)
+        member = group.check_member(call.member_id, call.instance_id)
+        return self._join_again(group, call, member)
+
+    def _join_as_newcomer(self, group: ClassicGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
+        member_id = f"{call.instance_id if call.instance_id is not None else call.client_id}-{self._new_id()}"
+        if call.instance_id is not None:
+            if call.instance_id in group.static_members:
+                return self._replace_static(group, call, member_id)
+        elif call.needs_known_id:
+            deadline = group.pending[member_id] = Deadline(self._loop, lambda: self._pending_overdue(group, member_id))
+            deadline.set(call.session_timeout_ms)
+            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        return self._add(group, call, member_id)
+
+    def _pending_overdue(self, group: ClassicGroup, member_id: str) -> None:
+        group.pending.pop(member_id, None)
+        self._complete_if_all_joined(group)
+
+    def _add(self, group: ClassicGroup, call: JoinCall, member_id: str) -> asyncio.Future[JoinResult]:
+        pending = group.pending.pop(member_id, None)
+        if pending is not None:
+            pending.clear()
+        member = Member(
+            member_id=member_id,
+            instance_id=call.instance_id,
+            client_id=call.client_id,
+            client_host=call.client_host,
+            rebalance_timeout_ms=call.rebalance_timeout_ms,
+            session_timeout_ms=call.session_timeout_ms,
+            protocols=call.protocols,
+            is_new=True,
+        )
+        if not group.members:
+            group.protocol_type = call.protocol_type
+        if group.state is GroupState.PREPARING_REBALANCE and group.came_from_empty:
+            group.has_grown = True
+        group.add(member)
+        self._watch(group, member)
+        assert member.session is not None
+        member.session.set(_NEW_MEMBER_TIMEOUT_MS)
+        future = member.joining = self._loop.create_future()
+        self._rebalance_or_complete(group, f"{member_id} joins")
+        return future
+
+    def _join_again(
+        self, group: ClassicGroup, call: JoinCall, member: Member
+    ) -> JoinResult | asyncio.Future[JoinResult]:
+        if group.state is GroupState.EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        is_unchanged = member.protocols == call.protocols
+        is_leader = member.member_id == group.leader
+        if group.state is GroupState.COMPLETING_REBALANCE and is_unchanged:
+            # It never got the answer to its last join.
+            return self._current_generation(group, member, with_members=is_leader)
+        if group.state is GroupState.STABLE and is_unchanged and not is_leader:
+            return self._current_generation(group, member, with_members=False)
+        member.protocols = call.protocols
+        member.rebalance_timeout_ms = call.rebalance_timeout_ms
+        member.session_timeout_ms = call.session_timeout_ms
+        member.answer_join(JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+        future = member.joining = self._loop.create_future()
+        why = "the leader joins again" if is_leader else f"{member.member_id} joins again with other metadata"
+        self._rebalance_or_complete(group, why)
+        return future
+
+    def _current_generation(self, group: ClassicGroup, member: Member, *, with_members: bool) -> JoinResult:
+        self._keep_alive(member)
+        return JoinResult(
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            leader=group.leader or UNKNOWN_MEMBER,
+            member_id=member.member_id,
+            members=group.joined_members() if with_members else (),
+        )
+
+    def _replace_static(
+        self, group: ClassicGroup, call: JoinCall, new_id: str
+    ) -> JoinResult | asyncio.Future[JoinResult]:
+        """A static member is back under a new id: it takes the place of its former self, which is fenced."""
+        assert call.instance_id is not None
+        old_id, old_leader = group.static_members[call.instance_id], group.leader
+        member = group.members[old_id]
+        member.answer_join(JoinResult(ErrorCode.FENCED_INSTANCE_ID, member_id=old_id))
+        member.answer_sync(SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+        group.replace_static(member, new_id)
+        member.client_id, member.client_host = call.client_id, call.client_host
+        member.protocols = call.protocols
+        member.rebalance_timeout_ms = call.rebalance_timeout_ms
+        member.session_timeout_ms = call.session_timeout_ms
+        self._keep_alive(member)
+        if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
+            future = member.joining = self._loop.create_future()
+            self._rebalance_or_complete(group, f"static member {call.instance_id} is back as {new_id}")
+            return future
+        is_leader = group.leader == new_id
+        result = JoinResult(
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            # Who cannot be told to skip the assignment must not learn that it leads, or it would make a new plan.
+            leader=(group.leader if call.can_skip_assignment else old_leader) or UNKNOWN_MEMBER,
+            member_id=new_id,
+            members=group.joined_members() if is_leader and call.can_skip_assignment else (),
+            skip_assignment=is_leader and call.can_skip_assignment,
+        )
+        return self._after(self._write(group, {}), result)
+
+    def _after(self, written: asyncio.Future[None], result: JoinResult) -> asyncio.Future[JoinResult]:
+        """A future that gives the result once the journal has it, or what the journal's failure means."""
+        future: asyncio.Future[JoinResult] = self._loop.create_future()
+
+        def finish(done: asyncio.Future[None]) -> None:
+            if not future.done():
+                error = _error_of(done)
+                future.set_result(result if error is ErrorCode.NONE else JoinResult(error, member_id=result.member_id))
+
+        _when_done(written, finish)
+        return future
+
+    # --- rebalancing
+
+    def _rebalance_or_complete(self, group: ClassicGroup, why: str) -> None:
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._complete_if_all_joined(group)
+        else:
+            self._prepare_rebalance(group, why)
+
+    def _complete_if_all_joined(self, group: ClassicGroup) -> None:
+        # A first rebalance waits for its whole delay: more members are likely to come.
+        if group.state is GroupState.PREPARING_REBALANCE and not group.came_from_empty and group.all_joined:
+            self._complete_join(group)
+
+    def _prepare_rebalance(self, group: ClassicGroup, why: str) -> None:
+        """Call all members together again."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._end_sync_phase(group)
+        group.came_from_empty = group.state is GroupState.EMPTY
+        group.has_grown = False
+        self._enter(group, GroupState.PREPARING_REBALANCE)
+        self._counters.rebalances += 1
+        logger.info("group %s: rebalance after generation %d, since %s", group.group_id, group.generation, why)
+        if group.came_from_empty:
+            initial, timeout = self._settings().initial_rebalance_delay_ms, group.rebalance_timeout_ms
+            self._wait_for_first(group, min(initial, timeout), max(timeout - initial, 0))
+        elif group.all_joined:
+            self._complete_join(group)
+        else:
+            self._complete_join_in(group, group.rebalance_timeout_ms)
+
+    def _wait_for_first(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+        """Give a new group time to gather: as long as members come, up to the rebalance timeout."""
+
+        def look() -> None:
+            if group.has_grown and remaining_ms > 0:
+                group.has_grown = False
+                delay = min(self._settings().initial_rebalance_delay_ms, remaining_ms)
+                self._wait_for_first(group, delay, max(remaining_ms - delay, 0))
+            else:
+                self._complete_join(group)
+
+        self._set_rebalance_deadline(group, delay_ms, look)
+
+    def _complete_join_in(self, group: ClassicGroup, milliseconds: int) -> None:
+        self._set_rebalance_deadline(group, milliseconds, lambda: self._complete_join(group))
+
+    def _set_rebalance_deadline(self, group: ClassicGroup, milliseconds: int, action: Callable[[], None]) -> None:
+        if group.rebalance is not None:
+            group.rebalance.clear()
+        group.rebalance = Deadline(self._loop, action)
+        group.rebalance.set(milliseconds)
+
+    def _complete_join(self, group: ClassicGroup) -> None:
+        """Whoever has joined makes the next generation; static members that have not are not given up yet."""
+        if group.rebalance is not None:
+            group.rebalance.clear()
+        for member in list(group.members.values()):
+            if member.joining is None and member.instance_id is None:
+                self._drop(group, member)
+        if group.members and not group.elect_joined_leader():
+            self._complete_join_in(group, group.rebalance_timeout_ms)
+            return
+        group.begin_generation()
+        group.state_since_ms = self._clock.wall_ms()
+        if group.state is GroupState.EMPTY:
+            logger.info("group %s: empty in generation %d", group.group_id, group.generation)
+            _when_done(self._write(group, {}), lambda done: self._log_failure(group, done))
+            return
+        logger.info(
+            "group %s: generation %d has %d members, protocol %s",
+            group.group_id,
+            group.generation,
+            len(group.members),
+            group.protocol,
+        )
+        for member in list(group.members.values()):
+            is_leader = member.member_id == group.leader
+            group.owing_sync[member.member_id] = None
+            member.is_new = False
+            member.answer_join(self._current_generation(group, member, with_members=is_leader))
+        generation = group.generation
+        group.sync_deadline = Deadline(self._loop, lambda: self._sync_overdue(group, generation))
+        group.sync_deadline.set(group.rebalance_timeout_ms)
+
+    def _sync_overdue(self, group: ClassicGroup, generation: int) -> None:
+        """Members that joined but never asked for the plan are given up."""
+        if group.generation != generation or not group.owing_sync:
+            return
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            return
+        gone = [group.members[member_id] for member_id in group.owing_sync if member_id in group.members]
+        for member in gone:
+            self._drop(group, member)
+        self._prepare_rebalance(group, f"{len(gone)} members never asked for their assignment")
+
+    def _end_sync_phase(self, group: ClassicGroup) -> None:
+        group.owing_sync.clear()
+        if group.sync_deadline is not None:
+            group.sync_deadline.clear()
+
+    # --- the plan
+
+    def sync(self, group: ClassicGroup, call: SyncCall) -> SyncResult | asyncio.Future[SyncResult]:
+        """Give a member its part of the plan, when the leader's plan is in the journal."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.check_member(call.member_id, call.instance_id)
+        if call.generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if call.protocol_type not in (None, group.protocol_type) or call.protocol not in (None, group.protocol):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.state is GroupState.EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        group.owing_sync.pop(member.member_id, None)
+        if group.state is GroupState.STABLE:
+            self._keep_alive(member)
+            return self._assignment(group, member)
+        member.answer_sync(SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        future = member.syncing = self._loop.create_future()
+        if member.member_id == group.leader:
+            self._take_plan(group, call.assignments)
+        return future
+
+    def _take_plan(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
+        plan = {member_id: assignments.get(member_id, b"") for member_id in group.members}
+        generation = group.generation
+
+        def finish(done: asyncio.Future[None]) -> None:
+            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+                return
+            error = _error_of(done)
+            if error is not ErrorCode.NONE:
+                self._fail_syncs(group, error)
+                self._prepare_rebalance(group, "the leader's plan could not be kept")
+                return
+            self._enter(group, GroupState.STABLE)
+            self._counters.completed_rebalances += 1
+            for member in list(group.members.values()):
+                member.assignment = plan.get(member.member_id, b"")
+                if member.syncing is not None:
+                    self._keep_alive(member)
+                    member.answer_sync(self._assignment(group, member))
+
+        _when_done(self._write(group, plan), finish)
+
+    def _assignment(self, group: ClassicGroup, member: Member) -> SyncResult:
+        return SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
+
+    def _fail_syncs(self, group: ClassicGroup, error: ErrorCode) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            if member.syncing is not None:
+                self._keep_alive(member)
+                member.answer_sync(SyncResult(error))
+
+    # --- staying and leaving
+
+    def heartbeat(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A member says that it lives; it is told when it has to join again."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = group.check_member(member_id, instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.EMPTY:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._keep_alive(member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def check_commit(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Refuse a commit of offsets by somebody who is not, or no longer, in the group; a member's shows it lives."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation == NO_GENERATION and member_id == UNKNOWN_MEMBER and instance_id is None:
+            if group.members:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return  # a consumer without a group's protocol keeps its offsets here
+        member = group.check_member(member_id, instance_id)
+        if generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._keep_alive(member)
+
+    def leave(self, group: ClassicGroup, identities: Sequence[Identity]) -> list[Left]:
+        """Let members go at their own, or an administrator's, wish."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        left: list[Left] = []
+        gone: list[Member] = []
+        for identity in identities:
+            try:
+                member = self._leaving(group, identity)
+                error = ErrorCode.NONE
+                if member is not None:
+                    gone.append(member)
+            except KafkaError as refusal:
+                error = refusal.code
+            left.append(Left(identity.member_id, identity.instance_id, error))
+        self._remove(group, gone, "left")
+        return left
+
+    def _leaving(self, group: ClassicGroup, identity: Identity) -> Member | None:
+        if identity.instance_id is not None:
+            current = group.static_members.get(identity.instance_id)
+            if current is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            # An administrator names a static member by its instance id alone.
+            if identity.member_id not in (UNKNOWN_MEMBER, current):
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+            return group.members[current]
+        pending = group.pending.pop(identity.member_id, None)
+        if pending is not None:
+            pending.clear()
+            self._complete_if_all_joined(group)
+            return None
+        member = group.members.get(identity.member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    def _session_ended(self, group: ClassicGroup, member: Member) -> None:
+        if not member.is_new and (member.joining is not None or member.syncing is not None):
+            self._keep_alive(member)  # it waits for us, not we for it
+            return
+        logger.info(
+            "group %s: member %s was silent for %d ms", group.group_id, member.member_id, member.session_timeout_ms
+        )
+        self._remove(group, [member], "was silent")
+
+    def _remove(self, group: ClassicGroup, gone: Iterable[Member], how: str) -> None:
+        names = [member.member_id for member in gone if member.member_id in group.members]
+        if not names:
+            return
+        for name in names:
+            self._drop(group, group.members[name])
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(group, f"{', '.join(names)} {how}")
+        else:
+            self._complete_if_all_joined(group)
+
+    def _forget(self, group: ClassicGroup, member_id: str) -> None:
+        """Drop somebody for whom there is no room."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._remove(group, [member], "found no room")
+
+    def _drop(self, group: ClassicGroup, member: Member) -> None:
+        if member.session is not None:
+            member.session.clear()
+        member.answer_join(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        member.answer_sync(SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.remove(member)
+
+    # --- small things
+
+    def _watch(self, group: ClassicGroup, member: Member) -> None:
+        member.session = Deadline(self._loop, lambda: self._session_ended(group, member))
+
+    def _keep_alive(self, member: Member) -> None:
+        if member.session is not None:
+            member.session.set(member.session_timeout_ms)
+
+    def _enter(self, group: ClassicGroup, state: GroupState) -> None:
+        group.state = state
+        group.state_since_ms = self._clock.wall_ms()
+
+    def _write(self, group: ClassicGroup, assignments: dict[str, bytes]) -> asyncio.Future[None]:
+        """Put the group into the journal; a refusal is a future that failed."""
+        key = encode_key(GroupMetadataKey(group=group.group_id))
+        try:
+            return self._journal.append([(key, encode_value(group.to_record(assignments)))])
+        except KafkaError as error:
+            failed: asyncio.Future[None] = self._loop.create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _log_failure(self, group: ClassicGroup, done: asyncio.Future[None]) -> None:
+        error = _error_of(done)
+        if error is not ErrorCode.NONE:
+            logger.warning("group %s: its state could not be kept: %s", group.group_id, error.name)
+
+
+def _when_done(future: asyncio.Future[None], then: Callable[[asyncio.Future[None]], None]) -> None:
+    """At once where it is done, so that a broker without replicas answers in the same turn."""
+    if future.done():
+        then(future)
+    else:
+        future.add_done_callback(then)
+
+
+def _error_of(done: asyncio.Future[None]) -> ErrorCode:
+    if done.cancelled():
+        return ErrorCode.NOT_COORDINATOR
+    error = done.exception()
+    if error is None:
+        return ErrorCode.NONE
+    return as_coordinator_error(error).code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR

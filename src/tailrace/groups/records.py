@@ -1,0 +1,454 @@
+"""The records of the internal topic `__consumer_offsets`, byte for byte as Kafka 4.1 writes and reads them.
+
+Owns one description for each kind of key and value and the two bytes before it: a key begins with its type, a value
+with its version. Keys are never flexible, so that compaction finds the same bytes in every release. Bytes that are
+not such a record are a `WireError`; a key of a type that is not known here is None, for Kafka keeps its share and
+streams groups in the same topic. It must not know what the records mean together.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TypeAlias, overload
+from uuid import UUID
+
+from tailrace.errors import WireError
+from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP
+from tailrace.runtime.disk import Buffer
+from tailrace.wire.codec import (
+    NEVER,
+    Kind,
+    Message,
+    Struct,
+    array,
+    byte_string,
+    int8,
+    int32,
+    int64,
+    optional_struct,
+    string,
+    uuid,
+)
+
+_PREFIX = packing.Struct(">h")
+
+
+class RecordType(IntEnum):
+    """The number that a key begins with, for the groups that are known here."""
+
+    LEGACY_OFFSET_COMMIT = 0
+    OFFSET_COMMIT = 1
+    GROUP_METADATA = 2
+    CONSUMER_GROUP_METADATA = 3
+    CONSUMER_GROUP_PARTITION_METADATA = 4
+    CONSUMER_GROUP_MEMBER_METADATA = 5
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA = 6
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER = 7
+    CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT = 8
+    CONSUMER_GROUP_REGULAR_EXPRESSION = 16
+
+
+# --- offsets and classic groups
+
+
+class OffsetCommitKey(Message):
+    """A partition that a group has committed an offset for; also read under the legacy type, whose fields are these."""
+
+    API_KEY = RecordType.OFFSET_COMMIT
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group: str = string()
+    topic: str = string()
+    partition: int = int32()
+
+
+class OffsetCommitValue(Message):
+    """A committed offset. Only version 1 has an expiry, and only 4 the topic's id."""
+
+    API_KEY = RecordType.OFFSET_COMMIT
+    MIN_VERSION = 0
+    MAX_VERSION = 4
+    FLEXIBLE_FROM = 4
+
+    offset: int = int64()
+    leader_epoch: int = int32(since=3, default=NO_LEADER_EPOCH)
+    metadata: str = string()
+    commit_timestamp: int = int64()
+    expire_timestamp: int = int64(since=1, until=1, default=NO_TIMESTAMP)
+    topic_id: UUID = uuid(since=4, tag=0)
+
+
+class GroupMetadataKey(Message):
+    """A classic group."""
+
+    API_KEY = RecordType.GROUP_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group: str = string()
+
+
+class GroupMetadataMember(Struct):
+    """A member of a classic group, with its subscription and assignment as the client encoded them."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable_from=3, default=None)
+    client_id: str = string()
+    client_host: str = string()
+    rebalance_timeout: int = int32(since=1, default=-1)
+    session_timeout: int = int32()
+    subscription: Buffer = byte_string()
+    assignment: Buffer = byte_string()
+
+
+class GroupMetadataValue(Message):
+    """One generation of a classic group; without members the group is empty."""
+
+    API_KEY = RecordType.GROUP_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 4
+    FLEXIBLE_FROM = 4
+
+    protocol_type: str = string()
+    generation: int = int32()
+    protocol: str | None = string(nullable_from=0)
+    leader: str | None = string(nullable_from=0)
+    current_state_timestamp: int = int64(since=2, default=NO_TIMESTAMP)
+    members: list[GroupMetadataMember] = array(GroupMetadataMember)
+
+
+# --- groups of the newer protocol (KIP-848)
+
+
+class ConsumerGroupMetadataKey(Message):
+    """A group of the newer protocol."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+
+
+class ConsumerGroupMetadataValue(Message):
+    """The group's epoch, and a hash of the topics it was made for: another hash means another assignment."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    epoch: int = int32()
+    metadata_hash: int = int64(tag=0)
+
+
+class ConsumerGroupPartitionMetadataKey(Message):
+    """The topics that a group saw. Kafka 4.1 only deletes these: the hash of the group took their place."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_PARTITION_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+
+
+class PartitionMetadata(Struct):
+    """The racks of one partition."""
+
+    partition: int = int32()
+    racks: list[str] = array(Kind.STRING)
+
+
+class TopicMetadata(Struct):
+    """A topic as a group saw it."""
+
+    topic_id: UUID = uuid()
+    topic_name: str = string()
+    num_partitions: int = int32()
+    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata)
+
+
+class ConsumerGroupPartitionMetadataValue(Message):
+    """The topics that a group saw, as releases before 4.1 wrote them."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_PARTITION_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    topics: list[TopicMetadata] = array(TopicMetadata)
+
+
+class ConsumerGroupMemberMetadataKey(Message):
+    """A member, as far as it says itself what it is."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_MEMBER_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+    member_id: str = string()
+
+
+class ClassicProtocol(Struct):
+    """An assignment strategy of a member that speaks the classic protocol, and its subscription under it."""
+
+    name: str = string()
+    metadata: Buffer = byte_string()
+
+
+class ClassicMemberMetadata(Struct):
+    """What only a member has that speaks the classic protocol."""
+
+    session_timeout_ms: int = int32()
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
+
+
+class ConsumerGroupMemberMetadataValue(Message):
+    """What a member is and subscribes to."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_MEMBER_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    instance_id: str | None = string(nullable_from=0)
+    rack_id: str | None = string(nullable_from=0)
+    client_id: str = string()
+    client_host: str = string()
+    subscribed_topic_names: list[str] = array(Kind.STRING)
+    subscribed_topic_regex: str | None = string(nullable_from=0)
+    rebalance_timeout_ms: int = int32(default=-1)
+    server_assignor: str | None = string(nullable_from=0)
+    classic_member_metadata: ClassicMemberMetadata | None = optional_struct(
+        ClassicMemberMetadata, tag=0, nullable_from=0
+    )
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message):
+    """The assignment that a group moves to."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message):
+    """The group epoch that the assignment was made for; written after all of its members."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    assignment_epoch: int = int32()
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Message):
+    """A member's part of the assignment that the group moves to."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+    member_id: str = string()
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: UUID = uuid()
+    partitions: list[int] = array(Kind.INT32)
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Message):
+    """The partitions that a member shall own."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions)
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Message):
+    """What a member owns at present."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+    member_id: str = string()
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message):
+    """Where a member stands on its way to the target: its epochs, what it owns, what it still has to give up."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    member_epoch: int = int32()
+    previous_member_epoch: int = int32()
+    state: int = int8()
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
+    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions)
+
+
+class ConsumerGroupRegularExpressionKey(Message):
+    """A regular expression that members of a group subscribe to."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = NEVER
+
+    group_id: str = string()
+    regular_expression: str = string()
+
+
+class ConsumerGroupRegularExpressionValue(Message):
+    """The topics that the expression matched, in which version of the metadata and when."""
+
+    API_KEY = RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    topics: list[str] = array(Kind.STRING)
+    version: int = int64()
+    timestamp: int = int64()
+
+
+# --- keys and values as bytes
+
+Key: TypeAlias = (
+    OffsetCommitKey
+    | GroupMetadataKey
+    | ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+Value: TypeAlias = (
+    OffsetCommitValue
+    | GroupMetadataValue
+    | ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+
+#: The value that belongs to each key.
+VALUE_OF_KEY: Mapping[type[Key], type[Value]] = {
+    OffsetCommitKey: OffsetCommitValue,
+    GroupMetadataKey: GroupMetadataValue,
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
+_KEY_OF_TYPE: Mapping[int, type[Key]] = {
+    RecordType.LEGACY_OFFSET_COMMIT: OffsetCommitKey,
+    **{key.API_KEY: key for key in VALUE_OF_KEY},
+}
+
+
+def encode_key(key: Key) -> bytes:
+    """A record's key: its type and its fields."""
+    return _PREFIX.pack(key.API_KEY) + key.encode(0)
+
+
+def encode_value(value: Value) -> bytes:
+    """A record's value in the version that Kafka 4.1 writes."""
+    version = _written_version(value)
+    return _PREFIX.pack(version) + value.encode(version)
+
+
+def decode_key(data: Buffer) -> Key | None:
+    """The key of a record, or None where its type is not known here."""
+    record_type, body = _split(data)
+    key = _KEY_OF_TYPE.get(record_type)
+    return None if key is None else key.decode(0, body)
+
+
+@overload
+def decode_value(key: OffsetCommitKey, data: Buffer) -> OffsetCommitValue: ...
+@overload
+def decode_value(key: GroupMetadataKey, data: Buffer) -> GroupMetadataValue: ...
+@overload
+def decode_value(key: ConsumerGroupMetadataKey, data: Buffer) -> ConsumerGroupMetadataValue: ...
+@overload
+def decode_value(key: ConsumerGroupPartitionMetadataKey, data: Buffer) -> ConsumerGroupPartitionMetadataValue: ...
+@overload
+def decode_value(key: ConsumerGroupMemberMetadataKey, data: Buffer) -> ConsumerGroupMemberMetadataValue: ...
+@overload
+def decode_value(
+    key: ConsumerGroupTargetAssignmentMetadataKey, data: Buffer
+) -> ConsumerGroupTargetAssignmentMetadataValue: ...
+@overload
+def decode_value(
+    key: ConsumerGroupTargetAssignmentMemberKey, data: Buffer
+) -> ConsumerGroupTargetAssignmentMemberValue: ...
+@overload
+def decode_value(
+    key: ConsumerGroupCurrentMemberAssignmentKey, data: Buffer
+) -> ConsumerGroupCurrentMemberAssignmentValue: ...
+@overload
+def decode_value(key: ConsumerGroupRegularExpressionKey, data: Buffer) -> ConsumerGroupRegularExpressionValue: ...
+def decode_value(key: Key, data: Buffer) -> Value:
+    """The value that stands beside a key, in whatever version it is; opaque bytes in it are views of `data`."""
+    value = VALUE_OF_KEY[key.__class__]
+    version, body = _split(data)
+    if not value.MIN_VERSION <= version <= value.MAX_VERSION:
+        raise WireError(
+            f"{value.__name__} has version {version}, but {value.MIN_VERSION} to {value.MAX_VERSION} can be read here; "
+            "a newer release may have written it"
+        )
+    return value.decode(version, body)
+
+
+def _written_version(value: Value) -> int:
+    match value:
+        case OffsetCommitValue():
+            return 4 if value.expire_timestamp == NO_TIMESTAMP else 1
+        case GroupMetadataValue():
+            # Version 4 would only be the flexible encoding of the same fields.
+            return 3
+        case _:
+            return 0
+
+
+def _split(data: Buffer) -> tuple[int, memoryview]:
+    """The number that a key or a value begins with, and what follows."""
+    view = memoryview(data)
+    if len(view) < _PREFIX.size:
+        raise WireError("a group record ends before its type or version")
+    (number,) = _PREFIX.unpack_from(view)
+    return number, view[_PREFIX.size :]

@@ -1,0 +1,26 @@
+"""What an operator decides about groups, in the units in which the coordinator uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The broker's group settings; the defaults are the broker's defaults."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    offsets_retention_check_ms: int = 600_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = 2**31 - 1
+    #: The assignors that members may ask for; the first is used where they ask for none.
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    #: Whether a classic group may become one of the newer protocol while it runs, and the other way round.
+    may_upgrade: bool = True
+    may_downgrade: bool = True

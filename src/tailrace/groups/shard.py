@@ -1,0 +1,525 @@
+"""One shard of the group coordinator: the groups whose names hash to one partition of the offsets topic.
+
+Owns the tables of groups and committed offsets and what both protocols share: offsets, listing, describing, deleting,
+expiry. Changes to what is kept go to the journal first and are then replayed here; an answer is given when the journal
+has committed them. Nothing suspends between a decision and its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from tailrace.cluster.image import ClusterImage
+from tailrace.coordinator.deadlines import Deadline
+from tailrace.coordinator.journal import Journal, JournalRecord, as_coordinator_error
+from tailrace.errors import ErrorCode, KafkaError, WireError
+from tailrace.groups.assignment import from_records
+from tailrace.groups.classic import ClassicProtocol, Identity, JoinCall, Left, SyncCall
+from tailrace.groups.classic_group import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER,
+    ClassicGroup,
+    GroupState,
+    JoinResult,
+    SyncResult,
+)
+from tailrace.groups.classic_members import ClassicMembers
+from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
+from tailrace.groups.consumer_group import JOINING, ConsumerGroup
+from tailrace.groups.counters import GroupCounters
+from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, removal_record
+from tailrace.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from tailrace.groups.settings import GroupSettings
+from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
+from tailrace.model import TopicPartition
+from tailrace.runtime.clock import Clock
+
+logger = logging.getLogger("tailrace.groups")
+
+R = TypeVar("R")
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+ConsumerKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+_REMOVED_TOGETHER = 500
+
+
+class GroupListing(NamedTuple):
+    """A group as it is listed."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+
+
+class GroupShard:
+    """The groups and offsets of one partition."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: Callable[[], GroupSettings],
+        image: Callable[[], ClusterImage],
+        clock: Clock,
+        new_id: Callable[[], str],
+        counters: GroupCounters,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.offsets = Offsets()
+        self.classic = ClassicProtocol(settings, journal, clock, loop, new_id, counters)
+        self.consumer = ConsumerProtocol(settings, self._keep, image, clock, loop, self._downgrade_if_classic, counters)
+        self._classic_members = ClassicMembers(self.consumer, image, new_id)
+        self._journal = journal
+        self._settings = settings
+        self._clock = clock
+        self._counters = counters
+        self._loop = loop
+        self._groups: dict[str, Group] = {}
+        self._expiry = Deadline(loop, self._expire)
+
+    # --- the shard
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        try:
+            decoded = decode_key(key)
+            if decoded is None:
+                return  # written by a newer version, for a kind of group that is not known here
+            content = None if value is None else decode_value(decoded, value)
+        except WireError as error:
+            logger.error("a record of the offsets topic cannot be read and is left out: %s", error)
+            return
+        match decoded:
+            case OffsetCommitKey():
+                assert content is None or isinstance(content, OffsetCommitValue)
+                self.offsets.replay(decoded, content)
+            case GroupMetadataKey():
+                assert content is None or isinstance(content, GroupMetadataValue)
+                self._replay_classic(decoded.group, content)
+            case ConsumerGroupPartitionMetadataKey():
+                pass  # what a group saw of its topics, as older versions of Kafka wrote it
+            case _:
+                self._replay_consumer(decoded, content)
+
+    def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        if value is not None:
+            self._groups[group_id] = ClassicGroup.from_record(group_id, value)
+        elif isinstance(self._groups.get(group_id), ClassicGroup):
+            del self._groups[group_id]
+
+    def _replay_consumer(self, key: ConsumerKey, value: object) -> None:
+        group = self._groups.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
+        match key, value:
+            case ConsumerGroupMetadataKey(), None:
+                del self._groups[key.group_id]
+            case ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue():
+                group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
+            case ConsumerGroupMemberMetadataKey(), ConsumerGroupMemberMetadataValue() | None:
+                group.replay_member(key.member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey(), ConsumerGroupTargetAssignmentMetadataValue():
+                group.target_epoch = value.assignment_epoch
+            case ConsumerGroupTargetAssignmentMemberKey(), None:
+                group.target.pop(key.member_id, None)
+            case ConsumerGroupTargetAssignmentMemberKey(), ConsumerGroupTargetAssignmentMemberValue():
+                group.target[key.member_id] = from_records(value.topic_partitions)
+            case ConsumerGroupCurrentMemberAssignmentKey(), ConsumerGroupCurrentMemberAssignmentValue() | None:
+                group.replay_current(key.member_id, value)
+            case ConsumerGroupRegularExpressionKey(), None:
+                group.resolved.pop(key.regular_expression, None)
+            case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
+                group.resolved[key.regular_expression] = value
+
+    def begin(self) -> None:
+        for group in list(self._groups.values()):
+            if isinstance(group, ClassicGroup):
+                self.classic.begin(group)
+            else:
+                self.consumer.begin(group)
+        self._expiry.set(self._settings().offsets_retention_check_ms)
+
+    def end(self, reason: KafkaError) -> None:
+        self._expiry.clear()
+        for group in self._groups.values():
+            if isinstance(group, ClassicGroup):
+                self.classic.end(group, reason.code)
+            else:
+                self.consumer.end(group)
+
+    def _keep(self, records: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
+        """Write records and replay them; the result, now if they are committed now."""
+        if not records:
+            return result
+        written = self._journal.append(records)
+        for key, value in records:
+            self.replay(key, value)
+        return self._when_committed(written, result)
+
+    def _when_committed(self, written: asyncio.Future[None], result: R) -> R | asyncio.Future[R]:
+        if written.done() and written.exception() is None:
+            return result
+        future: asyncio.Future[R] = self._loop.create_future()
+
+        def finish(done: asyncio.Future[None]) -> None:
+            if future.done():
+                return
+            error = None if done.cancelled() else done.exception()
+            if done.cancelled():
+                future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+            elif error is not None:
+                future.set_exception(as_coordinator_error(error) if isinstance(error, KafkaError) else error)
+            else:
+                future.set_result(result)
+
+        written.add_done_callback(finish)
+        return future
+
+    def _settled(self, result: R) -> R | asyncio.Future[R]:
+        """A result of reading, given when all that it may have seen is committed."""
+        return self._when_committed(self._journal.settled(), result)
+
+    # --- the classic protocol
+
+    def join(self, group_id: str, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
+        """Join a group, which a newcomer may found."""
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        settings = self._settings()
+        if not settings.min_session_timeout_ms <= call.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and group.members:
+            return self._classic_members.join(group, call)
+        if isinstance(group, ClassicGroup):
+            return self.classic.join(group, call)
+        if call.member_id != UNKNOWN_MEMBER:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        founded = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms())
+        result = self.classic.join(founded, call)
+        if group is not None:
+            self._keep_quietly(self.consumer.tombstones(group), f"the empty group {group_id} of the newer protocol")
+        self._groups[group_id] = founded
+        return result
+
+    def sync(self, group_id: str, call: SyncCall) -> SyncResult | asyncio.Future[SyncResult]:
+        """Ask for a member's part of the plan."""
+        group = self._existing(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.sync(group, call)
+        return self.classic.sync(group, call)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A member says that it lives."""
+        group = self._existing(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, member_id, instance_id, generation)
+        return self.classic.heartbeat(group, member_id, instance_id, generation)
+
+    def leave(self, group_id: str, identities: Sequence[Identity]) -> list[Left] | asyncio.Future[list[Left]]:
+        """Members go."""
+        group = self._existing(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, identities)
+        return self.classic.leave(group, identities)
+
+    def _existing(self, group_id: str) -> Group:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    # --- the newer protocol
+
+    def consumer_heartbeat(
+        self, group_id: str, call: HeartbeatCall
+    ) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
+        """A member of the newer protocol joins, stays or leaves."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup) and call.epoch == JOINING:
+            group = self._upgrade(group)
+        if group is None and call.epoch == JOINING:
+            # Becomes one of ours when its first record is replayed.
+            group = ConsumerGroup(group_id)
+            self._groups[group_id] = group
+            try:
+                return self.consumer.heartbeat(group, call)
+            except KafkaError:
+                del self._groups[group_id]
+                raise
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return self.consumer.heartbeat(group, call)
+
+    def _upgrade(self, group: ClassicGroup) -> ConsumerGroup | None:
+        """Make a classic group one of the newer protocol; None where it has nothing to keep."""
+        tombstone: JournalRecord = (encode_key(GroupMetadataKey(group=group.group_id)), None)
+        if not group.members:
+            _let_be(self._keep([tombstone], None))
+            self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
+            return None
+        records = self._classic_members.upgraded(group) if self._settings().may_upgrade else None
+        if records is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        _let_be(self._keep([tombstone, *records], None))
+        # Whoever waits to join or for a plan comes again, and meets the group that it is now.
+        self.classic.end(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        upgraded = self._groups[group.group_id]
+        assert isinstance(upgraded, ConsumerGroup)
+        self.consumer.begin(upgraded)
+        logger.info("group %s: now of the newer protocol, with %d classic members", group.group_id, len(group.members))
+        return upgraded
+
+    def _downgrade_if_classic(self, group: ConsumerGroup) -> None:
+        """Make a group classic again when the last member that speaks the newer protocol has left it."""
+        if not group.members or any(member.classic is None for member in group.members.values()):
+            return
+        if not self._settings().may_downgrade:
+            return
+        classic = self._classic_members.downgraded(group)
+        record = (encode_key(GroupMetadataKey(group=group.group_id)), encode_value(classic.to_record({})))
+        _let_be(self._keep([*self.consumer.tombstones(group), record], None))
+        self.consumer.end(group)
+        self._groups[group.group_id] = classic
+        self.classic.begin(classic)
+        self.classic.call_together(classic, "the last member of the newer protocol has left")
+        logger.info("group %s: now classic again", group.group_id)
+
+    # --- offsets
+
+    def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        retention_ms: int,
+        offsets: Iterable[tuple[TopicPartition, int, int, str | None]],
+    ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
+        """Commit offsets (partition, offset, leader epoch, metadata); what became of each."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.check_commit(group, member_id, generation)
+        elif group is not None:
+            self.classic.check_commit(group, member_id, instance_id, generation)
+        elif generation != NO_GENERATION:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        now_ms = self._clock.wall_ms()
+        expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        limit = self._settings().offset_metadata_max_bytes
+        results: dict[TopicPartition, ErrorCode] = {}
+        records: list[JournalRecord] = []
+        for partition, offset, leader_epoch, metadata in offsets:
+            if metadata is not None and len(metadata.encode()) > limit:
+                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            results[partition] = ErrorCode.NONE
+            committed = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            records.append(commit_record(group_id, partition, committed))
+        kept = self._keep(records, results)
+        self._counters.offset_commits += len(records)
+        return kept
+
+    def committed(
+        self, group_id: str, member_id: str | None = None, member_epoch: int = -1
+    ) -> Mapping[TopicPartition, CommittedOffset] | asyncio.Future[Mapping[TopicPartition, CommittedOffset]]:
+        """Everything that a group has committed."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.check_fetch(group, member_id, member_epoch)
+        return self._settled(self.offsets.of_group(group_id))
+
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
+        """Forget committed offsets of topics that no member reads."""
+        group = self._groups.get(group_id)
+        if group is None and not self.offsets.of_group(group_id):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        subscribed = self._subscribed(group)
+        results: dict[TopicPartition, ErrorCode] = {}
+        records: list[JournalRecord] = []
+        for partition in partitions:
+            if partition.topic in subscribed:
+                results[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                continue
+            results[partition] = ErrorCode.NONE
+            if partition in self.offsets.of_group(group_id):
+                records.append(removal_record(group_id, partition))
+        kept = self._keep(records, results)
+        self._counters.offset_deletions += len(records)
+        return kept
+
+    def _subscribed(self, group: Group | None) -> set[str]:
+        """The topics that members read; a group that is not known to be one of consumers reads who knows what."""
+        if group is None or not group.members:
+            return set()
+        if isinstance(group, ConsumerGroup):
+            return set().union(*(group.topics_of(member) for member in group.members.values()))
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        topics: set[str] = set()
+        for member in group.members.values():
+            for protocol in member.protocols:
+                try:
+                    topics.update(decode_subscription(protocol.metadata).topics)
+                except WireError:
+                    raise KafkaError(ErrorCode.NON_EMPTY_GROUP) from None
+        return topics
+
+    # --- administration
+
+    def list_groups(self) -> list[GroupListing]:
+        """Every group, also those that only have offsets."""
+        listed = [
+            GroupListing(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+            if isinstance(group, ClassicGroup)
+            else GroupListing(group.group_id, CONSUMER_PROTOCOL_TYPE, group.state.value, CONSUMER)
+            for group in self._groups.values()
+        ]
+        listed += [
+            GroupListing(group_id, "", GroupState.EMPTY.value, CLASSIC)
+            for group_id in self.offsets.groups()
+            if group_id not in self._groups
+        ]
+        return listed
+
+    def member_counts(self) -> list[tuple[str, int]]:
+        """How many members each group has."""
+        return [(group_id, len(group.members)) for group_id, group in self._groups.items()]
+
+    def describe(self, group_id: str) -> Group:
+        """A group as it is now; one that only has offsets is an empty classic one."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group
+        if self.offsets.of_group(group_id):
+            return ClassicGroup(group_id)
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+
+    def delete_group(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
+        """Forget a group that has no members, with its offsets."""
+        if self.describe(group_id).members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        offsets = len(self.offsets.of_group(group_id))
+        *pieces, last = _pieces(self._removal(group_id))
+        for piece in pieces:
+            _let_be(self._keep(piece, None))
+        kept = self._keep(last, ErrorCode.NONE)
+        self._counters.offset_deletions += offsets
+        return kept
+
+    def _removal(self, group_id: str) -> list[JournalRecord]:
+        records: list[JournalRecord] = [
+            removal_record(group_id, partition) for partition in self.offsets.of_group(group_id)
+        ]
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.end(group)
+            records += self.consumer.tombstones(group)
+        elif group is not None:
+            self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
+            records.append((encode_key(GroupMetadataKey(group=group_id)), None))
+        return records
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the offsets of a topic that no longer exists."""
+        records: list[JournalRecord] = [
+            removal_record(group_id, partition)
+            for group_id in self.offsets.groups()
+            for partition in self.offsets.of_group(group_id)
+            if partition.topic == topic
+        ]
+        if self._keep_quietly(records, f"offsets of the deleted topic {topic}"):
+            self._counters.offset_deletions += len(records)
+
+    def _expire(self) -> None:
+        """Forget offsets of empty groups after their retention, and then the groups themselves."""
+        settings = self._settings()
+        now_ms = self._clock.wall_ms()
+        for group_id in dict.fromkeys([*self._groups, *self.offsets.groups()]):
+            group = self._groups.get(group_id)
+            if group is not None and not _is_empty(group):
+                continue
+            empty_since = -1 if group is None else _empty_since(group)
+            expired = self.offsets.expired(group_id, now_ms, settings.offsets_retention_ms, empty_since)
+            if len(expired) == len(self.offsets.of_group(group_id)):
+                is_done = self._keep_quietly(self._removal(group_id), f"group {group_id}")
+            else:
+                records: list[JournalRecord] = [removal_record(group_id, partition) for partition in expired]
+                is_done = self._keep_quietly(records, f"expired offsets of group {group_id}")
+            if is_done:
+                self._counters.offset_expirations += len(expired)
+        self._expiry.set(settings.offsets_retention_check_ms)
+
+    def _keep_quietly(self, records: Sequence[JournalRecord], what: str) -> bool:
+        """Write what nobody waits for, if there is anything; what fails is done again another time."""
+        if not records:
+            return False
+        try:
+            for piece in _pieces(records):
+                _let_be(self._keep(piece, None))
+        except KafkaError as error:
+            logger.warning("%s stay for now: %s", what, error)
+            return False
+        logger.info("%s: removed", what)
+        return True
+
+
+def _is_empty(group: Group) -> bool:
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is GroupState.EMPTY and not group.members and not group.pending
+
+
+def _empty_since(group: Group) -> int:
+    return group.empty_since_ms if isinstance(group, ConsumerGroup) else group.state_since_ms
+
+
+def _pieces(records: Sequence[JournalRecord]) -> list[Sequence[JournalRecord]]:
+    """Records that need not be one batch, in batches that no limit refuses; at least one piece."""
+    return [records[first : first + _REMOVED_TOGETHER] for first in range(0, max(len(records), 1), _REMOVED_TOGETHER)]
+
+
+def _let_be(result: asyncio.Future[None] | None) -> None:
+    """Nobody waits for it: a shard whose records do not get committed is loaded anew, somewhere."""
+    if result is not None:
+        result.add_done_callback(lambda future: None if future.cancelled() else future.exception())

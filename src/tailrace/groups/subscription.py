@@ -1,0 +1,88 @@
+"""What the members of a classic group of type "consumer" tell each other: subscriptions and assignments.
+
+The broker passes these bytes on without looking, except where it has to know which topics a group reads. Owns their
+format: a version, then its fields. As in Kafka, a version above the newest one here is read as the newest, because
+later ones may only add fields at the end, and bytes after the fields are ignored. Anything else that does not fit is
+a `WireError`: clients may put what they like under this protocol type.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from typing import TypeVar
+
+from tailrace.errors import WireError
+from tailrace.runtime.disk import Buffer
+from tailrace.wire.codec import NEVER, Kind, Message, Struct, array, byte_string, int32, string
+
+#: The protocol type of the groups whose members speak this.
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+_VERSION = packing.Struct(">h")
+#: What a client of Kafka 4.1 writes.
+_NEWEST_VERSION = 3
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(Kind.INT32)
+
+
+class ConsumerProtocolSubscription(Message):
+    """What a member wants to read, and what it owned before; opaque user data are for its assignor."""
+
+    MIN_VERSION = 0
+    MAX_VERSION = _NEWEST_VERSION
+    FLEXIBLE_FROM = NEVER
+
+    topics: list[str] = array(Kind.STRING)
+    user_data: Buffer | None = byte_string(nullable_from=0, default=None)
+    owned_partitions: list[TopicPartitions] = array(TopicPartitions, since=1)
+    generation_id: int = int32(since=2, default=-1)
+    rack_id: str | None = string(since=3, nullable_from=3, default=None)
+
+
+class ConsumerProtocolAssignment(Message):
+    """What a member shall read."""
+
+    MIN_VERSION = 0
+    MAX_VERSION = _NEWEST_VERSION
+    FLEXIBLE_FROM = NEVER
+
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
+    user_data: Buffer | None = byte_string(nullable_from=0, default=None)
+
+
+_M = TypeVar("_M", ConsumerProtocolSubscription, ConsumerProtocolAssignment)
+
+
+def encode_subscription(subscription: ConsumerProtocolSubscription, version: int = _NEWEST_VERSION) -> bytes:
+    """A subscription as a member sends it when it joins."""
+    return _VERSION.pack(version) + subscription.encode(version)
+
+
+def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
+    """The subscription that a member sent; user data are a view of `data`."""
+    return _decode(ConsumerProtocolSubscription, "subscription", data)
+
+
+def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = _NEWEST_VERSION) -> bytes:
+    """An assignment as the group's leader sends it."""
+    return _VERSION.pack(version) + assignment.encode(version)
+
+
+def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
+    """The assignment that the leader sent; user data are a view of `data`."""
+    return _decode(ConsumerProtocolAssignment, "assignment", data)
+
+
+def _decode(message: type[_M], name: str, data: Buffer) -> _M:
+    view = memoryview(data)
+    if len(view) < _VERSION.size:
+        raise WireError(f"the {name} of a member ends before its version")
+    (version,) = _VERSION.unpack_from(view)
+    if version < 0:
+        raise WireError(f"Unsupported {name} version: {version}")
+    return message.decode(min(version, _NEWEST_VERSION), view[_VERSION.size :])

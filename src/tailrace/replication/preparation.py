@@ -1,0 +1,135 @@
+"""What has to happen to a produced batch before its log may have it, on topics that ask for more than header and CRC.
+
+Another codec where `compression.type` says so, a key for every record where the topic is compacted, times within their
+bounds. Small batches are done at once; large ones unpack and pack in a thread (the codecs let others run meanwhile)
+and have their records looked at in slices, between which the event loop serves others. It must not know partitions,
+nor in which order batches are appended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
+from tailrace.records.batch import BatchHeader, read_header
+from tailrace.records.compression import Compression
+from tailrace.records.recompression import repack, unpack, unpacked_limit
+from tailrace.records.record_checks import RecordScan, refuse_keyless, refuse_times
+from tailrace.runtime.disk import Buffer
+from tailrace.storage.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+#: A batch of at most this size, and what it may unpack to, is done in the event loop: a thread would cost more.
+_SMALL_BYTES = 8 * 1024
+_SMALL_UNPACKED_BYTES = 64 * 1024
+#: So many records are looked at before others have their turn: about half a millisecond.
+_SLICE_RECORDS = 1000
+
+
+class Prepared(NamedTuple):
+    """A batch as its log may have it."""
+
+    data: memoryview | bytearray
+    header: BatchHeader
+
+
+class Offload(Protocol):
+    """Runs a call in a thread; `Disk.offload`."""
+
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class _Plan(NamedTuple):
+    """What is to be done with one batch."""
+
+    partition: TopicPartition
+    max_message_bytes: int
+    #: The codec to change to, and its level.
+    codec: Compression | None
+    level: int | None
+    needs_keys: bool
+    #: Between which times the records have to be, where their headers do not show that they are.
+    bounds: tuple[int, int] | None
+
+    @property
+    def looks_at_records(self) -> bool:
+        return self.needs_keys or self.bounds is not None
+
+
+def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) -> Prepared | None:
+    """Do what is to be done with a small batch; None where it is too much for the event loop."""
+    plan = _plan(log, data, header)
+    if plan.codec is None and not plan.looks_at_records:
+        return Prepared(data, header)
+    if len(data) > _SMALL_BYTES or header.record_count > _SLICE_RECORDS:
+        return None
+    try:
+        records = unpack(data, header, _SMALL_UNPACKED_BYTES)
+    except KafkaError:
+        return None  # too large or not sound: the thread will tell which
+    if plan.looks_at_records:
+        scan = RecordScan(bytes(records), header, plan.bounds)
+        scan.advance(header.record_count)
+        _judge(plan, scan)
+    return _repacked(plan, data, header, records)
+
+
+async def prepare(log: PartitionLog, offload: Offload, data: bytearray, header: BatchHeader) -> Prepared:
+    """Do what is to be done with a batch of any size, beside the event loop."""
+    plan = _plan(log, data, header)
+    if plan.codec is None and not plan.looks_at_records:
+        return Prepared(data, header)
+    limit = unpacked_limit(plan.max_message_bytes)
+    if not plan.looks_at_records:
+        return await offload(lambda: _repacked(plan, data, header, unpack(data, header, limit)))
+    records = await offload(lambda: bytes(unpack(data, header, limit)))
+    scan = RecordScan(records, header, plan.bounds)
+    while not scan.advance(_SLICE_RECORDS):  # noqa: ASYNC110  it waits for nothing, it lets others go first
+        await asyncio.sleep(0)
+    _judge(plan, scan)
+    if plan.codec is None:
+        return Prepared(data, header)
+    return await offload(lambda: _repacked(plan, data, header, records))
+
+
+def _plan(log: PartitionLog, data: Buffer, header: BatchHeader) -> _Plan:
+    config = log.config
+    log.require_size(len(data))
+    codec = config.compression
+    bounds = log.time_bounds()
+    if bounds is not None and config.is_backward_unbounded and header.max_timestamp <= bounds[1]:
+        bounds = None
+    return _Plan(
+        log.partition,
+        config.max_message_bytes,
+        None if codec is None or codec == header.compression else codec,
+        config.compression_level,
+        config.compact,
+        bounds,
+    )
+
+
+def _judge(plan: _Plan, scan: RecordScan) -> None:
+    """Refuse a batch for what was found in it; a wrong time weighs more than a missing key, as in Kafka."""
+    if scan.outside:
+        assert plan.bounds is not None
+        raise refuse_times(scan.outside, plan.bounds)
+    if plan.needs_keys and scan.keyless:
+        raise refuse_keyless(plan.partition, scan.keyless)
+
+
+def _repacked(plan: _Plan, data: memoryview | bytearray, header: BatchHeader, records: Buffer) -> Prepared:
+    if plan.codec is None:
+        return Prepared(data, header)
+    batch = repack(data, header, records, plan.codec, plan.level)
+    if len(batch) > plan.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"Message batch size is {len(batch)} bytes in append to partition {plan.partition} which exceeds the "
+            f"maximum configured size of {plan.max_message_bytes}.",
+        )
+    return Prepared(batch, read_header(batch))

@@ -1,0 +1,102 @@
+"""The program of the helper process: calls come in over a socket, each runs in a thread, answers go back.
+
+Runs as a script and imports nothing of the package before it was told the module path. Keeps one promise: it
+never outlives its broker. It must not know what the functions do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+#: The number of a call and the length of what follows.
+FRAME = ">QQ"
+
+_FRAME = struct.Struct(FRAME)
+_NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve the broker at the other end of a socket until it closes."""
+    descriptor, broker_pid = int(sys.argv[1]), int(sys.argv[2])
+    _end_with(broker_pid)
+    os.nice(_NICENESS)
+    # Ctrl-C and a service manager's stop reach the whole group: it is the broker who decides.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    stream = connection.makefile("rb")
+    _, path = _receive(stream)
+    sys.path[:] = pickle.loads(path)
+    answering = threading.Lock()
+    while True:
+        number, payload = _receive(stream)
+        threading.Thread(target=_serve, args=(connection, answering, number, payload), daemon=True).start()
+
+
+def _end_with(broker_pid: int) -> None:
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != broker_pid:  # it ended before the kernel was asked
+        os._exit(0)
+
+
+def _receive(stream: BinaryIO) -> tuple[int, bytes]:
+    head = stream.read(_FRAME.size)
+    if len(head) == _FRAME.size:
+        number, size = _FRAME.unpack(head)
+        payload = stream.read(size)
+        if len(payload) == size:
+            return number, payload
+    os._exit(0)
+
+
+def _serve(connection: socket.socket, answering: threading.Lock, number: int, payload: bytes) -> None:
+    try:
+        answer = pickle.dumps((True, _call(*pickle.loads(payload))))
+    except Exception as error:  # noqa: BLE001  whatever it is, the caller learns of it
+        answer = pickle.dumps((False, _portable(error)))
+    with answering:
+        try:
+            connection.sendall(_FRAME.pack(number, len(answer)) + answer)
+        except OSError:
+            os._exit(0)
+
+
+def _call(module: str, name: str, arguments: tuple[object, ...], on_disk: bool, rate: float | None) -> Any:
+    function: Any = importlib.import_module(module)
+    for part in name.split("."):
+        function = getattr(function, part)
+    wanted: Callable[..., Any] = function
+    if not on_disk:
+        return wanted(*arguments)
+    from tailrace.runtime.system.disk import SystemDisk
+    from tailrace.runtime.system.paced_disk import PacedDisk
+
+    return wanted(SystemDisk() if rate is None else PacedDisk(rate), *arguments)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself where it survives the way to the other process, or else what it says."""
+    from tailrace.runtime.helper import HelperError
+
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  any constructor may object
+        return HelperError(f"{type(error).__name__}: {error}")
+    return error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The simulated helper of one host: work on the simulated disk, some virtual time after it was asked for.
+
+Owns the moments at which work begins, is answered and, where a test says so, is cut short by the end of the helper's
+process. Each call happens at one instant between the broker's own; everything that goes in or out is pickled, as
+on the way to a real process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+from tailrace.runtime.helper import HelperError
+from tailrace.testing.disk import SimDisk
+
+T = TypeVar("T")
+
+
+class _Killed(BaseException):
+    """Ends a function in the midst of it, as the end of its process does."""
+
+
+class SimHelper:
+    """A helper port in virtual time."""
+
+    def __init__(self, disk: SimDisk, random: Random, *, latency_seconds: tuple[float, float] = (0.0005, 0.2)) -> None:
+        self.latency_seconds = latency_seconds
+        self.calls = 0
+        self._disk = disk
+        self._random = random
+        self._operations_left: int | None = None
+
+    def kill_after(self, disk_operations: int) -> None:
+        """Let the process die once, in the midst of whatever it does on disk next."""
+        self._operations_left = disk_operations
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        return await self._call(lambda: function(*_as_sent(arguments)))
+
+    async def run_on_disk(
+        self, function: Callable[..., T], *arguments: object, bytes_per_second: float | None = None
+    ) -> T:
+        return await self._call(lambda: function(self._disk, *_as_sent(arguments)))
+
+    async def close(self) -> None:
+        """It has no process to end."""
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        self.calls += 1
+        generation = self._disk.generation
+        await asyncio.sleep(self._random.uniform(*self.latency_seconds))
+        if self._disk.generation != generation:
+            raise asyncio.CancelledError
+        failure: Exception | None = None
+        result: Any = None
+        fault = None
+        if self._operations_left is not None:
+            fault = self._disk.fail(self._is_last_operation, error=lambda _: _Killed(), times=None)
+        try:
+            result = _as_sent(call())
+        except _Killed:
+            failure = HelperError("the helper process ended (killed by signal 9)")
+        except Exception as error:  # noqa: BLE001  it is raised where the call was made
+            failure = error
+        finally:
+            if fault is not None:
+                fault.lift()
+        await asyncio.sleep(self._random.uniform(*self.latency_seconds))
+        if self._disk.generation != generation:
+            raise asyncio.CancelledError
+        if failure is not None:
+            raise failure
+        answer: T = result
+        return answer
+
+    def _is_last_operation(self, path: str) -> bool:
+        if self._operations_left is None:
+            return False
+        self._operations_left -= 1
+        if self._operations_left >= 0:
+            return False
+        self._operations_left = None
+        return True
+
+
+def _as_sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))

@@ -1,0 +1,165 @@
+"""`tailrace doctor` beside real brokers: one that runs, one that was killed, and one whose files were harmed.
+
+What it foretells is held against what a broker then does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tests.fault.conftest import MakeBroker
+from tests.support.broker_process import EXECUTABLE, BrokerFailedError, free_port
+from tests.support.watched_broker import WatchedBroker, small_batch
+
+TOPIC = "orders"
+_TIMEOUT_SECONDS = 60
+
+
+class Examination(NamedTuple):
+    """What doctor printed, and how it ended."""
+
+    code: int
+    findings: list[dict[str, Any]]
+
+    def texts(self, status: str) -> list[str]:
+        return [f"{found['subject']}: {found['text']}" for found in self.findings if found["status"] == status]
+
+    def about(self, *words: str) -> list[dict[str, Any]]:
+        return [found for found in self.findings if all(word in found["text"] for word in words)]
+
+
+def doctor(data_dir: Path, port: int, *options: str) -> Examination:
+    command = [str(EXECUTABLE), "doctor", "--data-dir", str(data_dir), "--port", str(port), "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    assert done.stderr == ""
+    return Examination(done.returncode, [json.loads(line) for line in done.stdout.splitlines()])
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> WatchedBroker:
+    """A broker with a topic and a few records."""
+    broker = make_broker()
+    broker.create_topic(TOPIC)
+    for number in range(20):
+        assert broker.produce(TOPIC, small_batch(b"%d" % number)).error_code == 0
+    return broker
+
+
+def test_a_running_broker_is_recognised_and_goes_on(broker: WatchedBroker) -> None:
+    before = names_in(broker.data_dir)
+    for options in ([], ["--deep"]):
+        found = doctor(broker.data_dir, broker.port, *options)
+        assert found.texts("problem") == []
+        assert found.about(f"a broker is running on it (pid {broker.pid})")
+        assert found.about(f"the running broker listens there (pid {broker.pid})")
+        assert found.about("metadata.sqlite is sound", "1 topic, 1 partition")
+        assert not found.about("last stop")
+    assert names_in(broker.data_dir) == before
+    assert broker.end_offset(TOPIC) == 20
+    broker.serve_once(TOPIC)
+    broker.restart()
+    assert broker.end_offset(TOPIC) == 21
+    assert "Traceback" not in broker.all_error_output()
+
+
+def test_a_broker_under_load_shows_no_damage(broker: WatchedBroker) -> None:
+    """What is being written while it is read looks torn, and is not."""
+    done = threading.Event()
+    failures: list[object] = []
+
+    def load() -> None:
+        batch = small_batch(bytes(100_000))
+        while not done.is_set():
+            answer = broker.produce(TOPIC, batch)
+            if answer.error_code != 0:
+                failures.append(answer)
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    try:
+        for _ in range(5):
+            assert doctor(broker.data_dir, broker.port, "--deep").texts("problem") == []
+    finally:
+        done.set()
+        sender.join()
+    assert failures == []
+    assert broker.end_offset(TOPIC) > 20
+
+
+def test_another_brokers_port_is_a_problem_before_the_start_is(broker: WatchedBroker, tmp_path: Path) -> None:
+    found = doctor(tmp_path / "other", broker.port)
+    assert found.code == 2
+    (problem,) = found.texts("problem")
+    assert f"(pid {broker.pid})" in problem
+    with pytest.raises(BrokerFailedError, match="is in use"):
+        WatchedBroker(tmp_path / "other", port=broker.port).start()
+
+
+def test_a_killed_broker_is_told_from_a_stopped_one(broker: WatchedBroker) -> None:
+    broker.kill()
+    found = doctor(broker.data_dir, broker.port)
+    assert found.texts("problem") == []
+    assert found.about("the last stop was not clean")
+    assert found.about("it can be written to, and no broker is running on it")
+    assert found.about(f"127.0.0.1:{broker.port} is free")
+    broker.start()
+    assert broker.end_offset(TOPIC) == 20
+    broker.stop()
+    assert doctor(broker.data_dir, broker.port).about("the last stop was clean")
+
+
+def test_a_torn_write_is_cut_where_doctor_said(broker: WatchedBroker) -> None:
+    broker.kill()
+    log = broker.data_dir / f"{TOPIC}-0" / f"{0:020d}.log"
+    whole = log.stat().st_size
+    with log.open("ab") as stream:
+        stream.write(small_batch(b"lost")[:70])
+    found = doctor(broker.data_dir, broker.port)
+    assert found.texts("problem") == []
+    (torn,) = found.about(f"at position {whole} (offset 20)")
+    assert "drops 70 bytes" in torn["text"]
+    broker.start()
+    assert f"cut at position {whole} (offset 20), 70 bytes of an unfinished write are dropped" in broker.error_output()
+    assert broker.end_offset(TOPIC) == 20
+
+
+def test_damage_after_a_clean_stop_is_a_problem_and_the_advice_helps(broker: WatchedBroker) -> None:
+    broker.stop()
+    log = broker.data_dir / f"{TOPIC}-0" / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    batch = len(small_batch(b"0"))
+    content[10 * batch + 16] = 77  # the magic number of a batch in the middle
+    log.write_bytes(content)
+    found = doctor(broker.data_dir, broker.port)
+    assert found.code == 2
+    (damage,) = [one for one in found.findings if one["status"] == "problem"]
+    assert f"at position {10 * batch}" in damage["text"]
+    assert str(broker.data_dir / CLEAN_SHUTDOWN) in damage["advice"]
+    # The advice for somebody without a backup: give up what follows, keep what is whole.
+    os.remove(broker.data_dir / CLEAN_SHUTDOWN)
+    broker.start()
+    assert broker.end_offset(TOPIC) == 10
+    broker.serve_once(TOPIC)
+
+
+def test_a_directory_of_another_node_is_refused_by_both_with_the_same_words(broker: WatchedBroker) -> None:
+    broker.stop()
+    port = free_port()
+    found = doctor(broker.data_dir, port, "--set", "node.id=2")
+    assert found.code == 2
+    (problem,) = found.texts("problem")
+    with pytest.raises(BrokerFailedError) as refusal:
+        WatchedBroker(broker.data_dir, port=port, config={"node.id": "2"}).start()
+    assert problem.partition(": ")[2] in str(refusal.value)

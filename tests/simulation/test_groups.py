@@ -1,0 +1,304 @@
+"""Consumer groups in virtual time: members come, go and die, their coordinator is killed and unplugged, by seed.
+
+Each seed is one run of one group of the classic protocol, of the newer one, or of both at once. The history that the
+members keep objects when an acknowledged commit is lost or goes back, or when a partition has two owners; at the end
+everything is healed, and the group has to become stable with every partition owned.
+
+The broker syncs every record before it acknowledges it: the loss window of the default policy is another test's matter.
+TAILRACE_SIM_SEEDS sets how many seeds run, TAILRACE_SIM_SEED replays a single one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from tailrace.errors import KafkaError
+from tailrace.groups.classic import ClassicProtocol
+from tailrace.groups.consumer_group import ConsumerGroup
+from tailrace.groups.shard import GroupShard
+from tailrace.model import TopicPartition
+from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupHistory
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.network import SimNetwork
+from tailrace.testing.node import PORT, SimNode
+
+SEEDS = int(os.environ.get("TAILRACE_SIM_SEEDS", "1000")) // 4
+SEEDS_PER_TEST = 25
+#: Seeds that once found a bug stay here for ever, with the bug as their name.
+REGRESSIONS = {
+    "a classic join of a mixed group was not answered when the broker stopped before it was kept": 80,
+}
+GROUP, TOPIC, PARTITIONS = "billing", "orders", 5
+PROTOCOLS = ("classic", "consumer", "both")
+MAX_MEMBERS = 4
+#: Long enough for every session, rebalance and connection that is under way to come to its end.
+CALM_SECONDS = 120
+SETTINGS = {
+    "log.flush.interval.messages": "1",
+    "log.flush.offset.checkpoint.interval.ms": "1500",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "300",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+}
+
+
+@dataclass
+class Run:
+    """One seed's world."""
+
+    seed: int
+    loop: SimLoop
+    random: Random
+    network: SimNetwork
+    node: SimNode
+    history: GroupHistory
+    protocol: str
+    topic_id: UUID
+    members: dict[str, tuple[ClassicMember | ConsumerMember, asyncio.Task[None]]] = field(default_factory=dict)
+    born: int = 0
+    crashes: int = 0
+
+    def new_member(self) -> None:
+        self.born += 1
+        name = f"member{self.born}"
+        protocol = self.random.choice(["classic", "consumer"]) if self.protocol == "both" else self.protocol
+        common = (name, GROUP, TOPIC, self.network.host(name), "broker", PORT, self.loop)
+        random = self.loop.random_for(name)
+        member: ClassicMember | ConsumerMember
+        if protocol == "classic":
+            member = ClassicMember(*common, random, self.history, partitions=PARTITIONS)
+        else:
+            member = ConsumerMember(*common, random, self.history, topic_id=self.topic_id)
+        self.members[name] = member, self.loop.create_task(member.run())
+
+
+async def simulate(seed: int) -> Run:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    random = loop.random_for("scenario")
+    network = SimNetwork(loop, loop.random_for("network"))
+    node = SimNode(loop, network, "broker", SETTINGS)
+    broker = await node.start()
+    await broker.metadata.create_topic(broker.metadata.plan_topic(TOPIC, PARTITIONS, 1, {}, {}))
+    topic_id = broker.metadata.image.topics[TOPIC].topic_id
+    protocol = PROTOCOLS[seed % len(PROTOCOLS)]
+    history = GroupHistory(loop, counts_once=protocol != "both")
+    run = Run(seed, loop, random, network, node, history, protocol, topic_id)
+    for _ in range(random.randint(1, MAX_MEMBERS)):
+        run.new_member()
+    for _ in range(random.randint(4, 10)):
+        await asyncio.sleep(random.uniform(0.1, 4.0))
+        await disturb(run)
+        check_members(run)
+    network.heal()
+    if not run.members:
+        run.new_member()
+    await end_stable(run)
+    for member, task in run.members.values():
+        member.is_leaving = True
+        await task
+    await check_offsets(run)
+    await node.stop()
+    return run
+
+
+async def disturb(run: Run) -> None:
+    """One thing that happens to a member, to the coordinator or between them."""
+    random = run.random
+    what = random.choice(["come", "come", "leave", "die", "die", "kill", "unplug", "unplug", "stop", "network"])
+    if what == "come":
+        if len(run.members) < MAX_MEMBERS:
+            run.new_member()
+    elif what in ("leave", "die"):
+        if run.members:
+            name = random.choice(list(run.members))
+            member, task = run.members.pop(name)
+            if what == "leave":
+                member.is_leaving = True
+                await task
+            else:
+                task.cancel()
+                await asyncio.wait([task])
+                member.crash()
+                run.network.crash(name)
+    elif what == "network":
+        for name in run.members:
+            fate = random.choice(["nothing", "reset", "cut", "one way"])
+            if fate == "reset":
+                run.network.reset(name, "broker")
+            elif fate != "nothing":
+                run.network.cut(name, "broker", one_way=fate == "one way")
+        await asyncio.sleep(random.uniform(0.1, 6.0))
+        run.network.heal()
+    else:
+        if what == "stop":
+            await run.node.stop()
+        elif what == "kill":
+            run.node.kill()
+        else:
+            run.node.unplug()
+        run.crashes += 1
+        await asyncio.sleep(random.uniform(0.01, 3.0))
+        await run.node.start()
+
+
+def check_members(run: Run) -> None:
+    """A member that ended by itself ended by an objection."""
+    for _, task in run.members.values():
+        if task.done():
+            task.result()
+
+
+def is_settled(run: Run) -> bool:
+    """Whether members and coordinator agree that every partition has one owner, and have nothing left to do."""
+    assert run.node.broker is not None
+    try:
+        group = run.node.broker.groups.shard(GROUP).describe(GROUP)
+    except KafkaError:
+        return False
+    members = [member for member, _ in run.members.values()]
+    owned = sorted(partition for member in members for partition in member.owned)
+    if isinstance(group, ConsumerGroup):
+        agree = all(
+            member.member_id in group.members and group.members[member.member_id].epoch == member.epoch
+            for member in members
+        )
+    else:
+        agree = all(member.member_id in group.members and member.epoch == group.generation for member in members)
+    return (
+        group.state.value == "Stable"
+        and agree
+        and len(group.members) == len(members)
+        and owned == list(range(PARTITIONS))
+    )
+
+
+async def end_stable(run: Run) -> None:
+    """Nothing disturbs any more: the group becomes stable, and then its members are left in peace."""
+    deadline = run.loop.time() + CALM_SECONDS
+    while not is_settled(run):
+        check_members(run)
+        assert run.node.broker is not None
+        assert run.loop.time() < deadline, describe(run)
+        await asyncio.sleep(0.5)
+    generations = run.history.generations
+    await asyncio.sleep(30)
+    check_members(run)
+    assert is_settled(run), describe(run)
+    assert run.history.generations == generations, "a group that nobody disturbed was rebalanced"
+
+
+def describe(run: Run) -> str:
+    assert run.node.broker is not None
+    members = [(member.name, member.member_id, member.epoch, member.owned) for member, _ in run.members.values()]
+    try:
+        group: object = run.node.broker.groups.shard(GROUP).describe(GROUP)
+    except KafkaError as error:
+        group = error
+    return f"not stable after {CALM_SECONDS} s: {group}; its members: {members}"
+
+
+async def check_offsets(run: Run) -> None:
+    """What the group would go on from is what was acknowledged last, or sent after that."""
+    assert run.node.broker is not None
+    offsets = run.node.broker.groups.shard(GROUP).offsets.of_group(GROUP)
+    for partition in range(PARTITIONS):
+        found = offsets.get(TopicPartition(TOPIC, partition))
+        run.history.fetched(partition, -1 if found is None else found.offset, run.loop.time())
+
+
+class Faults(logging.Handler):
+    """Collects what the broker itself calls its fault: a request that it did not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "fault of the broker" in record.getMessage():
+            error = record.exc_info[1] if record.exc_info else None
+            self.found.append(f"{record.getMessage()} ({error!r})")
+
+
+def run_seed(seed: int) -> Run:
+    faults = Faults()
+    logger = logging.getLogger("tailrace")
+    logger.addHandler(faults)
+    try:
+        run = SimLoop(seed, max_virtual_seconds=3600).run(simulate(seed))
+        assert not faults.found
+        return run
+    except BaseException as error:
+        error.add_note(f"replay with: TAILRACE_SIM_SEED={seed} pytest tests/simulation/test_groups.py")
+        raise
+    finally:
+        logger.removeHandler(faults)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_no_acknowledged_commit_is_lost_and_no_partition_has_two_owners(first: int) -> None:
+    only = os.environ.get("TAILRACE_SIM_SEED")
+    if only is not None:
+        run_seed(int(only))
+        return
+    crashes = acknowledged = generations = 0
+    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+        run = run_seed(seed)
+        crashes += run.crashes
+        generations += run.history.generations
+        acknowledged += sum(map(len, run.history.acknowledged.values()))
+    print(f"seeds from {first}: {crashes} crashes, {generations} generations, {acknowledged} commits acknowledged")
+    assert min(crashes, generations, acknowledged) > 0
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_a_seed_that_once_failed_passes(name: str) -> None:
+    run_seed(REGRESSIONS[name])
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    def digest(seed: int) -> tuple[int, int, int]:
+        run = run_seed(seed)
+        return run.node.disk.trace.digest, run.network.trace.digest, run.loop.steps
+
+    assert digest(4242) == digest(4242)
+    assert digest(4242) != digest(4243)
+
+
+def seeds_until_caught(limit: int = 60) -> int:
+    """How many seeds it takes until somebody objects."""
+    for seed in range(limit):
+        try:
+            run_seed(seed)
+        except (AssertionError, BaseExceptionGroup):
+            return seed + 1
+    raise AssertionError(f"nobody noticed in {limit} seeds")
+
+
+def test_the_history_catches_a_commit_that_is_acknowledged_before_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer_at_once(shard: GroupShard, written: asyncio.Future[None], result: object) -> object:
+        written.add_done_callback(lambda future: None if future.cancelled() else future.exception())
+        return result
+
+    monkeypatch.setattr(GroupShard, "_when_committed", answer_at_once)
+    print(f"caught after {seeds_until_caught(200)} seeds")
+
+
+def test_the_history_catches_commits_of_an_old_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClassicProtocol, "check_commit", lambda *arguments: None)
+    monkeypatch.setattr("tailrace.groups.consumer.ConsumerProtocol.check_commit", lambda *arguments: None)
+    print(f"caught after {seeds_until_caught(200)} seeds")
+
+
+def test_the_history_catches_an_owner_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsumerGroup, "is_free", lambda *arguments: True)
+    print(f"caught after {seeds_until_caught(200)} seeds")

@@ -1,0 +1,63 @@
+"""Functions for the tests of the helper: importable, because a real helper is another process."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.runtime.disk import Disk
+
+
+def add(first: int, second: int) -> int:
+    return first + second
+
+
+def echo(value: object) -> object:
+    return value
+
+
+def refuse(message: str) -> None:
+    raise StorageError(message)
+
+
+def refuse_in_kafkas_way(message: str) -> None:
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def write(disk: Disk, path: str, content: bytes) -> int:
+    """Append to a file, and say how long it is then."""
+    file = disk.open(path, create=True)
+    file.append(content)
+    file.sync()
+    return file.size
+
+
+def write_slowly(disk: Disk, path: str, pieces: int) -> None:
+    file = disk.open(path, create=True)
+    for _ in range(pieces):
+        file.append(b"piece")
+
+
+def read_twice(disk: Disk, path: str, size: int) -> float:
+    """Read a file twice; the seconds that took."""
+    file = disk.open(path)
+    began = time.monotonic()
+    for _ in range(2):
+        file.read(0, size)
+    return time.monotonic() - began
+
+
+def niceness() -> int:
+    return os.nice(0)
+
+
+def wait_for_file(path: str) -> str:
+    """Return when there is such a file."""
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return "seen"
+
+
+def end_process() -> None:
+    os._exit(7)

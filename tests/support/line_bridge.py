@@ -1,0 +1,61 @@
+"""A client in another language behind a pipe: one JSON request a line to it, one JSON answer a line from it.
+
+Owns the process and its output. It must not know what the requests mean, nor pytest. An answer is {"result": …}, or
+{"error": …, "message": …, "code": …} with the protocol's error number where there is one; {"event": …} may come first.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.records import RefusedError
+
+
+class LineBridge:
+    """A process that answers line by line until its input is closed."""
+
+    def __init__(self, command: Sequence[str], error_path: Path) -> None:
+        self._errors = error_path.open("w+")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def close(self) -> None:
+        """End the process by closing its input."""
+        with self._process:
+            pass
+        self._errors.close()
+
+    def call(self, request: dict[str, Any], *, on_event: Callable[[], None] | None = None) -> Any:
+        """Ask once and give the result; `on_event` is called when the answer announces something first."""
+        self.send(request)
+        answer = self.receive()
+        if "event" in answer:
+            assert on_event is not None
+            on_event()
+            answer = self.receive()
+        if "error" in answer:
+            code = answer["code"]
+            known = code is not None and code > 0
+            raise RefusedError(code if known else None, f"{answer['error']}: {answer['message']}")
+        return answer["result"]
+
+    def send(self, message: object) -> None:
+        """Write one line to the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Read one line from the process."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise RefusedError(None, f"the client's process ended: {self._errors.read()[-4000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,76 @@
+"""The page on compatibility names the versions that the tests install and tests that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+INTEROP = ROOT / "tests" / "interop"
+
+
+def python_versions() -> dict[str, str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return dict(re.fullmatch(r"([\w-]+)([^;]*)(?:;.*)?", one).groups() for one in wanted)  # type: ignore[union-attr]
+
+
+def node_versions() -> dict[str, str]:
+    package = json.loads((INTEROP / "node" / "package.json").read_text(encoding="utf-8"))
+    return {**package["dependencies"], "node": package["engines"]["node"]}
+
+
+def java_versions() -> set[str]:
+    root = ElementTree.parse(INTEROP / "java" / "pom.xml").getroot()
+    return {
+        dependency.findtext("version", "")
+        for dependency in root.iter("dependency")
+        if dependency.findtext("groupId") == "org.apache.kafka"
+    }
+
+
+def named_version(client: str) -> str:
+    """The version in the table's row of a client."""
+    found = re.search(rf"^\| {re.escape(client)}[^|]*\| ([^|]+) \|", PAGE, re.MULTILINE)
+    assert found is not None, f"the page has no row for {client}"
+    return found[1]
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_python_clients_have_the_versions_of_the_project(client: str) -> None:
+    assert named_version(client) == python_versions()[client]
+
+
+def test_node_and_its_clients_have_the_versions_of_their_package() -> None:
+    versions = node_versions()
+    assert named_version("Node") == versions["node"]
+    for client in ("kafkajs", "@platformatic/kafka"):
+        assert named_version(client) == versions[client]
+    # What is installed is what the lock names.
+    lock = json.loads((INTEROP / "node" / "package-lock.json").read_text(encoding="utf-8"))
+    assert lock["packages"][""]["dependencies"] == {name: one for name, one in versions.items() if name != "node"}
+    assert lock["packages"][""]["engines"] == {"node": versions["node"]}
+
+
+def test_java_has_the_version_of_its_jars() -> None:
+    (version,) = java_versions()
+    assert named_version("kafka-clients") == version
+    assert f"All of version {version}," in PAGE
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = set(re.findall(r"`(test_\w+\.py)`", PAGE))
+    assert len(named) > 10
+    assert not [name for name in sorted(named) if not (INTEROP / name).exists()]
+
+
+def test_every_note_is_used_and_written() -> None:
+    written = re.findall(r"^\[\^(\d)\]:", PAGE, re.MULTILINE)
+    used = re.findall(r"\[\^(\d)\](?!:)", PAGE)
+    assert written == sorted(set(written)) == sorted(set(used))

@@ -1,0 +1,302 @@
+"""The newer protocol in virtual time: joining, moving partitions without a pause, fencing, both protocols at once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.classic_group import ClassicGroup
+from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
+from tailrace.groups.consumer_group import ConsumerGroup, ConsumerGroupState
+from tailrace.groups.subscription import (
+    ConsumerProtocolAssignment,
+    TopicPartitions,
+    decode_assignment,
+    encode_assignment,
+)
+from tests.unit.groups.world import GROUP, GroupWorld, simulate, subscription
+
+
+@dataclass
+class Client:
+    """A member that does what it is told: gives up what it shall not keep, takes what it gets."""
+
+    world: GroupWorld
+    member_id: str
+    topics: frozenset[str] = frozenset({"orders"})
+    instance_id: str | None = None
+    regex: str | None = None
+    epoch: int = 0
+    owned: dict[UUID, frozenset[int]] = field(default_factory=dict)
+
+    async def beat(self) -> HeartbeatResult | KafkaError:
+        """One heartbeat, and what follows from its answer."""
+        joins = self.epoch == 0
+        call = HeartbeatCall(
+            self.member_id,
+            self.epoch,
+            instance_id=self.instance_id,
+            rebalance_timeout_ms=60_000 if joins else -1,
+            topics=self.topics if joins and self.regex is None else None,
+            regex=self.regex if joins else None,
+            owned={} if joins else dict(self.owned),
+        )
+        answer = await self.world.consumer(call)
+        if isinstance(answer, HeartbeatResult):
+            self.epoch = answer.epoch
+            if answer.assignment is not None:
+                self.owned = dict(answer.assignment)
+        return answer
+
+    async def leave(self, epoch: int = -1) -> HeartbeatResult | KafkaError:
+        answer = await self.world.consumer(HeartbeatCall(self.member_id, epoch, instance_id=self.instance_id))
+        self.epoch, self.owned = 0, {}
+        return answer
+
+    @property
+    def count(self) -> int:
+        return sum(len(numbers) for numbers in self.owned.values())
+
+
+def group(world: GroupWorld) -> ConsumerGroup:
+    found = world.shard.describe(GROUP)
+    assert isinstance(found, ConsumerGroup)
+    return found
+
+
+def check_no_partition_twice(*clients: Client) -> None:
+    pairs = [(topic, number) for client in clients for topic, numbers in client.owned.items() for number in numbers]
+    assert len(pairs) == len(set(pairs))
+
+
+async def settle(*clients: Client) -> None:
+    """Heartbeats in turn until nothing changes; at no moment do two own the same."""
+    for _ in range(10):
+        for client in clients:
+            await client.beat()
+            check_no_partition_twice(*clients)
+    world = clients[0].world
+    assert group(world).state is ConsumerGroupState.STABLE
+
+
+def test_partitions_move_only_after_they_were_given_up_and_kept_ones_stay() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 6)
+        one, two, three = (Client(world, name) for name in ("m1", "m2", "m3"))
+        await one.beat()
+        assert (one.epoch, one.count) == (1, 6)
+        kept = dict(one.owned)
+        answer = await two.beat()
+        assert isinstance(answer, HeartbeatResult)
+        # All partitions still belong to the first: the newcomer waits without any.
+        assert (two.epoch, two.count) == (2, 0)
+        await one.beat()
+        assert one.epoch == 1
+        assert one.count == 3
+        await two.beat()
+        assert two.count == 0
+        await one.beat()
+        assert one.epoch == 2
+        await two.beat()
+        assert two.count == 3
+        assert all(one.owned[topic] <= numbers for topic, numbers in kept.items())
+        await three.beat()
+        await settle(one, two, three)
+        assert sorted(client.count for client in (one, two, three)) == [2, 2, 2]
+        await two.leave()
+        await settle(one, three)
+        assert sorted(client.count for client in (one, three)) == [3, 3]
+
+    simulate(scenario)
+
+
+def test_a_silent_member_loses_its_partitions_and_is_fenced_when_it_is_back() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        one, two = Client(world, "m1"), Client(world, "m2")
+        await one.beat()
+        await two.beat()
+        await settle(one, two)
+        for _ in range(10):
+            await asyncio.sleep(5)
+            await one.beat()
+        assert one.count == 4
+        answer = await two.beat()
+        assert isinstance(answer, KafkaError)
+        assert answer.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+    simulate(scenario)
+
+
+def test_who_does_not_give_up_its_partitions_in_time_is_put_out() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        one, two = Client(world, "m1"), Client(world, "m2")
+        await one.beat()
+        await two.beat()
+        stubborn = dict(one.owned)
+        for _ in range(14):
+            await asyncio.sleep(5)
+            await world.consumer(HeartbeatCall("m1", one.epoch, owned=stubborn))
+            await two.beat()
+        assert set(group(world).members) == {"m2"}
+        assert two.count == 4
+
+    simulate(scenario)
+
+
+def test_epochs_other_than_the_current_are_fenced_except_after_a_lost_answer() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 2)
+        one = Client(world, "m1")
+        await one.beat()
+        assert isinstance(answer := await world.consumer(HeartbeatCall("m1", 9)), KafkaError)
+        assert answer.code is ErrorCode.FENCED_MEMBER_EPOCH
+        assert "greater member epoch (9)" in str(answer.message)
+        two = Client(world, "m2")
+        await two.beat()
+        await settle(one, two)
+        before = one.epoch
+        one.epoch -= 1
+        answer = await one.beat()
+        assert isinstance(answer, HeartbeatResult)
+        assert one.epoch == before
+
+    simulate(scenario)
+
+
+def test_a_topic_that_appears_or_grows_is_shared_out_at_the_next_heartbeat() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        one = Client(world, "m1")
+        await one.beat()
+        assert one.count == 0
+        await world.create_topic("orders", 3)
+        await one.beat()
+        await one.beat()
+        assert one.count == 3
+
+    simulate(scenario)
+
+
+def test_an_expression_subscribes_to_what_matches_now_and_later() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders-eu", 2)
+        await world.create_topic("payments", 2)
+        one = Client(world, "m1", regex="orders-.*")
+        await one.beat()
+        assert one.count == 2
+        await world.create_topic("orders-us", 3)
+        await one.beat()
+        await one.beat()
+        assert one.count == 5
+        bad = Client(world, "m2", regex="orders-(")
+        answer = await bad.beat()
+        assert isinstance(answer, KafkaError)
+        assert answer.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert set(group(world).members) == {"m1"}
+
+    simulate(scenario)
+
+
+def test_a_static_member_takes_its_place_again_without_a_new_epoch() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        one, two = Client(world, "m1", instance_id="a"), Client(world, "m2", instance_id="b")
+        await one.beat()
+        await two.beat()
+        await settle(one, two)
+        had, epoch = dict(two.owned), group(world).epoch
+        thief = Client(world, "m3", instance_id="b")
+        refused = await thief.beat()
+        assert isinstance(refused, KafkaError)
+        assert refused.code is ErrorCode.UNRELEASED_INSTANCE_ID
+        await two.leave(-2)
+        back = Client(world, "m4", instance_id="b")
+        await back.beat()
+        assert back.owned == had
+        assert group(world).epoch == epoch
+        gone = await world.consumer(HeartbeatCall("m2", 3, instance_id="b"))
+        assert isinstance(gone, KafkaError)
+        assert gone.code is ErrorCode.FENCED_INSTANCE_ID
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_the_group_survives_its_coordinator(how: str) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 6)
+        one, two = Client(world, "m1"), Client(world, "m2", regex="orders")
+        await one.beat()
+        await two.beat()
+        await one.beat()
+        if how == "stop":
+            await world.node.stop()
+        else:
+            world.node.kill()
+        await world.start()
+        await settle(one, two)
+        assert sorted((one.count, two.count)) == [3, 3]
+
+    simulate(scenario)
+
+
+def test_a_fleet_moves_to_the_newer_protocol_and_back_without_a_partition_left_or_shared() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        orders = subscription("orders")
+        joined = await world.join(protocols=[("range", orders)])
+        plan = ConsumerProtocolAssignment(
+            assigned_partitions=[TopicPartitions(topic="orders", partitions=[0, 1, 2, 3])]
+        )
+        await world.sync(joined.member_id, 1, {joined.member_id: encode_assignment(plan)})
+        new = Client(world, "new")
+        await new.beat()
+        assert isinstance(world.shard.describe(GROUP), ConsumerGroup)
+        assert new.count == 0
+        assert world.heartbeat(joined.member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+        # An eager member gives up everything and joins again, twice, until it is where the group is.
+        for _ in range(3):
+            again = await world.join(joined.member_id, protocols=[("range", orders)])
+            assert again.error is ErrorCode.NONE
+            synced = await world.sync(joined.member_id, again.generation)
+            assert synced.error is ErrorCode.NONE
+            await new.beat()
+        (mine,) = decode_assignment(synced.assignment).assigned_partitions
+        assert len(mine.partitions) == 2
+        assert new.count == 2
+        assert world.heartbeat(joined.member_id, again.generation) is ErrorCode.NONE
+        await new.leave()
+        found = world.shard.describe(GROUP)
+        assert isinstance(found, ClassicGroup)
+        last = await world.join(joined.member_id, protocols=[("range", orders)])
+        assert last.error is ErrorCode.NONE
+        assert last.leader == joined.member_id
+        assert last.generation > again.generation
+
+    simulate(scenario)
+
+
+def test_a_classic_group_that_nobody_can_read_is_not_touched() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1, protocol_type="connect")
+        answer = await Client(world, "new").beat()
+        assert isinstance(answer, KafkaError)
+        assert answer.code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert world.heartbeat(one.member_id, 1) is ErrorCode.NONE
+
+    simulate(scenario)
+
+
+def test_an_assignor_that_is_not_there_is_refused() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        call = HeartbeatCall("m", 0, rebalance_timeout_ms=1000, topics=frozenset({"orders"}), assignor="own", owned={})
+        answer = await world.consumer(call)
+        assert isinstance(answer, KafkaError)
+        assert answer.code is ErrorCode.UNSUPPORTED_ASSIGNOR
+
+    simulate(scenario)

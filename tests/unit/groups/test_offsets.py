@@ -1,0 +1,138 @@
+"""Committed offsets: who may commit, what is refused, what survives, what expires."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
+from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
+
+ORDERS = TopicPartition("orders", 0)
+
+
+async def commit(
+    world: GroupWorld, offset: int, member_id: str = "", generation: int = -1, metadata: str | None = ""
+) -> ErrorCode:
+    try:
+        results = await now(world.shard.commit(GROUP, member_id, None, generation, -1, [(ORDERS, offset, 7, metadata)]))
+    except KafkaError as error:
+        return error.code
+    return results[ORDERS]
+
+
+async def committed(world: GroupWorld) -> int | None:
+    found = (await now(world.shard.committed(GROUP))).get(ORDERS)
+    return None if found is None else found.offset
+
+
+def test_a_consumer_without_a_group_keeps_its_offsets_here() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        assert await commit(world, 5, metadata="note") is ErrorCode.NONE
+        found = (await now(world.shard.committed(GROUP)))[ORDERS]
+        assert (found.offset, found.leader_epoch, found.metadata) == (5, 7, "note")
+        assert await commit(world, 9, generation=3) is ErrorCode.ILLEGAL_GENERATION
+        assert [group.group_id for group in world.shard.list_groups()] == [GROUP]
+        world.node.kill()
+        await world.start()
+        assert await committed(world) == 5
+
+    simulate(scenario)
+
+
+def test_only_members_of_the_generation_commit() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        one, two = await world.form(2)
+        assert await commit(world, 1, one.member_id, 1) is ErrorCode.NONE
+        assert await commit(world, 2) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await commit(world, 2, "nobody", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await commit(world, 2, one.member_id, 0) is ErrorCode.ILLEGAL_GENERATION
+        rejoin = world.join(one.member_id)
+        await asyncio.sleep(0.1)
+        # While members gather the old generation may still say how far it came.
+        assert await commit(world, 3, two.member_id, 1) is ErrorCode.NONE
+        second = world.join(two.member_id)
+        await rejoin
+        await second
+        assert await commit(world, 4, two.member_id, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert await committed(world) == 3
+
+    simulate(scenario)
+
+
+def test_a_commit_shows_that_the_member_lives() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1)
+        for number in range(5):
+            await asyncio.sleep(6)
+            assert await commit(world, number, one.member_id, 1) is ErrorCode.NONE
+
+    simulate(scenario)
+
+
+def test_metadata_that_is_too_long_is_refused_for_its_partition_alone() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        other = TopicPartition("orders", 1)
+        results = await now(
+            world.shard.commit(GROUP, "", None, -1, -1, [(ORDERS, 1, -1, "x" * 5000), (other, 2, -1, None)])
+        )
+        assert results == {ORDERS: ErrorCode.OFFSET_METADATA_TOO_LARGE, other: ErrorCode.NONE}
+
+    simulate(scenario)
+
+
+def test_offsets_expire_only_when_the_group_is_empty_for_long_enough() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1, session_ms=300_000)
+        assert await commit(world, 5, one.member_id, 1) is ErrorCode.NONE
+        for _ in range(40):
+            await asyncio.sleep(100)
+            world.heartbeat(one.member_id, 1)
+        assert await committed(world) == 5
+        assert await world.leave(one.member_id) is ErrorCode.NONE
+        await asyncio.sleep(1800)
+        assert await committed(world) == 5
+        await asyncio.sleep(3600)
+        assert await committed(world) is None
+        assert world.shard.list_groups() == []
+
+    simulate(scenario, offsets_retention_minutes="60")
+
+
+def test_offsets_of_subscribed_topics_and_groups_with_members_are_not_deleted() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1, protocols=[("range", subscription("orders"))])
+        other = TopicPartition("payments", 0)
+        await now(world.shard.commit(GROUP, one.member_id, None, 1, -1, [(ORDERS, 1, -1, ""), (other, 1, -1, "")]))
+        results = await now(world.shard.delete_offsets(GROUP, [ORDERS, other]))
+        assert results == {ORDERS: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
+        assert set(await now(world.shard.committed(GROUP))) == {ORDERS}
+        with pytest.raises(KafkaError) as refusal:
+            world.shard.delete_group(GROUP)
+        assert refusal.value.code is ErrorCode.NON_EMPTY_GROUP
+        await world.leave(one.member_id)
+        assert await now(world.shard.delete_group(GROUP)) is ErrorCode.NONE
+        assert await committed(world) is None
+        world.node.kill()
+        await world.start()
+        assert world.shard.list_groups() == []
+        with pytest.raises(KafkaError) as refusal:
+            world.shard.describe(GROUP)
+        assert refusal.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+    simulate(scenario)
+
+
+def test_a_full_disk_refuses_a_commit_and_forgets_nothing() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        assert await commit(world, 5) is ErrorCode.NONE
+        world.node.disk.capacity_bytes = world.node.disk.used_bytes
+        assert await commit(world, 6) is ErrorCode.NOT_COORDINATOR
+        assert await committed(world) == 5
+        world.node.disk.capacity_bytes = None
+        assert await commit(world, 7) is ErrorCode.NONE
+        assert await committed(world) == 7
+
+    simulate(scenario)
