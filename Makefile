@@ -1,18 +1,19 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients run test bench check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients run test suites bench check format docs clean
 
 PYTHON ?=
 ARGS ?=
 FOLDERS ?=
 QUICK ?=
 PYTEST_ARGS ?=
+SUITES ?= kafka-python librdkafka
 export PYTHON PYTEST_ARGS
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: setup-dev setup-clients ## make .venv with everything, and bring kcat, Java and Kafka's jars for the tests
+setup: setup-dev setup-clients ## make .venv with everything, and bring kcat, Java, Kafka's jars and the Node clients for the tests
 
 setup-package:
 	@scripts/setup-venv package
@@ -28,6 +29,10 @@ run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 909
 
 test: setup-dev setup-clients ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
 	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
+
+suites: setup-dev setup-clients ## run clients' own test suites; SUITES="librdkafka" and ARGS="0012 0045" or ARGS="-k name" choose
+	@scripts/setup-suites $(SUITES)
+	@.venv/bin/python scripts/run_suites.py $(ARGS) --suites $(SUITES)
 
 bench: setup-package ## measure beside Apache Kafka and other queues, up to 60 minutes; QUICK=1: a part of it, up to 8
 	@scripts/setup-bench
@@ -46,6 +51,7 @@ format: setup-dev ## format the code and fix what the linter can
 docs: setup-package ## write the generated pages under docs/ again
 	.venv/bin/python -m tailrace.broker.config_docs
 	.venv/bin/python -m tailrace.broker.protocol_docs
+	.venv/bin/python -m tailrace.broker.metrics_docs
 
 clean: ## remove everything that was built, installed or cached here
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

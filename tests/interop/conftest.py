@@ -1,4 +1,5 @@
-"""A real broker for the client tests, topics of their own for each, and the one JVM that they share.
+"""A real broker for the client tests, topics of their own for each, and the JVM and the Node processes that
+they share.
 
 With TAILRACE_TEST_BOOTSTRAP=host:port the suite runs against that broker instead, so that it can be held against
 Apache Kafka itself; tests that must stop a broker or configure one are then skipped.
@@ -19,8 +20,9 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.java_client import JavaBridge
+from tests.support.node_client import KAFKAJS, PLATFORMATIC, NodeBridge
 
-pytest.register_assert_rewrite("tests.interop.specification")
+pytest.register_assert_rewrite("tests.interop.specification", "tests.interop.node_specification")
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a function that Python 3.11 and 3.12 call deprecated.
@@ -107,6 +109,22 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
 def java_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBridge]:
     """The JVM of the Java client."""
     bridge = JavaBridge(tmp_path_factory.mktemp("java"))
+    yield bridge
+    bridge.close()
+
+
+@pytest.fixture(scope="session")
+def kafkajs_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeBridge]:
+    """The Node process of kafkajs."""
+    bridge = NodeBridge(KAFKAJS, tmp_path_factory.mktemp("kafkajs"))
+    yield bridge
+    bridge.close()
+
+
+@pytest.fixture(scope="session")
+def platformatic_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeBridge]:
+    """The Node process of @platformatic/kafka."""
+    bridge = NodeBridge(PLATFORMATIC, tmp_path_factory.mktemp("platformatic"))
     yield bridge
     bridge.close()
 

@@ -209,6 +209,19 @@ def test_rdbench_one_message_requests_carry_one_message_each(
     assert log_bytes(broker, topic) >= 500 * (61 + 100)
 
 
+def test_rdbench_takes_further_properties_of_librdkafka_and_they_have_the_last_word(
+    bench: Programs, broker: BrokerProcess, topic: str
+) -> None:
+    bench.run("rdbench", "produce", count=2000, size=1000, codec="lz4", producer="compression.codec=none,linger.ms=1")
+    assert log_bytes(broker, topic) > 2_000_000
+    report = bench.run("rdbench", "consume", count=2000, from_beginning=True, consumer="fetch.message.max.bytes=50000")
+    assert report["messages"] == 2000
+    for properties, word in (("no.such.property=1", "no.such.property"), ("linger.ms", "not NAME=VALUE")):
+        code, reason = bench.refusal("rdbench", "produce", count=1, size=10, producer=properties)
+        assert code == 1
+        assert word in reason
+
+
 def test_rdbench_produce_stops_when_its_time_is_over_and_says_so(
     bench: Programs, broker: BrokerProcess, topic: str
 ) -> None:

@@ -17,23 +17,28 @@ from tests.support.confluent_client import ConfluentClient
 from tests.support.java_client import JavaBridge, JavaClient
 from tests.support.kafka_python_client import KafkaPythonClient
 from tests.support.kcat_client import KcatClient
+from tests.support.node_client import NodeBridge, NodeClient
 from tests.support.records import CODECS, Record, contents
 from tests.support.topics import create_topic
 
-CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java")
+CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java", "kafkajs", "platformatic")
 
 #: Where the attributes stand in a record batch on disk: base offset, length, leader epoch, magic and CRC before.
 ATTRIBUTES_POSITION = 21
 
 
 @pytest.fixture(scope="module")
-def clients(broker: Broker, java_bridge: JavaBridge) -> dict[str, Any]:
+def clients(
+    broker: Broker, java_bridge: JavaBridge, kafkajs_bridge: NodeBridge, platformatic_bridge: NodeBridge
+) -> dict[str, Any]:
     every: list[Client] = [
         ConfluentClient(broker.bootstrap),
         KafkaPythonClient(broker.bootstrap),
         AiokafkaClient(broker.bootstrap),
         KcatClient(broker.bootstrap),
         JavaClient(broker.bootstrap, java_bridge),
+        NodeClient(broker.bootstrap, kafkajs_bridge),
+        NodeClient(broker.bootstrap, platformatic_bridge),
     ]
     return {client.name: client for client in every}
 

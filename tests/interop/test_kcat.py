@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -75,3 +76,52 @@ def test_records_between_two_times_are_read(kcat: KcatClient, broker: Broker, to
 def test_consuming_an_unknown_topic_fails_with_its_reason(strict_broker: Broker) -> None:
     with pytest.raises(RefusedError, match="Unknown topic"):
         KcatClient(strict_broker.bootstrap).run("-C", "-e", "-o", "beginning", "-t", "never-created", "-p", "0")
+
+
+def test_one_topic_is_listed_alone(kcat: KcatClient, broker: Broker, topic_name: Callable[[], str]) -> None:
+    name = create_topic(broker.bootstrap, topic_name(), partitions=2)
+    create_topic(broker.bootstrap, topic_name())
+    (topic,) = json.loads(kcat.run("-L", "-J", "-t", name))["topics"]
+    assert (topic["topic"], len(topic["partitions"])) == (name, 2)
+
+
+def test_a_format_shows_topic_partition_offset_key_headers_and_time(
+    kcat: KcatClient, broker: Broker, topic_name: Callable[[], str]
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name(), partitions=3)
+    headers = (("trace", b"4bf9"), ("tag", b"a"), ("tag", b"b"))
+    kcat.produce(topic, [Record(b"value", b"key", headers, partition=2)], compression="lz4")
+    (one,) = ConfluentClient(broker.bootstrap).consume(topic, 2, 1)
+    shown = kcat.run("-C", "-e", "-q", "-t", topic, "-p", "2", "-f", "%t %p %o %k %K %s %S %h %T\n")
+    assert shown.decode() == f"{topic} 2 0 key 3 value 5 trace=4bf9,tag=a,tag=b {one.timestamp_ms}\n"
+
+
+def test_times_of_several_partitions_are_asked_at_once(
+    kcat: KcatClient, broker: Broker, topic_name: Callable[[], str]
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name(), partitions=2)
+    start_ms = int(time.time() * 1000) - 1_000_000
+    ConfluentClient(broker.bootstrap).produce(
+        topic,
+        [Record(b"x", timestamp_ms=start_ms + number * 1000, partition=number % 2) for number in range(20)],
+    )
+    asked = [word for part in (0, 1) for word in ("-t", f"{topic}:{part}:{start_ms + 7000}")]
+    answer = json.loads(kcat.run("-Q", "-J", *asked))[topic]
+    assert [answer[number]["offset"] for number in ("0", "1")] == [4, 3]
+
+
+def test_reading_from_the_end_shows_nothing_old(
+    kcat: KcatClient, broker: Broker, topic_name: Callable[[], str]
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name())
+    kcat.produce(topic, [Record(b"before")])
+    assert kcat.run("-C", "-e", "-q", "-o", "end", "-t", topic, "-p", "0") == b""
+    assert kcat.run("-C", "-q", "-o", "0", "-c", "1", "-t", topic, "-p", "0") == b"before\n"
+
+
+def test_a_partition_that_is_not_there_is_named(
+    kcat: KcatClient, broker: Broker, topic_name: Callable[[], str]
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name())
+    with pytest.raises(RefusedError, match="partition 7 does not exist"):
+        kcat.run("-C", "-e", "-o", "beginning", "-t", topic, "-p", "7")

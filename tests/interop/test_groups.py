@@ -1,0 +1,291 @@
+"""Consumer groups with real clients: fleets whose members come, go and die under load, and what each of them saw.
+
+TAILRACE_GROUP_MEMBERS and TAILRACE_GROUP_SECONDS make the fleets larger and their unrest longer;
+TAILRACE_GROUP_SEED repeats the choices of a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, TopicPartition
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewPartitions
+
+from tests.interop.conftest import EXTERNAL, Broker, ExternalBroker
+from tests.support import group_fleet as kinds
+from tests.support.broker_process import BrokerProcess
+from tests.support.confluent_client import ConfluentClient
+from tests.support.group_fleet import (
+    Fleet,
+    FleetError,
+    Kind,
+    Load,
+    Ownership,
+    Place,
+    check_exclusive,
+    check_order,
+    churn,
+    fleet,
+    ownerships_of,
+)
+from tests.support.records import Record
+from tests.support.topics import create_topic, eventually
+
+MEMBERS = int(os.environ.get("TAILRACE_GROUP_MEMBERS", "4"))
+SECONDS = float(os.environ.get("TAILRACE_GROUP_SECONDS", "4"))
+SEED = int(os.environ.get("TAILRACE_GROUP_SEED") or random.SystemRandom().randrange(1_000_000))
+PARTITIONS = 12
+PATIENCE_SECONDS = kinds.PATIENCE_SECONDS
+
+ALL = [
+    kinds.CONFLUENT_RANGE,
+    kinds.CONFLUENT_COOPERATIVE,
+    kinds.CONFLUENT_CONSUMER,
+    kinds.KAFKA_PYTHON,
+    kinds.KAFKA_PYTHON_COOPERATIVE,
+    kinds.AIOKAFKA,
+    kinds.JAVA_COOPERATIVE,
+    kinds.JAVA_CONSUMER,
+]
+#: One of each way to look for topics: by the client in the classic protocol, by the broker in the newer one.
+SUBSCRIBERS = [kinds.CONFLUENT_RANGE, kinds.CONFLUENT_CONSUMER, kinds.KAFKA_PYTHON, kinds.AIOKAFKA, kinds.JAVA_CONSUMER]
+ROLLS = [
+    (kinds.CONFLUENT_RANGE, kinds.CONFLUENT_CONSUMER),
+    (kinds.CONFLUENT_COOPERATIVE, kinds.CONFLUENT_CONSUMER),
+    (kinds.JAVA_COOPERATIVE, kinds.JAVA_CONSUMER),
+]
+#: Sessions that no pause of a busy machine ends; the broker decides them in the newer protocol.
+PATIENT_MS = 120_000
+
+
+def each(some: list[Kind]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("kind", some, ids=lambda kind: kind.name)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker whose groups gather and miss their members sooner than by default."""
+    if EXTERNAL is not None:
+        yield ExternalBroker(EXTERNAL)
+        return
+    config = {
+        "group.initial.rebalance.delay.ms": "300",
+        "group.consumer.session.timeout.ms": str(kinds.SESSION_TIMEOUT_MS),
+        "group.consumer.heartbeat.interval.ms": "500",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("groups") / "data", config=config) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def patient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker whose groups miss nobody for a long time."""
+    if EXTERNAL is not None:
+        pytest.skip("needs a broker that this suite starts")
+    config = {
+        "group.initial.rebalance.delay.ms": "300",
+        "group.consumer.session.timeout.ms": str(PATIENT_MS),
+        "group.consumer.heartbeat.interval.ms": "500",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("patient") / "data", config=config) as process:
+        yield process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def java_program(tmp_path_factory: pytest.TempPathFactory) -> None:
+    kinds.compile_java(tmp_path_factory.mktemp("member"))
+
+
+@pytest.fixture
+def topic(broker: Broker, topic_name: Callable[[], str]) -> str:
+    return create_topic(broker.bootstrap, topic_name(), partitions=PARTITIONS)
+
+
+@pytest.fixture
+def crew(broker: Broker, topic: str, tmp_path: Path) -> Iterator[Fleet]:
+    """A group on the topic that has no members yet."""
+    with fleet(broker.bootstrap, f"group-{topic}", [topic], tmp_path) as made:
+        yield made
+
+
+def places_of(topic: str, partitions: int = PARTITIONS) -> set[Place]:
+    return {(topic, number) for number in range(partitions)}
+
+
+def committed(crew: Fleet, places: set[Place]) -> dict[Place, int]:
+    """What the group has committed, as somebody outside it sees it."""
+    consumer = Consumer({"bootstrap.servers": crew.bootstrap, "group.id": crew.group, "log_level": 0})
+    try:
+        asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
+        return {(one.topic, one.partition): one.offset for one in consumer.committed(asked, timeout=PATIENCE_SECONDS)}
+    finally:
+        consumer.close()
+
+
+def group_of(crew: Fleet) -> ConsumerGroupDescription:
+    # The answer comes only while somebody holds the client.
+    admin = AdminClient({"bootstrap.servers": crew.bootstrap, "log_level": 0})
+    group: ConsumerGroupDescription = admin.describe_consumer_groups([crew.group])[crew.group].result(PATIENCE_SECONDS)
+    return group
+
+
+@each(ALL)
+def test_members_come_go_and_die_under_load_and_nothing_is_lost(crew: Fleet, topic: str, kind: Kind) -> None:
+    print(f"repeat with TAILRACE_GROUP_SEED={SEED}")
+    load = Load(crew.bootstrap, topic, PARTITIONS)
+    crew.wait_until_shared([crew.start(kind) for _ in range(max(MEMBERS // 2, 2))], places_of(topic))
+    print(churn(crew, kind, most=MEMBERS, seconds=SECONDS, seed=SEED))
+    ends = load.stop()
+    crew.wait_until_processed(ends)
+    crew.wait_until_shared(crew.running, places_of(topic))
+    crew.stop()
+    crew.check(ends)
+    assert committed(crew, places_of(topic)) == ends
+
+
+def test_two_groups_on_one_topic_each_see_everything(crew: Fleet, topic: str, tmp_path: Path) -> None:
+    with fleet(crew.bootstrap, f"other-{topic}", [topic], tmp_path) as other:
+        load = Load(crew.bootstrap, topic, PARTITIONS)
+        crew.wait_until_shared([crew.start(kinds.CONFLUENT_RANGE) for _ in range(2)], places_of(topic))
+        other.wait_until_shared([other.start(kinds.CONFLUENT_CONSUMER) for _ in range(3)], places_of(topic))
+        ends = load.stop()
+        assert min(ends.values()) > 0
+        for group in (crew, other):
+            group.wait_until_processed(ends)
+            group.stop()
+            group.check(ends)
+
+
+@each([kind for kind in ALL if kind.is_incremental])
+def test_members_go_on_with_what_they_keep_while_another_is_waited_for(
+    patient_broker: Broker, topic_name: Callable[[], str], tmp_path: Path, kind: Kind
+) -> None:
+    topic = create_topic(patient_broker.bootstrap, topic_name(), partitions=PARTITIONS)
+    with fleet(patient_broker.bootstrap, f"group-{topic}", [topic], tmp_path) as crew:
+        config = kind.patience(PATIENT_MS)
+        load = Load(crew.bootstrap, topic, PARTITIONS)
+        steady, stopped = crew.start(kind, config=config), crew.start(kind, config=config)
+        crew.wait_until_shared([steady, stopped], places_of(topic))
+        at_first = steady.owned
+        stopped.send_signal(signal.SIGSTOP)
+        newcomer = crew.start(kind, config=config)
+        assert eventually(lambda: len(group_of(crew).members) == 3, timeout_seconds=PATIENCE_SECONDS)
+        assert group_of(crew).state is not ConsumerGroupState.STABLE
+        since = time.monotonic()
+        steady.wait(
+            "should go on with all that it has",
+            lambda: steady.owned <= steady.processed_since(since),
+        )
+        # The rebalance was under way all the time: whom it waits for is still stopped and still a member.
+        group = group_of(crew)
+        assert (group.state is not ConsumerGroupState.STABLE, len(group.members)) == (True, 3)
+        stopped.send_signal(signal.SIGCONT)
+        crew.wait_until_shared([steady, stopped, newcomer], places_of(topic))
+        ends = load.stop()
+        crew.wait_until_processed(ends)
+        kept = steady.owned & at_first
+        assert len(kept) == PARTITIONS // 3
+        for place in kept:
+            (only,) = [one for one in ownerships_of(steady) if one.place == place]
+            assert only.end == float("inf")
+        crew.stop()
+        crew.check(ends)
+
+
+@each([kind for kind in ALL if kind.client in ("confluent", "java")])
+def test_a_static_member_comes_back_without_a_rebalance(
+    patient_broker: Broker, topic_name: Callable[[], str], tmp_path: Path, kind: Kind
+) -> None:
+    topic = create_topic(patient_broker.bootstrap, topic_name(), partitions=PARTITIONS)
+    config = kind.patience(PATIENT_MS)
+    with fleet(patient_broker.bootstrap, f"group-{topic}", [topic], tmp_path) as crew:
+        load = Load(crew.bootstrap, topic, PARTITIONS)
+        witness, first = (crew.start(kind, instance=name, config=config) for name in ("witness", "restarted"))
+        crew.wait_until_shared([witness, first], places_of(topic))
+        its_own, seen = first.owned, witness.rebalances
+        if kind.is_consumer_protocol:
+            # Its place is free when it said goodbye for a while, not before its session ends when it died.
+            first.stop()
+        else:
+            first.kill()
+        second = crew.start(kind, instance="restarted", config=config)
+        second.wait_for_ownership(len(its_own))
+        assert second.owned == its_own
+        ends = load.stop()
+        crew.wait_until_processed(ends)
+        assert witness.rebalances == seen
+        crew.stop()
+        crew.check(ends)
+
+
+@pytest.mark.parametrize(("classic", "newer"), ROLLS, ids=lambda kind: kind.name)
+def test_a_fleet_rolls_to_the_consumer_protocol_and_back(crew: Fleet, topic: str, classic: Kind, newer: Kind) -> None:
+    load = Load(crew.bootstrap, topic, PARTITIONS)
+    members = [crew.start(classic) for _ in range(2)]
+    crew.wait_until_shared(members, places_of(topic))
+    for kind, expected in ((newer, ConsumerGroupType.CONSUMER), (classic, ConsumerGroupType.CLASSIC)):
+        for _ in range(2):
+            members.pop(0).stop()
+            members.append(crew.start(kind))
+            crew.wait_until_shared(members, places_of(topic))
+        assert group_of(crew).type is expected
+    ends = load.stop()
+    crew.wait_until_processed(ends)
+    crew.stop()
+    crew.check(ends)
+    assert committed(crew, places_of(topic)) == ends
+
+
+@each(SUBSCRIBERS)
+def test_partitions_that_are_added_are_read_from_their_start(
+    broker: Broker, topic_name: Callable[[], str], tmp_path: Path, kind: Kind
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name(), partitions=2)
+    with fleet(broker.bootstrap, f"group-{topic}", [topic], tmp_path) as crew:
+        members = [crew.start(kind) for _ in range(2)]
+        crew.wait_until_shared(members, places_of(topic, 2))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_partitions([NewPartitions(topic, 5)])[topic].result(PATIENCE_SECONDS)
+        ConfluentClient(broker.bootstrap).produce(topic, [Record(b"x", partition=n % 5) for n in range(50)])
+        crew.wait_until_shared(members, places_of(topic, 5))
+        ends = dict.fromkeys(places_of(topic, 5), 10)
+        crew.wait_until_processed(ends)
+        crew.stop()
+        crew.check(ends)
+
+
+@each(SUBSCRIBERS)
+def test_a_topic_that_matches_a_pattern_is_read_when_it_appears(
+    broker: Broker, topic_name: Callable[[], str], tmp_path: Path, kind: Kind
+) -> None:
+    prefix = topic_name()
+    first = create_topic(broker.bootstrap, f"{prefix}-first", partitions=2)
+    with fleet(broker.bootstrap, f"group-{prefix}", [f"^{prefix}-.*"], tmp_path) as crew:
+        members = [crew.start(kind)]
+        crew.wait_until_shared(members, places_of(first, 2))
+        create_topic(broker.bootstrap, f"not-{prefix}-other", partitions=2)
+        second = create_topic(broker.bootstrap, f"{prefix}-second", partitions=3)
+        ConfluentClient(broker.bootstrap).produce(second, [Record(b"x", partition=n % 3) for n in range(30)])
+        crew.wait_until_shared(members, places_of(first, 2) | places_of(second, 3))
+        ends = dict.fromkeys(places_of(second, 3), 10)
+        crew.wait_until_processed(ends)
+        crew.stop()
+        crew.check(ends)
+
+
+def test_the_checks_see_what_must_not_be() -> None:
+    one, other = ("topic", 0), ("topic", 1)
+    check_exclusive([Ownership("a", one, 1.0, 2.0), Ownership("b", one, 2.0), Ownership("a", other, 2.0)])
+    check_exclusive([Ownership("a", one, 1.0, 4.0, was_lost=True), Ownership("b", one, 3.0)])
+    with pytest.raises(FleetError, match="two owners"):
+        check_exclusive([Ownership("b", one, 1.9), Ownership("a", one, 1.0, 2.0)])
+    check_order([Ownership("a", one, 1.0, runs=[(5, 7), (8, 8), (9, 20)])])
+    for runs in ([(5, 7), (9, 9)], [(5, 7), (7, 9)]):
+        with pytest.raises(FleetError, match="after 7"):
+            check_order([Ownership("a", one, 1.0, runs=runs)])
