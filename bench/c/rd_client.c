@@ -29,6 +29,23 @@ void client_set_count(rd_kafka_conf_t *conf, const char *name, int64_t value) {
     client_set(conf, name, text);
 }
 
+void client_set_all(rd_kafka_conf_t *conf, const char *properties) {
+    char pair[256];
+    for (const char *rest = properties; rest && *rest;) {
+        size_t length = strcspn(rest, ",");
+        if (length >= sizeof pair)
+            fail("'%s' is longer than a property can be", rest);
+        memcpy(pair, rest, length);
+        pair[length] = '\0';
+        char *value = strchr(pair, '=');
+        if (!value)
+            fail("'%s' is not NAME=VALUE", pair);
+        *value++ = '\0';
+        client_set(conf, pair, value);
+        rest += length + (rest[length] == ',');
+    }
+}
+
 rd_kafka_conf_t *client_conf(const struct settings *settings) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     client_set(conf, "bootstrap.servers", settings->bootstrap);

@@ -11,6 +11,9 @@ struct settings {
     const char *topic;
     const char *acks;
     const char *codec;
+    /* Further properties of librdkafka as NAME=VALUE,NAME=VALUE, set last; NULL where there are none. */
+    const char *producer;
+    const char *consumer;
     int64_t partitions;
     int64_t count;
     int64_t size;
@@ -37,6 +40,8 @@ struct settings {
 rd_kafka_conf_t *client_conf(const struct settings *settings);
 void client_set(rd_kafka_conf_t *conf, const char *name, const char *value);
 void client_set_count(rd_kafka_conf_t *conf, const char *name, int64_t value);
+/* Properties as NAME=VALUE,NAME=VALUE; NULL sets nothing. */
+void client_set_all(rd_kafka_conf_t *conf, const char *properties);
 
 /* Takes over the conf. */
 rd_kafka_t *client_new(rd_kafka_type_t type, rd_kafka_conf_t *conf);

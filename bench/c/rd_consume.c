@@ -31,6 +31,7 @@ static rd_kafka_conf_t *consumer_conf(const struct settings *settings) {
         client_set_count(conf, "fetch.max.bytes", settings->fetch_max_bytes < 1000 ? 1000
                                                                                    : settings->fetch_max_bytes);
     }
+    client_set_all(conf, settings->consumer);
     return conf;
 }
 

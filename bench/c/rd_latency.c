@@ -67,6 +67,7 @@ static rd_kafka_t *latency_producer(const struct settings *settings) {
     client_set(conf, "message.timeout.ms", "60000");
     /* The pacer has better things to do than to count successes: the consumer counts. */
     client_set(conf, "delivery.report.only.error", "true");
+    client_set_all(conf, settings->producer);
     rd_kafka_conf_set_dr_msg_cb(conf, on_latency_delivery);
     rd_kafka_t *handle = client_new(RD_KAFKA_PRODUCER, conf);
     client_ensure_topic(handle, settings);

@@ -76,6 +76,7 @@ static rd_kafka_conf_t *producer_conf(const struct settings *settings) {
         client_set_count(conf, "max.in.flight", settings->in_flight);
     if (settings->size > 900000)
         client_set_count(conf, "message.max.bytes", settings->size + 100000);
+    client_set_all(conf, settings->producer);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     return conf;
 }

@@ -14,7 +14,8 @@ static const char usage[] =
     "           [--acks 0|1|all] [--codec none|lz4] [--in-flight N] [--one-message] [--seconds MAX]\n"
     "  consume  --partitions N --count N [--size BYTES] [--from-beginning] [--fetch-max-bytes N] [--seconds MAX]\n"
     "  latency  --rate N --seconds S --size BYTES [--partitions N] [--warmup-seconds W] [--acks 1|all]\n"
-    "  tail     --partitions N --count N --size BYTES --consumers N [produce's other options but --one-message]\n";
+    "  tail     --partitions N --count N --size BYTES --consumers N [produce's other options but --one-message]\n"
+    "  each of them also takes --producer NAME=VALUE,... and --consumer NAME=VALUE,...: properties of librdkafka\n";
 
 static int one_of(const char *value, const char *const *words) {
     for (; *words; words++)
@@ -71,6 +72,8 @@ int main(int argument_count, char **arguments) {
         {"topic", OPTION_TEXT, &settings.topic, 0, 0, NULL},
         {"acks", OPTION_TEXT, &settings.acks, 0, 0, NULL},
         {"codec", OPTION_TEXT, &settings.codec, 0, 0, NULL},
+        {"producer", OPTION_TEXT, &settings.producer, 0, 0, NULL},
+        {"consumer", OPTION_TEXT, &settings.consumer, 0, 0, NULL},
         {"partitions", OPTION_COUNT, &settings.partitions, 1, 100000, NULL},
         {"count", OPTION_COUNT, &settings.count, 1, 10000000000, NULL},
         {"size", OPTION_COUNT, &settings.size, 1, 100000000, NULL},

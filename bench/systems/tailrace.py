@@ -24,6 +24,9 @@ class Tailrace(System):
     def version(self) -> str:
         return command_output([str(EXECUTABLE), "--version"]).split()[-1]
 
+    def command(self, data_dir: Path, port: int) -> list[str]:
+        """What starts it."""
+        return [str(EXECUTABLE), "serve", "--data-dir", str(data_dir / "data"), "--port", str(port)]
+
     def _launch(self, data_dir: Path, port: int) -> ServerProcess:
-        command = [str(EXECUTABLE), "serve", "--data-dir", str(data_dir / "data"), "--port", str(port)]
-        return ServerProcess(command, data_dir / "output")
+        return ServerProcess(self.command(data_dir, port), data_dir / "output")
