@@ -1,0 +1,158 @@
+"""What each test of a suite is expected to do, and whether a run agrees. Pure: no files, no processes.
+
+A list has one line per test: a word and the test's name. The word is `pass`, `skipped` for a test that its own suite
+leaves out, or the reason why it does not pass yet. Every disagreement is a problem, in both directions: a test that
+passes although its line gives a reason means that the list is out of date.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+PASS = "pass"
+SKIPPED = "skipped"
+
+#: The words for tests that do not pass, each with what is missing.
+REASONS: Mapping[str, str] = {
+    "groups": "needs consumer groups or committed offsets",
+    "transactions": "needs transactions",
+    "sasl": "needs SASL authentication",
+    "tls": "needs TLS",
+    "acls": "needs access control lists",
+    "quotas": "needs client quotas",
+    "admin": "needs an admin API that is not served yet",
+    "brokers": "needs more than one broker",
+    "kafka-scripts": "starts Kafka's own scripts or servers",
+    "kraft": "looks into Kafka's own controller quorum",
+    "suite": "cannot pass here, or not reliably, whatever the broker does: see docs/findings.md",
+    "bug": "the broker answers wrongly",
+}
+
+
+class Outcome(StrEnum):
+    """What a test did."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One test's outcome, with the first line of what it said if it did not pass."""
+
+    name: str
+    outcome: Outcome
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A test that did not do what its line says, or a line without a test."""
+
+    name: str
+    text: str
+
+
+class ListError(ValueError):
+    """A list of expectations cannot be read."""
+
+
+def parse_list(text: str) -> dict[str, str]:
+    """The word for each test, in the order of the lines; empty lines and those that begin with # say nothing."""
+    words: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        word, _, name = line.strip().partition(" ")
+        name = name.strip()
+        if not name:
+            raise ListError(f"line {number}: a word and a test's name are expected, not {line!r}")
+        if word not in (PASS, SKIPPED) and word not in REASONS:
+            raise ListError(f"line {number}: {word!r} is not one of: {', '.join([PASS, SKIPPED, *REASONS])}")
+        if name in words:
+            raise ListError(f"line {number}: {name} has a line already")
+        words[name] = word
+    return words
+
+
+def format_list(words: Mapping[str, str], heading: str) -> str:
+    """The text that `parse_list` reads, below a heading that becomes comments."""
+    width = max((len(word) for word in words.values()), default=0)
+    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
+    return "\n".join([*lines, *(f"{word:<{width}} {name}" for name, word in words.items())]) + "\n"
+
+
+def heading_of(text: str) -> str:
+    """The comments at the top of a list, without their signs."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" "))
+    return "\n".join(lines)
+
+
+def problem_of(expected: str | None, outcome: Outcome) -> str | None:
+    """What is wrong with this outcome of a test whose line has this word, or has none; None if nothing is."""
+    if expected is None:
+        return f"{outcome}, and has no line in the list: add one"
+    if expected == PASS:
+        return None if outcome is Outcome.PASSED else f"{outcome}, but is expected to pass"
+    if outcome is Outcome.PASSED:
+        return f"now passes, update the list (it says {expected})"
+    if expected == SKIPPED and outcome is Outcome.FAILED:
+        return "failed, but is expected to be skipped by its suite"
+    return None
+
+
+def judge(
+    expected: Mapping[str, str], results: Iterable[Result], existing: Iterable[str] | None = None
+) -> list[Problem]:
+    """All disagreements; `existing` names every test of the suite, if lines without a test are to be found too."""
+    problems = []
+    for result in results:
+        text = problem_of(expected.get(result.name), result.outcome)
+        if text is not None:
+            problems.append(Problem(result.name, text + (f": {result.detail}" if result.detail else "")))
+    if existing is not None:
+        names = set(existing)
+        problems += [
+            Problem(name, "is no longer in the suite: remove its line") for name in expected if name not in names
+        ]
+    return problems
+
+
+def updated(expected: Mapping[str, str], results: Iterable[Result], existing: Sequence[str]) -> dict[str, str]:
+    """The list as these results would have it, in the suite's order; a failure without a known reason is a bug."""
+    outcomes = {result.name: result.outcome for result in results}
+    words = {}
+    for name in existing:
+        before = expected.get(name)
+        outcome = outcomes.get(name)
+        if outcome is None:
+            if before is not None:
+                words[name] = before
+        elif outcome is Outcome.PASSED:
+            words[name] = PASS
+        elif before in REASONS:
+            words[name] = before
+        else:
+            words[name] = SKIPPED if outcome is Outcome.SKIPPED else "bug"
+    return words
+
+
+def summary(expected: Mapping[str, str], results: Sequence[Result]) -> str:
+    """How many passed, and how many did not for which reason, in one line."""
+    passed = sum(result.outcome is Outcome.PASSED for result in results)
+    others = Counter(
+        expected.get(result.name, "no line")
+        for result in results
+        if result.outcome is not Outcome.PASSED and expected.get(result.name) != PASS
+    )
+    reasons = ", ".join(f"{word} {count}" for word, count in others.most_common())
+    return f"{passed} of {len(results)} passed" + (f"; not yet: {reasons}" if reasons else "")
