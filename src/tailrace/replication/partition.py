@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
+from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.traffic import TopicTraffic
@@ -49,6 +49,8 @@ class Partition:
         self.log = log
         self.directory = directory
         self.leader_epoch = leader_epoch
+        #: Whether only brokers write to it.
+        self.is_internal = partition.topic in INTERNAL_TOPICS
         self.isr_count = 1
         self.min_insync_replicas = 1
         #: Shared by the partitions of a topic, once they have been told so.

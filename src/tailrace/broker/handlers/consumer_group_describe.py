@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.authorized_operations import ON_GROUP
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.assignment import NOTHING
@@ -24,7 +25,12 @@ _CONSUMER_MEMBER = 1
 def handle(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(groups=[_describe(services, group_id) for group_id in request.group_ids])
+    groups = [_describe(services, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = ON_GROUP
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _describe(services: Services, group_id: str) -> DescribedGroup:

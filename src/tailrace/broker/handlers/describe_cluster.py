@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.authorized_operations import ON_CLUSTER
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.describe_cluster import (
@@ -24,4 +25,7 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
         DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker, endpoint in image.reachable_through(context.listener)
     ]
-    return DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)
+    response = DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ON_CLUSTER
+    return response

@@ -5,6 +5,7 @@ Odd: before version 6 a group that does not exist is described as a dead one.
 
 from __future__ import annotations
 
+from tailrace.broker.authorized_operations import ON_GROUP
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup, GroupState
@@ -19,9 +20,12 @@ _NOT_FOUND_FROM = 6
 
 
 def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[_describe(services, context.version, group_id) for group_id in request.groups]
-    )
+    groups = [_describe(services, context.version, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = ON_GROUP
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:

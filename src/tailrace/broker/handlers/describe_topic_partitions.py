@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.authorized_operations import ON_TOPIC
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode
@@ -13,10 +14,6 @@ from tailrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-
-#: What anybody may do with a topic where nobody is asked who they are: read, write, create, delete, alter, describe,
-#: and describe and alter its configuration.
-_EVERY_OPERATION = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def handle(
@@ -53,9 +50,7 @@ def handle(
 
 
 def _unknown(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        name=name, error_code=error, topic_authorized_operations=_EVERY_OPERATION
-    )
+    return DescribeTopicPartitionsResponseTopic(name=name, error_code=error, topic_authorized_operations=ON_TOPIC)
 
 
 def _described(topic: TopicImage, shown: range) -> DescribeTopicPartitionsResponseTopic:
@@ -75,5 +70,5 @@ def _described(topic: TopicImage, shown: range) -> DescribeTopicPartitionsRespon
             )
             for number in shown
         ],
-        topic_authorized_operations=_EVERY_OPERATION,
+        topic_authorized_operations=ON_TOPIC,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Hashable
 from typing import Any
 
+from tailrace.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
 from tailrace.broker.handlers import create_topics
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
@@ -27,7 +28,8 @@ def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> bytes | Coroutine[Any, Any, bytes | MetadataResponse]:
     names = None if request.topics is None else tuple((topic.name, topic.topic_id) for topic in request.topics)
-    question = (context.version, context.listener, names)
+    asks = (request.include_cluster_authorized_operations, request.include_topic_authorized_operations)
+    question = (context.version, context.listener, names, asks)
     known = services.metadata_cache.find(services.metadata.image, question)
     return known if known is not None else _describe(services, context, request, question)
 
@@ -50,6 +52,12 @@ async def _describe(
     response = MetadataResponse(
         brokers=brokers, cluster_id=image.cluster_id, controller_id=image.controller_id, topics=topics
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ON_CLUSTER
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE:
+                topic.topic_authorized_operations = ON_TOPIC
     if image is not before or any(topic.error_code for topic in topics):
         return response
     encoded = bytes(response.encode(context.version))

@@ -65,8 +65,8 @@ def _append(
             partition = services.partitions.find(topic, index)
         else:
             partition = services.partitions.find_by_id(topic, index)
-        if not records or call.transactional_id is not None or not ACKS_ALL <= call.acks <= 1:
-            raise _refusal(call)
+        if not records or call.transactional_id is not None or not ACKS_ALL <= call.acks <= 1 or partition.is_internal:
+            raise _refusal(call, partition)
         if version < _FIRST_VERSION_WITH_ZSTD:
             _refuse_zstd(records)
         appended = partition.append(records, call.acks)
@@ -90,12 +90,16 @@ def _fail(result: ProduceResult, error: KafkaError) -> None:
         result.record_errors = error.record_errors
 
 
-def _refusal(call: ProduceCall) -> KafkaError:
+def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
     """Why a request is refused whatever its records are."""
     if not ACKS_ALL <= call.acks <= 1:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {call.acks}")
     if call.transactional_id is not None:
         return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker.")
+    if partition.is_internal:
+        return KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.partition.topic} is written by brokers alone."
+        )
     return KafkaError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch per partition")
 
 
