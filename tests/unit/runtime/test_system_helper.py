@@ -159,7 +159,7 @@ def test_its_reads_and_writes_stay_below_a_rate(tmp_path: Path) -> None:
 
 
 _BROKER = """
-import asyncio, sys
+import asyncio, signal
 from tailrace.runtime.system.helper import SystemHelper
 from tests.support import helper_functions as functions
 
@@ -170,6 +170,8 @@ async def main():
     print(helper.pid, flush=True)
     await waiting
 
+# Whoever started the tests in the background may have had it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
@@ -184,6 +186,10 @@ def test_it_ends_with_its_broker_however_that_ends(number: signal.Signals) -> No
     with broker.stdout:
         pid = int(broker.stdout.readline())
         assert is_running(pid)
-        broker.send_signal(number)
-        broker.wait(_PATIENCE_SECONDS)
+        try:
+            broker.send_signal(number)
+            broker.wait(_PATIENCE_SECONDS)
+        finally:
+            broker.kill()
+            broker.wait()
     wait_until(lambda: not is_running(pid))
