@@ -129,13 +129,17 @@ class _Uniform:
 
     def _even_out(self) -> None:
         """Move partitions from the loaded to the idle while that makes the two more alike."""
-        is_changed = True
-        while is_changed:
-            is_changed = False
-            for giver in sorted(self._candidates, key=self._load, reverse=True):
-                while (move := self._best_move(giver)) is not None:
-                    self._move(*move)
-                    is_changed = True
+        # One at a time, from whoever has most by then: one giver alone would give what it has to get back from others.
+        while self._move_one():
+            pass
+
+    def _move_one(self) -> bool:
+        for giver in sorted(self._candidates, key=self._load, reverse=True):
+            move = self._best_move(giver)
+            if move is not None:
+                self._move(*move)
+                return True
+        return False
 
     def _best_move(self, giver: Candidate) -> tuple[Pair, Candidate] | None:
         best: tuple[Pair, Candidate] | None = None

@@ -348,7 +348,7 @@ class GroupShard:
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         for partition, offset, leader_epoch, metadata in offsets:
-            if metadata is not None and len(metadata.encode()) > limit:
+            if metadata is not None and len(metadata) > limit:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             results[partition] = ErrorCode.NONE

@@ -447,12 +447,13 @@ def test_many_who_ask_for_the_same_new_topic_at_once_all_get_it(tmp_path: Path) 
     with_broker(tmp_path, test)
 
 
-def test_metadata_by_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("no_name", [None, ""])
+def test_metadata_by_id(tmp_path: Path, no_name: str | None) -> None:
     async def test(broker: TestedBroker) -> None:
         await broker.create("orders")
         topic_id = broker.broker.metadata.image.topics["orders"].topic_id
         for wanted, name, code in ((topic_id, "orders", ErrorCode.NONE), (NOBODY, None, ErrorCode.UNKNOWN_TOPIC_ID)):
-            request = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=wanted)])
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=no_name, topic_id=wanted)])
             (topic,) = (await broker.ask(request, 12, MetadataResponse)).topics
             assert (topic.name, topic.topic_id, topic.error_code) == (name, wanted, code)
 

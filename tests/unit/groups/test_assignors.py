@@ -65,15 +65,17 @@ def test_uniform_is_even_and_keeps_what_it_can(first: tuple, second: tuple) -> N
                 assert not any(topic_id in other.topics for topic_id, _ in mine)
 
 
-def test_a_newcomer_takes_no_more_than_its_share_and_nothing_else_moves() -> None:
-    topics = {TOPICS[0]: AssignedTopic(TOPICS[0], 9)}
+@pytest.mark.parametrize("partitions", [9, 12, 30])
+@pytest.mark.parametrize("newcomer", ["a", "c", "z"])
+def test_a_newcomer_takes_no_more_than_its_share_and_nothing_else_moves(newcomer: str, partitions: int) -> None:
+    topics = {TOPICS[0]: AssignedTopic(TOPICS[0], partitions)}
     wants = frozenset(TOPICS[:1])
-    two = assign_uniform([Candidate("a", wants), Candidate("b", wants)], topics)
+    two = assign_uniform([Candidate("b", wants), Candidate("d", wants)], topics)
     three = assign_uniform(
-        [Candidate("a", wants, two["a"]), Candidate("b", wants, two["b"]), Candidate("c", wants)], topics
+        [Candidate("b", wants, two["b"]), Candidate("d", wants, two["d"]), Candidate(newcomer, wants)], topics
     )
-    assert [len(list(pairs_of(three[name]))) for name in "abc"] == [3, 3, 3]
-    for name in "ab":
+    assert [len(list(pairs_of(three[name]))) for name in ("b", "d", newcomer)] == [partitions // 3] * 3
+    for name in "bd":
         assert set(pairs_of(three[name])) <= set(pairs_of(two[name]))
 
 

@@ -69,7 +69,8 @@ async def _find(
     services: Services, context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
 ) -> MetadataResponseTopic:
     image = services.metadata.image
-    if wanted.name is None:
+    # The Java client leaves the name empty where it names a topic by its id, others make it null.
+    if wanted.name is None or wanted.topic_id.int:
         by_id = image.topics_by_id.get(wanted.topic_id)
         if by_id is None:
             name = None if context.version >= 12 else ""
