@@ -19,7 +19,7 @@ from tests.interop.conftest import Broker
 from tests.support import java_client as java
 from tests.support.confluent_client import ConfluentClient
 from tests.support.java_client import run_tool
-from tests.support.records import Record, RefusedError
+from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 
 PROTOCOLS = ("classic", "consumer")
@@ -123,14 +123,12 @@ def test_a_group_with_a_member_is_listed_and_described(
 
         (member,) = tool.table("--describe", "--group", group, "--members", "--verbose")
         assert (member["CONSUMER-ID"], member["CLIENT-ID"], member["#PARTITIONS"]) == (member_id, "billing", "2")
-        assert topic in " ".join(member.values())
+        assert member["CURRENT-ASSIGNMENT"] == f"{topic}:0,1"
+        assert (member["CURRENT-EPOCH"] == "-") == (protocol == "classic")
 
         (state,) = tool.table("--describe", "--group", group, "--state")
         assert (state["STATE"], state["#MEMBERS"], state["COORDINATOR"]) == ("Stable", "1", broker.bootstrap)
         assert state["ASSIGNMENT-STRATEGY"] == {"classic": "range", "consumer": "uniform"}[protocol]
-
-        with pytest.raises(RefusedError, match="not empty"):
-            tool.run("--delete", "--group", group)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -166,20 +164,20 @@ def test_offsets_of_an_empty_group_are_reset_in_every_way_and_deleted(
     assert offsets_in(tool.table("--describe", "--group", group)) == {1: 8}
     assert f"('{group}') was successful" in tool.run("--delete", "--group", group)
     assert eventually(lambda: group not in tool.run("--list").split(), timeout_seconds=PATIENCE_SECONDS)
-    with pytest.raises(RefusedError, match=r"does not exist|GroupIdNotFound"):
-        tool.run("--describe", "--group", group)
+    assert f"GroupIdNotFoundException: Group {group} not found." in tool.run("--describe", "--group", group)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_offsets_are_not_reset_under_a_running_member(
+def test_nothing_is_taken_from_under_a_running_member(
     broker: Broker, tool: Tool, topic: str, group: str, protocol: str
 ) -> None:
+    # The tool ends with 0 whatever it was told; only its words say that it failed.
     with reader(broker, group, topic, protocol):
-        output = tool.run("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
-        assert "Assignments can only be reset if the group" in output
-        assert "GroupSubscribedToTopicException" in tool.run(
-            "--delete-offsets", "--group", group, "--topic", topic
-        ) or "Error" in tool.run("--delete-offsets", "--group", group, "--topic", topic)
+        reset = tool.run("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
+        assert f"can only be reset if the group '{group}' is inactive, but the current state is Stable" in reset
+        removed = tool.run("--delete-offsets", "--group", group, "--topic", topic)
+        assert removed.count("GroupSubscribedToTopicException: Deleting offsets of a topic is forbidden") == 2
+        assert "GroupNotEmptyException: The group is not empty." in tool.run("--delete", "--group", group)
         assert offsets_in(tool.table("--describe", "--group", group)) == COMMITTED
 
 

@@ -10,11 +10,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewPartitions
 
 from tests.interop.conftest import EXTERNAL, Broker, ExternalBroker
@@ -52,6 +52,7 @@ ALL = [
     kinds.AIOKAFKA,
     kinds.JAVA_COOPERATIVE,
     kinds.JAVA_CONSUMER,
+    kinds.KAFKAJS,
 ]
 #: One of each way to look for topics: by the client in the classic protocol, by the broker in the newer one.
 SUBSCRIBERS = [kinds.CONFLUENT_RANGE, kinds.CONFLUENT_CONSUMER, kinds.KAFKA_PYTHON, kinds.AIOKAFKA, kinds.JAVA_CONSUMER]
@@ -128,6 +129,11 @@ def committed(crew: Fleet, places: set[Place]) -> dict[Place, int]:
         consumer.close()
 
 
+def wait_until_committed(crew: Fleet, ends: Mapping[Place, int]) -> None:
+    """Wait until the group has committed everything: who reads a part again after a rebalance is not done at once."""
+    crew.wait("everything should be committed", lambda: committed(crew, set(ends)) == ends)
+
+
 def group_of(crew: Fleet) -> ConsumerGroupDescription:
     # The answer comes only while somebody holds the client.
     admin = AdminClient({"bootstrap.servers": crew.bootstrap, "log_level": 0})
@@ -144,9 +150,9 @@ def test_members_come_go_and_die_under_load_and_nothing_is_lost(crew: Fleet, top
     ends = load.stop()
     crew.wait_until_processed(ends)
     crew.wait_until_shared(crew.running, places_of(topic))
+    wait_until_committed(crew, ends)
     crew.stop()
     crew.check(ends)
-    assert committed(crew, places_of(topic)) == ends
 
 
 def test_two_groups_on_one_topic_each_see_everything(crew: Fleet, topic: str, tmp_path: Path) -> None:
@@ -237,9 +243,9 @@ def test_a_fleet_rolls_to_the_consumer_protocol_and_back(crew: Fleet, topic: str
         assert group_of(crew).type is expected
     ends = load.stop()
     crew.wait_until_processed(ends)
+    wait_until_committed(crew, ends)
     crew.stop()
     crew.check(ends)
-    assert committed(crew, places_of(topic)) == ends
 
 
 @each(SUBSCRIBERS)
@@ -277,6 +283,64 @@ def test_a_topic_that_matches_a_pattern_is_read_when_it_appears(
         crew.wait_until_processed(ends)
         crew.stop()
         crew.check(ends)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("reset", ["earliest", "latest", "error"])
+@pytest.mark.parametrize("where", ["below the log start", "beyond the end"])
+def test_who_has_committed_out_of_range_goes_on_by_its_reset_rule(
+    broker: Broker, topic_name: Callable[[], str], where: str, reset: str, protocol: str
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name())
+    client = ConfluentClient(broker.bootstrap)
+    client.produce(topic, [Record(b"x", partition=0)] * 20)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(topic, 0, 10)]).values():
+        future.result(PATIENCE_SECONDS)
+    consumer = client.consumer(**{"group.id": f"group-{topic}", "group.protocol": protocol, "auto.offset.reset": reset})
+    try:
+        offset = 3 if where == "below the log start" else 1000
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        message = consumer.poll(0.5)
+        while message is None:
+            assert time.monotonic() < deadline
+            if reset == "latest":
+                # What comes after the reset is read: written again and again, as nobody says when that is.
+                client.produce(topic, [Record(b"x", partition=0)])
+            message = consumer.poll(0.5)
+        error = message.error()
+        if reset == "error":
+            assert error is not None
+            assert error.code() == KafkaError._AUTO_OFFSET_RESET
+        elif reset == "earliest":
+            assert (error, message.offset()) == (None, 10)
+        else:
+            assert error is None
+            assert message.offset() >= 20
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_commit_carries_metadata_up_to_the_brokers_limit(
+    broker: Broker, topic_name: Callable[[], str], protocol: str
+) -> None:
+    topic = create_topic(broker.bootstrap, topic_name())
+    consumer = ConfluentClient(broker.bootstrap).consumer(**{"group.id": f"group-{topic}", "group.protocol": protocol})
+    try:
+        for note in ("halfway – ½", "x" * 4000, ""):
+            consumer.commit(offsets=[TopicPartition(topic, 0, 7, note)], asynchronous=False)
+            (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+            assert (found.offset, found.metadata or "") == (7, note)
+        with pytest.raises(KafkaException) as refused:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 8, "x" * 5000)], asynchronous=False)
+        assert refused.value.args[0].code() == KafkaError.OFFSET_METADATA_TOO_LARGE
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_SECONDS)
+        assert found.offset == 7
+    finally:
+        consumer.close()
 
 
 def test_the_checks_see_what_must_not_be() -> None:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JAVA_SOURCE = ROOT / "tests/interop/java/GroupMember.java"
 
 #: Everything is waited for by condition; this is when a busy machine is given up.
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 SESSION_TIMEOUT_MS = 10_000
 
 Place: TypeAlias = tuple[str, int]
@@ -82,7 +82,6 @@ JAVA_COOPERATIVE = Kind(
 )
 JAVA_CONSUMER = Kind("java-consumer", "java", {"group.protocol": "consumer"}, True)
 KAFKAJS = Kind("kafkajs", "kafkajs", {"sessionTimeout": SESSION_TIMEOUT_MS, "heartbeatInterval": 500})
-PLATFORMATIC = Kind("platformatic", "platformatic", {"sessionTimeout": SESSION_TIMEOUT_MS, "heartbeatInterval": 500})
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,6 @@ class Member:
 
     def __repr__(self) -> str:
         return self.name
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -305,13 +300,13 @@ class Fleet:
             time.sleep(0.05)
 
     def wait_until_shared(self, members: Sequence[Member], places: Iterable[Place]) -> None:
-        """Wait until these members own all of these partitions between them, each of them something."""
+        """Wait until these members own all of these partitions between them, each something while there is enough."""
         wanted = sorted(places)
         self.wait(
             f"{members} should share {len(wanted)} partitions",
             lambda: (
                 sorted(place for member in members for place in member.owned) == wanted
-                and all(member.owned for member in members[: len(wanted)])
+                and sum(bool(member.owned) for member in members) == min(len(members), len(wanted))
             ),
         )
 
@@ -476,6 +471,6 @@ def compile_java(work_dir: Path) -> None:
 def _program(client: str) -> list[str]:
     if client == "java":
         return [*JVM, "-cp", f"{_compiled[0]}:{CLASS_PATH}", "GroupMember"]
-    if client in ("kafkajs", "platformatic"):
-        return [str(NODE), str(PROGRAMS / "group_member.mjs"), client]
+    if client == "kafkajs":
+        return [str(NODE), str(PROGRAMS / "group_member.mjs")]
     return [sys.executable, str(MEMBER_PROGRAM), client]

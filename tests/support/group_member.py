@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 POLL_SECONDS = 0.1
+#: kafka-python gives up a join when its poll ends and begins another; it is given the time to finish one.
+KAFKA_PYTHON_POLL_SECONDS = 2.0
 #: A round of reading, so that a member is never long away from its group.
 ROUND_RECORDS = 500
 
@@ -139,7 +141,7 @@ def run_kafka_python(settings: Settings, is_over: Callable[[], bool]) -> None:
     else:
         consumer.subscribe(settings.topics, listener=Listener())
     while not is_over():
-        rounds = consumer.poll(timeout_ms=int(POLL_SECONDS * 1000), max_records=ROUND_RECORDS)
+        rounds = consumer.poll(timeout_ms=int(KAFKA_PYTHON_POLL_SECONDS * 1000), max_records=ROUND_RECORDS)
         say_processed((record.topic, record.partition, record.offset) for batch in rounds.values() for record in batch)
     say("closing")
     consumer.close()
