@@ -98,9 +98,13 @@ class GroupHistory:
         for partition, offset in offsets.items():
             self.sent[partition] = max(offset, self.sent.get(partition, 0))
 
-    def committed(self, offsets: Mapping[int, int]) -> None:
-        """A commit was acknowledged."""
+    def committed(self, member_id: str, offsets: Mapping[int, int], sent_at: float) -> None:
+        """A commit was acknowledged; it must not be one that takes back what others committed before it was sent."""
         for partition, offset in offsets.items():
+            if offset < (promised := self.promised(partition, sent_at)):
+                raise AssertionError(
+                    f"partition {partition}: {member_id} takes it back to {offset}, {promised} was acknowledged before"
+                )
             self.acknowledged.setdefault(partition, []).append((offset, self.loop.time()))
 
     def promised(self, partition: int, at: float) -> int:
@@ -145,6 +149,7 @@ class _Member:
     is_leaving: bool = False
     _client: KafkaClient | None = None
     _has_open_commit: bool = False
+    _frozen_seconds: float = 0.0
 
     async def run(self) -> None:
         """Be a member until told to leave."""
@@ -230,6 +235,7 @@ class _Member:
                 )
             ],
         )
+        sent_at = self.loop.time()
         self.history.committing(offsets)
         self._has_open_commit = True
         response = await client.call(request, _COMMIT_VERSION, OffsetCommitResponse, _ANSWER_SECONDS)
@@ -238,12 +244,17 @@ class _Member:
         assert len(errors) == 1, "a commit is kept as a whole or not at all"
         error = ErrorCode(errors.pop())
         if error is ErrorCode.NONE:
-            self.history.committed(offsets)
+            self.history.committed(self.member_id, offsets, sent_at)
             self.owned.update(offsets)
         return error
 
+    def freeze(self, seconds: float) -> None:
+        """Stand still for a while, as a process does that is stopped or swapped out, and then go on."""
+        self._frozen_seconds = seconds
+
     async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(self.random.uniform(0.2, 1.0) * seconds)
+        frozen, self._frozen_seconds = self._frozen_seconds, 0.0
+        await asyncio.sleep(frozen + self.random.uniform(0.2, 1.0) * seconds)
 
 
 @dataclass(slots=True)
@@ -355,10 +366,11 @@ class ConsumerMember(_Member):
         self._has_said_all = False
         while not self.is_leaving:
             await self._beat(client)
+            await self._pause(0.5)
             error = await self._commit(client)
             if error not in (ErrorCode.NONE, ErrorCode.STALE_MEMBER_EPOCH):
                 self._check(error)
-            await self._pause(1.0)
+            await self._pause(0.5)
         await self._send(client, _LEAVING)
 
     def _check(self, error: ErrorCode) -> None:
