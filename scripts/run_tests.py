@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ NO_TESTS_COLLECTED = 5
 
 
 def main() -> int:
+    # A shell starts what runs in the background with it ignored, and the brokers under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     named = sys.argv[1:]
     extra = shlex.split(os.environ.get("PYTEST_ARGS", ""))
     unknown = [name for name in named if name not in FOLDERS]
