@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from bench import report
+from bench.group_workloads import NAMED_GROUPS
 from bench.run import Run, execute
 from bench.systems import SYSTEMS
 from bench.systems.system import ROOT
@@ -16,6 +17,8 @@ from bench.workloads import FULL_GROUPS, QUICK_GROUPS
 
 #: Rounds, rounds of the other peers, share of the messages, minutes.
 MODES = {"full": (3, 3, 1.0, 58.0), "part": (3, 0, 1.0, 58.0), "quick": (3, 1, 0.4, 7.5)}
+
+GROUPS = {**FULL_GROUPS, **NAMED_GROUPS}
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -28,22 +31,26 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="how often each workload is run")
     parser.add_argument("--scale", type=float, help="share of the full number of messages")
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS), metavar="NAME")
-    parser.add_argument("--groups", nargs="+", choices=list(FULL_GROUPS), metavar="NAME", help="only these workloads")
-    parser.add_argument("--output", type=Path, default=report.RESULTS, help="the results file, and beside it the chart")
+    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), metavar="NAME", help="only these workloads")
+    parser.add_argument("--output", type=Path, help="the results file, and beside it the chart")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/bench-data", help="where all data is kept")
     options = parser.parse_args()
     mode = "quick" if options.quick else "part" if options.groups else "full"
     rounds, peer_rounds, scale, minutes = MODES[mode]
     groups = QUICK_GROUPS if options.quick else FULL_GROUPS
     if mode == "part":
-        groups = {name: groups[name] for name in options.groups}
+        groups = {name: GROUPS[name] for name in options.groups}
+    only_named = mode == "part" and set(groups) <= set(NAMED_GROUPS)
+    output = options.output or (report.GROUP_RESULTS if only_named else report.RESULTS)
     rounds = options.rounds or rounds
     # A stopped benchmark must stop its servers too.
     signal.signal(signal.SIGTERM, _interrupt)
     run = Run(mode, groups, rounds, min(peer_rounds, rounds), options.scale or scale, minutes, options.systems)
-    code = execute(run, options.scratch, options.output)
-    if mode == "full" and options.output == report.RESULTS and code == 0:
+    code = execute(run, options.scratch, output)
+    if mode == "full" and output == report.RESULTS and code == 0:
         report.write_docs()
+    if output == report.GROUP_RESULTS and run.scale >= 1 and code == 0:
+        report.write_group_docs()
     return code
 
 

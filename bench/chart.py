@@ -26,7 +26,16 @@ COLOURS = {
     "rabbitmq-stream": "#e6b566",
 }
 #: The chart shows what a reader asks first; the table has the rest.
-CHARTED = ("throughput_mb_s", "requests_s", "p99_ms", "cpu_s_per_gb", "first_ack_s", "rss_mb")
+CHARTED = (
+    "throughput_mb_s",
+    "requests_s",
+    "p99_ms",
+    "cpu_s_per_gb",
+    "first_ack_s",
+    "rss_mb",
+    "takeover_s",
+    "restart_s",
+)
 #: Memory is shown once: a bar for every workload would say the same many times.
 RSS_WORKLOAD = "start"
 

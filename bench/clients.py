@@ -89,6 +89,33 @@ def measured(system: System, command: list[str]) -> Metrics:
     return with_costs(result, usage)
 
 
+def measured_from_ready(system: System, command: list[str]) -> Metrics:
+    """Run a client that holds before its first and after its last request, and add what the server used between."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    limit = threading.Timer(CLIENT_TIMEOUT_SECONDS, process.kill)
+    limit.start()
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            output, errors = process.communicate()
+            reason = f"{' '.join(command)}: not ready, exit code {process.returncode}: {errors.strip()[-500:]}"
+            raise ClientFailedError(reason)
+        with server_usage(system) as usage:
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+            output = process.stdout.readline()
+        _, errors = process.communicate()
+    finally:
+        limit.cancel()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    return with_costs(parse_result(command, process.returncode, output, errors), usage)
+
+
 def rdbench(kind: str, handle: Handle, topic: str, **options: object) -> list[str]:
     """A command of the client over librdkafka."""
     return [str(BUILD / "rdbench"), kind, "--bootstrap", handle.address, "--topic", topic, *_flags(options)]

@@ -22,6 +22,12 @@ LOWER_IS_BETTER = (
     "p999_ms",
     "rss_mb",
     "first_ack_s",
+    "takeover_s",
+    "settled_s",
+    "restart_s",
+    "kept_pause_ms",
+    "longest_gap_ms",
+    "typical_gap_ms",
 )
 
 

@@ -15,11 +15,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results/latest.json"
+GROUP_RESULTS = ROOT / "bench/results/groups.json"
 CHART = ROOT / "bench/results/latest.svg"
 PAGE = ROOT / "docs/performance.md"
 PAGE_CHART = ROOT / "docs/performance.svg"
 BEGIN = "<!-- Generated from bench/results/latest.json by `python bench/report.py docs`: begin -->"
 END = "<!-- Generated: end -->"
+GROUP_BEGIN = "<!-- Generated from bench/results/groups.json by `python bench/report.py docs`: begin -->"
+GROUP_END = "<!-- Generated from bench/results/groups.json: end -->"
 
 #: Below this, a single run on each side says nothing.
 LEAST_MARGIN = 0.02
@@ -35,6 +38,12 @@ TABLE_METRICS = (
     "p99_ms",
     "p999_ms",
     "first_ack_s",
+    "takeover_s",
+    "settled_s",
+    "restart_s",
+    "kept_pause_ms",
+    "longest_gap_ms",
+    "typical_gap_ms",
     "rss_mb",
 )
 
@@ -143,19 +152,47 @@ def summary(results: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def run_text(results: Mapping[str, Any]) -> str:
+    """When and on what it ran, as the beginning of a sentence."""
+    machine = results["machine"]
+    return (
+        f"Run of {results['date']} ({results['minutes']:.0f} minutes, {results['settings']['rounds']} rounds) on "
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']} GB, {machine['filesystem']}, "
+        f"{machine['system']}, kernel {machine['kernel']}"
+    )
+
+
+def group_part(results: Mapping[str, Any]) -> str:
+    """The part of the page that a run of the consumer groups' workloads writes."""
+    versions = results["versions"]
+    # How the servers start is in the full run.
+    rows = [row[:-1] for row in ratio_rows(results) if row[0] != "start"]
+    parts = [
+        f"{run_text(results)}; tailrace {versions['tailrace']}, Kafka {versions['kafka']}.",
+        "",
+        markdown_table(rows, HEADINGS[:-1]),
+    ]
+    return "\n".join([*parts, *_left_out(results)])
+
+
+def _left_out(results: Mapping[str, Any]) -> list[str]:
+    left_out = [*results["skipped"], *results["failures"]]
+    if not left_out:
+        return []
+    rows = [[item["system"], item["workload"], item["reason"].splitlines()[0]] for item in left_out]
+    return ["", "### What did not run", "", markdown_table(rows, ["system", "workload", "reason"])]
+
+
 def generated_part(results: Mapping[str, Any]) -> str:
     """The part of the page that a run writes."""
-    machine, versions = results["machine"], results["versions"]
+    versions = results["versions"]
     durability = [
         [name, versions[name], settings["durability"], settings["client"]]
         for name, settings in results["settings"]["systems"].items()
         if name in versions
     ]
     parts = [
-        f"Run of {results['date']} ({results['minutes']:.0f} minutes, {results['settings']['rounds']} rounds) on "
-        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']} GB, {machine['filesystem']}, "
-        f"{machine['system']}, kernel {machine['kernel']}; librdkafka {versions['librdkafka']}, "
-        f"Python {versions['python']}.",
+        f"{run_text(results)}; librdkafka {versions['librdkafka']}, Python {versions['python']}.",
         "",
         f"Physical limits in the same run: {limits_text(results)}.",
         "",
@@ -171,20 +208,16 @@ def generated_part(results: Mapping[str, Any]) -> str:
         "",
         markdown_table(durability, ["system", "version", "durability", "client"]),
     ]
-    left_out = [*results["skipped"], *results["failures"]]
-    if left_out:
-        rows = [[item["system"], item["workload"], item["reason"].splitlines()[0]] for item in left_out]
-        parts += ["", "### What did not run", "", markdown_table(rows, ["system", "workload", "reason"])]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_left_out(results)])
 
 
-def replace_generated(page: str, generated: str) -> str:
-    """The page with its generated part exchanged; what people wrote around it stays."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
+def replace_generated(page: str, generated: str, begin: str = BEGIN, end: str = END) -> str:
+    """The page with a generated part exchanged; what people wrote around it stays."""
+    if page.count(begin) != 1 or page.count(end) != 1:
         raise ReportError("the page has no generated part, or more than one")
-    head, rest = page.split(BEGIN)
-    tail = rest.split(END)[1]
-    return f"{head}{BEGIN}\n\n{generated}\n\n{END}{tail}"
+    head, rest = page.split(begin)
+    tail = rest.split(end)[1]
+    return f"{head}{begin}\n\n{generated}\n\n{end}{tail}"
 
 
 def write_docs(results_path: Path = RESULTS, page_path: Path = PAGE) -> None:
@@ -197,10 +230,20 @@ def write_docs(results_path: Path = RESULTS, page_path: Path = PAGE) -> None:
     shutil.copyfile(chart, page_path.with_suffix(".svg"))
 
 
+def write_group_docs(results_path: Path = GROUP_RESULTS, page_path: Path = PAGE) -> None:
+    """Write the consumer groups' part of the page from their last whole run."""
+    results = json.loads(results_path.read_text())
+    if results["settings"]["scale"] < 1:
+        raise ReportError(f"{results_path.name} is from a run with a part of the load; the page shows whole runs only")
+    page_path.write_text(replace_generated(page_path.read_text(), group_part(results), GROUP_BEGIN, GROUP_END))
+
+
 def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["docs"]:
         try:
             write_docs()
+            if GROUP_RESULTS.exists():
+                write_group_docs()
         except (ReportError, FileNotFoundError) as error:
             print(f"report: {error}", file=sys.stderr)
             return 1

@@ -35,7 +35,6 @@ from bench.workloads import (
     RawProduce,
     Target,
     Workload,
-    by_name,
 )
 
 FIRST_ACK_TIMEOUT_SECONDS = 60
@@ -156,7 +155,7 @@ class Run:
 
     def results(self, scratch: Path) -> dict[str, Any]:
         """Everything that is written to the results file."""
-        workloads = by_name()
+        workloads = {item.name: item for block in self.plan for item in block.workloads}
         judged_by = {START: START_FIGURES, **{name: workload.judged_by for name, workload in workloads.items()}}
         bounded_by = {name: workload.bounded_by for name, workload in workloads.items()}
         medians = {

@@ -385,9 +385,3 @@ QUICK_GROUPS: dict[str, tuple[Workload, ...]] = {
 
 #: The four that the other peers run too.
 PEER_GROUP: tuple[Workload, ...] = _pairs(*PEER_BULKS)
-
-
-def by_name() -> dict[str, Workload]:
-    """All workloads that any run may hold."""
-    groups = (*FULL_GROUPS.values(), *QUICK_GROUPS.values())
-    return {workload.name: workload for group in groups for workload in group}

@@ -43,13 +43,14 @@ static void receive_all(int socket, uint8_t *bytes, size_t size) {
     }
 }
 
-/* Sends one request and gives the whole response, which the caller frees. `rest` is what follows the first 12. */
-static uint8_t *exchange(int socket, int16_t api, int16_t version, int32_t correlation_id,
-                         const struct writer *rest, struct reader *reader) {
+void broker_send(int socket, int16_t api, int16_t version, int32_t correlation_id, const struct writer *rest) {
     uint8_t start[REQUEST_START_BYTES];
     put_request_start(start, REQUEST_START_BYTES + rest->size, api, version, correlation_id);
     send_all(socket, start, sizeof start);
     send_all(socket, rest->bytes, rest->size);
+}
+
+uint8_t *broker_receive(int socket, struct reader *reader) {
     uint8_t length[4];
     receive_all(socket, length, sizeof length);
     struct reader length_reader = {.bytes = length, .left = sizeof length};
@@ -62,7 +63,13 @@ static uint8_t *exchange(int socket, int16_t api, int16_t version, int32_t corre
     return response;
 }
 
-static void check_correlation(struct reader *reader, int32_t correlation_id) {
+uint8_t *broker_exchange(int socket, int16_t api, int16_t version, int32_t correlation_id,
+                         const struct writer *rest, struct reader *reader) {
+    broker_send(socket, api, version, correlation_id, rest);
+    return broker_receive(socket, reader);
+}
+
+void check_correlation(struct reader *reader, int32_t correlation_id) {
     int32_t found = read_int32(reader);
     if (reader->failed || found != correlation_id)
         fail("a response carries correlation id %" PRId32 ", not %" PRId32, found, correlation_id);
@@ -104,7 +111,7 @@ int broker_connect(const struct broker *broker) {
     write_compact_string(&rest, "rawbench");
     write_compact_string(&rest, "1");
     write_unsigned_varint(&rest, 0);
-    uint8_t *response = exchange(socket, API_API_VERSIONS, 3, 1, &rest, &reader);
+    uint8_t *response = broker_exchange(socket, API_API_VERSIONS, 3, 1, &rest, &reader);
     check_correlation(&reader, 1);
     int16_t error = read_int16(&reader);
     if (reader.failed || error)
@@ -128,7 +135,7 @@ static void create_topic(const struct broker *broker, int socket, int32_t partit
     write_int32(&rest, REQUEST_TIMEOUT_MS);
     write_int8(&rest, 0); /* not only a check */
     write_unsigned_varint(&rest, 0);
-    uint8_t *response = exchange(socket, API_CREATE_TOPICS, 5, 2, &rest, &reader);
+    uint8_t *response = broker_exchange(socket, API_CREATE_TOPICS, 5, 2, &rest, &reader);
     check_correlation(&reader, 2);
     skip_tagged_fields(&reader);
     read_int32(&reader); /* throttle time */
@@ -197,7 +204,11 @@ static int topic_is_ready(struct reader *reader, int32_t partitions) {
     return ready;
 }
 
-static void pause_before_retry(uint64_t deadline_ns, const char *what) {
+uint64_t broker_deadline(void) {
+    return monotonic_ns() + PATIENCE_SECONDS * NANOSECONDS;
+}
+
+void pause_before_retry(uint64_t deadline_ns, const char *what) {
     if (monotonic_ns() > deadline_ns)
         fail("%s within %d s", what, PATIENCE_SECONDS);
     struct timespec pause = {.tv_nsec = 10000000};
@@ -215,10 +226,10 @@ void broker_prepare_topic(const struct broker *broker, int socket, int32_t parti
     write_int8(&rest, 0); /* no authorized operations, twice */
     write_int8(&rest, 0);
     write_unsigned_varint(&rest, 0);
-    uint64_t deadline = monotonic_ns() + PATIENCE_SECONDS * NANOSECONDS;
+    uint64_t deadline = broker_deadline();
     for (int32_t id = 3;; id++) {
         struct reader reader;
-        uint8_t *response = exchange(socket, API_METADATA, 9, id, &rest, &reader);
+        uint8_t *response = broker_exchange(socket, API_METADATA, 9, id, &rest, &reader);
         check_correlation(&reader, id);
         int ready = topic_is_ready(&reader, partitions);
         free(response);
@@ -267,7 +278,7 @@ void broker_prime_partitions(const struct broker *broker, int socket, int32_t pa
     static const uint8_t tail[PRODUCE_TAIL_BYTES] = {0};
     size_t batch_bytes;
     uint8_t *batch = record_batch_new(RECORD_BATCH_HEADER_BYTES + 20, 1, &batch_bytes);
-    uint64_t deadline = monotonic_ns() + PATIENCE_SECONDS * NANOSECONDS;
+    uint64_t deadline = broker_deadline();
     for (int32_t i = 0; i < partitions; i++) {
         struct writer rest = {0};
         produce_partition_part(&rest, broker->topic, i, acks, batch_bytes);
@@ -275,7 +286,7 @@ void broker_prime_partitions(const struct broker *broker, int socket, int32_t pa
         write_bytes(&rest, tail, sizeof tail);
         for (;;) {
             struct reader reader;
-            uint8_t *response = exchange(socket, API_PRODUCE, PRODUCE_VERSION, i, &rest, &reader);
+            uint8_t *response = broker_exchange(socket, API_PRODUCE, PRODUCE_VERSION, i, &rest, &reader);
             int16_t error = read_produce_response(&reader, i, i);
             free(response);
             if (!error)

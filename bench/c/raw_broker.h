@@ -16,6 +16,23 @@ struct broker {
 /* Connected, without delay, and answered once by ApiVersions. */
 int broker_connect(const struct broker *broker);
 
+/* Sends one request; `rest` is what follows the first 12 bytes. */
+void broker_send(int socket, int16_t api, int16_t version, int32_t correlation_id, const struct writer *rest);
+
+/* A whole response, which the caller frees, and a reader at its beginning. */
+uint8_t *broker_receive(int socket, struct reader *reader);
+
+/* One after the other. */
+uint8_t *broker_exchange(int socket, int16_t api, int16_t version, int32_t correlation_id,
+                         const struct writer *rest, struct reader *reader);
+
+/* Ends the process where the next thing to read is not this. */
+void check_correlation(struct reader *reader, int32_t correlation_id);
+
+/* For what a broker does soon, but not at once: until when to wait, and a pause that ends the process after that. */
+uint64_t broker_deadline(void);
+void pause_before_retry(uint64_t deadline_ns, const char *what);
+
 /* Creates the topic unless it exists and waits until this broker leads every partition. */
 void broker_prepare_topic(const struct broker *broker, int socket, int32_t partitions);
 

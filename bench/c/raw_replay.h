@@ -18,8 +18,11 @@ typedef uint64_t check_response(const struct replay *replay, struct reader *read
 struct replay {
     int16_t api;
     int16_t version;
+    /* How many different requests there are: one for each partition, or for each member of a group. */
     int32_t partitions;
-    /* Of each partition: what follows the first 12 bytes of a request. */
+    /* Of members: each has the partition of its number, and after the last the first again. */
+    int32_t topic_partitions;
+    /* Of each of them: what follows the first 12 bytes of a request. */
     struct writer *rests;
     /* Follows the rest in every request; may be empty. */
     const uint8_t *tail;

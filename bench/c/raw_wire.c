@@ -139,6 +139,16 @@ void skip_compact_string(struct reader *reader) {
         read_bytes(reader, size - 1);
 }
 
+char *read_compact_string(struct reader *reader) {
+    uint64_t size = read_unsigned_varint(reader);
+    size = size ? size - 1 : 0;
+    const uint8_t *found = read_bytes(reader, size);
+    char *text = allocate(found ? size + 1 : 1, 1);
+    if (found)
+        memcpy(text, found, size);
+    return text;
+}
+
 void skip_tagged_fields(struct reader *reader) {
     uint64_t count = read_unsigned_varint(reader);
     for (uint64_t i = 0; i < count && !reader->failed; i++) {

@@ -5,14 +5,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum api { API_PRODUCE = 0, API_FETCH = 1, API_METADATA = 3, API_API_VERSIONS = 18, API_CREATE_TOPICS = 19 };
+enum api {
+    API_PRODUCE = 0,
+    API_FETCH = 1,
+    API_METADATA = 3,
+    API_OFFSET_COMMIT = 8,
+    API_FIND_COORDINATOR = 10,
+    API_JOIN_GROUP = 11,
+    API_HEARTBEAT = 12,
+    API_LEAVE_GROUP = 13,
+    API_SYNC_GROUP = 14,
+    API_API_VERSIONS = 18,
+    API_CREATE_TOPICS = 19,
+};
 
 enum error_code {
     ERROR_NONE = 0,
     ERROR_UNKNOWN_TOPIC_OR_PARTITION = 3,
     ERROR_LEADER_NOT_AVAILABLE = 5,
     ERROR_NOT_LEADER_OR_FOLLOWER = 6,
+    ERROR_COORDINATOR_LOAD_IN_PROGRESS = 14,
+    ERROR_COORDINATOR_NOT_AVAILABLE = 15,
+    ERROR_NOT_COORDINATOR = 16,
     ERROR_TOPIC_ALREADY_EXISTS = 36,
+    ERROR_MEMBER_ID_REQUIRED = 79,
 };
 
 /* The length, API, version and correlation id of a request: what differs between two sends of the same. */
@@ -54,6 +70,8 @@ int64_t read_int64(struct reader *reader);
 uint64_t read_unsigned_varint(struct reader *reader);
 const uint8_t *read_bytes(struct reader *reader, size_t size);
 void skip_compact_string(struct reader *reader);
+/* A copy, which the caller frees; empty for null. */
+char *read_compact_string(struct reader *reader);
 void skip_tagged_fields(struct reader *reader);
 
 /* One uncompressed record batch of format 2 with null keys and random values, of batch_bytes in all, or up to two

@@ -13,16 +13,21 @@
 #include "measure.h"
 #include "options.h"
 #include "raw_broker.h"
+#include "raw_group.h"
 #include "raw_replay.h"
 
 static const char usage[] =
-    "usage: rawbench produce|fetch --port N --topic NAME [options]\n"
-    "  both     [--host NAME] [--partitions N] [--connections N] [--idle-connections N] [--in-flight N]\n"
-    "           --requests N [--seconds MAX]\n"
+    "usage: rawbench produce|fetch|heartbeat|commit --port N --topic NAME [options]\n"
+    "  all      [--host NAME] [--partitions N] [--connections N] [--idle-connections N] [--in-flight N]\n"
+    "           --requests N [--seconds MAX] [--hold]\n"
     "  produce  --batch-bytes N [--records-per-batch N] [--acks 1|all]\n"
     "  fetch    [--max-bytes N] [--offset N] [--offset-step N] [--offset-end N] [--max-wait-ms N]\n"
+    "  heartbeat, commit  [--groups N] [--members N, of each group]\n"
     "Each request is for one partition, and the partitions are taken in turn. fetch asks for the same offset of each\n"
-    "partition again, or with --offset-step moves on by that much at each turn, up to --offset-end and then back.\n";
+    "partition again, or with --offset-step moves on by that much at each turn, up to --offset-end and then back.\n"
+    "heartbeat and commit let the members of all groups take turns, each in its own partition. --hold says \"ready\" on\n"
+    "stdout before the first request, begins when a line comes in and goes away when no more can come: all before and\n"
+    "after that is no part of what is measured.\n";
 
 struct raw_settings {
     struct broker broker;
@@ -30,6 +35,8 @@ struct raw_settings {
     int64_t partitions;
     int64_t connections;
     int64_t idle_connections;
+    int64_t groups;
+    int64_t members;
     int64_t in_flight;
     int64_t requests;
     int64_t batch_bytes;
@@ -40,6 +47,7 @@ struct raw_settings {
     int64_t offset_step;
     int64_t offset_end;
     double max_seconds;
+    int hold;
 };
 
 static void allow_many_sockets(int64_t wanted) {
@@ -100,10 +108,42 @@ static uint64_t check_fetch(const struct replay *replay, struct reader *reader, 
     return records_bytes;
 }
 
+static uint64_t check_heartbeat(const struct replay *replay, struct reader *reader, int32_t correlation_id,
+                                int32_t member, int64_t offset) {
+    (void)replay;
+    (void)offset;
+    int16_t error = read_heartbeat_response(reader, correlation_id);
+    if (error)
+        fail("Heartbeat of member %" PRId32 ": error %d", member, error);
+    return 0;
+}
+
+static uint64_t check_commit(const struct replay *replay, struct reader *reader, int32_t correlation_id,
+                             int32_t member, int64_t offset) {
+    int16_t error = read_offset_commit_response(reader, correlation_id, member % replay->topic_partitions);
+    if (error)
+        fail("OffsetCommit of member %" PRId32 " at %" PRId64 ": error %d", member, offset, error);
+    return 0;
+}
+
+static void await_line(void) {
+    char line[16];
+    puts("ready");
+    if (fflush(stdout) || !fgets(line, sizeof line, stdin))
+        fail("nobody said that measuring may begin");
+}
+
+static void await_end_of_input(void) {
+    while (getchar() != EOF)
+        ;
+}
+
 static void measure_and_report(struct replay *replay, const struct raw_settings *settings) {
     const struct broker *broker = &settings->broker;
     int *idle = connect_many(broker, settings->idle_connections);
     int *sockets = connect_many(broker, settings->connections);
+    if (settings->hold)
+        await_line();
     double cpu_before = cpu_seconds();
     replay_run(replay, sockets, settings->connections);
     double cpu_used = cpu_seconds() - cpu_before;
@@ -173,9 +213,44 @@ static void run_fetch(const struct raw_settings *settings, struct replay *replay
     json_end();
 }
 
+static void run_members(const struct raw_settings *settings, struct replay *replay, int admin, int commits) {
+    const struct broker *broker = &settings->broker;
+    replay->topic_partitions = (int32_t)settings->partitions;
+    broker_prepare_topic(broker, admin, replay->topic_partitions);
+    close(admin);
+    int32_t groups = (int32_t)settings->groups, members = (int32_t)settings->members;
+    struct raw_member *all = groups_join(broker, groups, members, replay->topic_partitions);
+    for (int32_t i = 0; i < replay->partitions; i++) {
+        if (!commits) {
+            heartbeat_rest(&replay->rests[i], &all[i]);
+            continue;
+        }
+        size_t place = offset_commit_rest(&replay->rests[i], &all[i], broker->topic, i % replay->topic_partitions);
+        if (i > 0 && place != replay->offset_place)
+            fail("the broker gave member ids of different lengths");
+        replay->offset_place = place;
+    }
+    replay->api = commits ? API_OFFSET_COMMIT : API_HEARTBEAT;
+    replay->version = commits ? OFFSET_COMMIT_VERSION : HEARTBEAT_VERSION;
+    replay->writes_offset = commits;
+    replay->first_offset = 1;
+    replay->offset_step = 1;
+    replay->check = commits ? check_commit : check_heartbeat;
+    measure_and_report(replay, settings);
+    json_count("groups", (uint64_t)groups);
+    json_count("members", (uint64_t)members);
+    json_flag("complete", replay->answered == (uint64_t)replay->requests);
+    json_end();
+    if (settings->hold)
+        await_end_of_input();
+    groups_leave(broker, all, groups, members);
+}
+
 static int run(const char *workload, const struct raw_settings *settings) {
     int produces = strcmp(workload, "produce") == 0;
-    if (!produces && strcmp(workload, "fetch") != 0) {
+    int commits = strcmp(workload, "commit") == 0;
+    int has_members = commits || strcmp(workload, "heartbeat") == 0;
+    if (!produces && !has_members && strcmp(workload, "fetch") != 0) {
         fputs(usage, stderr);
         return 2;
     }
@@ -188,16 +263,24 @@ static int run(const char *workload, const struct raw_settings *settings) {
     /* Without acknowledgements there is no response to time or check. */
     if (strcmp(settings->acks, "1") != 0 && strcmp(settings->acks, "all") != 0)
         usage_error("--acks takes 1 or all, not '%s'", settings->acks);
-    allow_many_sockets(settings->connections + settings->idle_connections);
-    struct replay replay = {.partitions = (int32_t)settings->partitions, .requests = settings->requests,
+    int64_t all_members = settings->groups * settings->members;
+    if (has_members && all_members > 100000)
+        usage_error("--groups and --members make more than 100000 members");
+    int64_t joining = has_members ? all_members : 0;
+    int64_t measuring = settings->connections + settings->idle_connections;
+    allow_many_sockets(joining > measuring ? joining : measuring);
+    int32_t kinds = (int32_t)(has_members ? all_members : settings->partitions);
+    struct replay replay = {.partitions = kinds, .requests = settings->requests,
                             .in_flight = settings->in_flight, .max_seconds = settings->max_seconds};
-    replay.rests = allocate((size_t)settings->partitions, sizeof *replay.rests);
+    replay.rests = allocate((size_t)kinds, sizeof *replay.rests);
     int admin = broker_connect(&settings->broker);
     if (produces)
         run_produce(settings, &replay, admin);
+    else if (has_members)
+        run_members(settings, &replay, admin, commits);
     else
         run_fetch(settings, &replay, admin);
-    for (int64_t i = 0; i < settings->partitions; i++)
+    for (int32_t i = 0; i < kinds; i++)
         free(replay.rests[i].bytes);
     free(replay.rests);
     free(replay.latencies.values);
@@ -207,7 +290,7 @@ static int run(const char *workload, const struct raw_settings *settings) {
 int main(int argument_count, char **arguments) {
     program_name = "rawbench";
     struct raw_settings settings = {.broker = {.host = "127.0.0.1"}, .acks = "1", .partitions = 1, .connections = 1,
-                                    .in_flight = 1, .records_per_batch = 1, .max_bytes = 1 << 20,
+                                    .in_flight = 1, .records_per_batch = 1, .groups = 1, .members = 1, .max_bytes = 1 << 20,
                                     .max_wait_ms = 500};
     const struct option_row rows[] = {
         {"host", OPTION_TEXT, &settings.broker.host, 0, 0, NULL},
@@ -217,6 +300,8 @@ int main(int argument_count, char **arguments) {
         {"partitions", OPTION_COUNT, &settings.partitions, 1, 100000, NULL},
         {"connections", OPTION_COUNT, &settings.connections, 1, 100000, NULL},
         {"idle-connections", OPTION_COUNT, &settings.idle_connections, 0, 100000, NULL},
+        {"groups", OPTION_COUNT, &settings.groups, 1, 100000, NULL},
+        {"members", OPTION_COUNT, &settings.members, 1, 100000, NULL},
         {"in-flight", OPTION_COUNT, &settings.in_flight, 1, 100000, NULL},
         {"requests", OPTION_COUNT, &settings.requests, 1, 1000000000, NULL},
         {"batch-bytes", OPTION_COUNT, &settings.batch_bytes, 1, 100000000, NULL},
@@ -227,6 +312,7 @@ int main(int argument_count, char **arguments) {
         {"offset-step", OPTION_COUNT, &settings.offset_step, 0, INT32_MAX, NULL},
         {"offset-end", OPTION_COUNT, &settings.offset_end, 0, INT64_MAX, NULL},
         {"seconds", OPTION_SECONDS, &settings.max_seconds, 0, 0, NULL},
+        {"hold", OPTION_FLAG, &settings.hold, 0, 0, NULL},
     };
     if (argument_count < 2) {
         fputs(usage, stderr);

@@ -14,6 +14,12 @@ struct settings {
     /* Further properties of librdkafka as NAME=VALUE,NAME=VALUE, set last; NULL where there are none. */
     const char *producer;
     const char *consumer;
+    /* Of a group: eager, cooperative or consumer; and kill, join or restart. */
+    const char *protocol;
+    const char *event;
+    int64_t members;
+    int64_t session_ms;
+    int64_t heartbeat_ms;
     int64_t partitions;
     int64_t count;
     int64_t size;
@@ -55,5 +61,6 @@ int run_produce(const struct settings *settings);
 int run_consume(const struct settings *settings);
 int run_latency(const struct settings *settings);
 int run_tail(const struct settings *settings);
+int run_group(const struct settings *settings);
 
 #endif

@@ -15,8 +15,10 @@ from typing import Any
 
 import lz4.frame
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from bench.group_workloads import newest_librdkafka
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.confluent_client import ConfluentClient
 from tests.support.topics import create_topic
@@ -420,6 +422,144 @@ def test_rawbench_fetch_fails_where_there_is_nothing_to_read(bench: Programs, of
     assert reason in said
 
 
+def admin_of(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def committed(broker: BrokerProcess, group: str) -> dict[int, int]:
+    """What a group has committed, by partition, as another client sees it."""
+    # An admin that nobody holds is gone before it is answered.
+    admin = admin_of(broker)
+    found = (
+        admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        .result(TIMEOUT_SECONDS)
+        .topic_partitions
+    )
+    return {item.partition: item.offset for item in found}
+
+
+@pytest.mark.parametrize(("groups", "members"), [(20, 1), (1, 20), (4, 5)])
+def test_rawbench_commits_in_turn_for_every_member_of_every_group(
+    bench: Programs, broker: BrokerProcess, topic: str, groups: int, members: int
+) -> None:
+    report = bench.run("rawbench", "commit", groups=groups, members=members, partitions=20, requests=60, connections=7)
+    assert (report["requests"], report["groups"], report["members"]) == (60, groups, members)
+    assert 0 < report["p50_ms"] <= report["p99_ms"]
+    # Three turns: the first of them commits 1. Over several connections a turn's commits may pass the next one's.
+    for number in range(groups):
+        found = committed(broker, f"{topic}-{number:06d}")
+        assert set(found) == set(range(number * members, (number + 1) * members))
+        assert set(found.values()) <= {1, 2, 3}
+
+
+def test_rawbench_commits_rise_on_one_connection(bench: Programs, broker: BrokerProcess, topic: str) -> None:
+    bench.run("rawbench", "commit", groups=2, members=2, partitions=3, requests=40)
+    # The fourth member shares a partition with the first, but not a group.
+    assert committed(broker, f"{topic}-000000") == {0: 10, 1: 10}
+    assert committed(broker, f"{topic}-000001") == {2: 10, 0: 10}
+
+
+def test_rawbench_heartbeats_are_those_of_members_and_all_of_them_leave(
+    programs: Path, broker: BrokerProcess, topic: str
+) -> None:
+    bench = Programs(programs, broker.port, topic)
+    command = bench.command("rawbench", "heartbeat", groups=3, members=4, requests=120, connections=5, hold=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    names = [f"{topic}-{number:06d}" for number in range(3)]
+    admin = admin_of(broker)
+
+    def members_and_state() -> set[tuple[int, str]]:
+        described = admin.describe_consumer_groups(names)
+        results = [future.result(TIMEOUT_SECONDS) for future in described.values()]
+        return {(len(result.members), result.state.name) for result in results}
+
+    assert members_and_state() == {(4, "STABLE")}
+    process.stdin.write("begin\n")
+    process.stdin.flush()
+    report = json.loads(process.stdout.readline())
+    assert (report["requests"], report["complete"]) == (120, True)
+    # It stays until nobody can ask for more.
+    assert members_and_state() == {(4, "STABLE")}
+    output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, output, errors) == (0, "", "")
+    assert members_and_state() == {(0, "EMPTY")}
+
+
+def test_rawbench_heartbeat_fails_when_a_member_is_no_more(programs: Path, broker: BrokerProcess, topic: str) -> None:
+    command = Programs(programs, broker.port, topic).command("rawbench", "heartbeat", requests=10, hold=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    group = f"{topic}-000000"
+    # Another that joins makes the group rebalance, which each heartbeat is told.
+    other = ConfluentClient(broker.bootstrap).consumer(group_id=group, auto_offset_reset="earliest")
+    other.subscribe([topic])
+    wait_until(lambda: group_state(broker, group) != "STABLE", "the group rebalances")
+    output, errors = process.communicate("begin\n", timeout=TIMEOUT_SECONDS)
+    other.close()
+    assert (process.returncode, output) == (1, "")
+    assert "error 27" in errors
+
+
+def group_state(broker: BrokerProcess, group: str) -> str:
+    admin = admin_of(broker)
+    return str(admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS).state.name)
+
+
+@pytest.mark.parametrize(
+    ("event", "protocol", "figures"),
+    [
+        ("kill", "eager", {"takeover_s", "kept_pause_ms"}),
+        ("join", "cooperative", {"settled_s", "kept_pause_ms"}),
+        ("restart", "consumer", {"restart_s", "longest_gap_ms", "typical_gap_ms"}),
+    ],
+)
+def test_rdbench_group_reports_what_a_change_of_the_group_cost(
+    bench: Programs, broker: BrokerProcess, topic: str, event: str, protocol: str, figures: set[str]
+) -> None:
+    command = bench.command("rdbench", "group", event=event, protocol=protocol, members=2, partitions=6)
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * TIMEOUT_SECONDS,
+        env={**os.environ, "LD_PRELOAD": str(newest_librdkafka())},
+    )
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert figures <= set(report)
+    assert all(report[name] > 0 for name in figures)
+    if event == "kill":
+        # The session is over after 6 seconds, counted from a heartbeat that was at most half a second before.
+        assert report["takeover_s"] > 5
+        # A member of two had three of the six, and the other kept its own.
+        assert report["kept_partitions"] == 3
+    if event == "restart":
+        assert report["typical_gap_ms"] <= report["longest_gap_ms"] <= report["restart_s"] * 1000 + 2000
+    # Nobody is left behind, and what was read was committed.
+    assert group_state(broker, topic) == "EMPTY"
+    assert set(committed(broker, topic)) == set(range(6))
+
+
+def test_rdbench_group_fails_with_the_broker(programs: Path, own_broker: BrokerProcess, topic: str) -> None:
+    process = Programs(programs, own_broker.port, topic).start(
+        "rdbench", "group", event="kill", protocol="eager", members=2, partitions=4, session_ms=60_000
+    )
+    wait_until(lambda: log_bytes(own_broker, topic) > 1000, "messages are being written")
+    own_broker.kill()
+    output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, output) == (1, "")
+    assert "failed" in errors
+
+
 @pytest.mark.parametrize(
     ("program", "options"),
     [
@@ -462,6 +602,12 @@ def test_no_broker_is_a_failure(programs: Path, topic: str, program: str, option
         ("rawbench", "produce", {"requests": 1}),
         ("rawbench", "produce", {"requests": 1, "batch_bytes": 200, "acks": 0}),
         ("rawbench", "fetch", {"requests": "1x"}),
+        ("rawbench", "commit", {"requests": 1, "groups": 0}),
+        ("rawbench", "heartbeat", {"requests": 1, "groups": 1000, "members": 1000}),
+        ("rdbench", "group", {"event": "pause", "protocol": "eager", "members": 2, "partitions": 4}),
+        ("rdbench", "group", {"event": "kill", "protocol": "lazy", "members": 2, "partitions": 4}),
+        ("rdbench", "group", {"event": "kill", "protocol": "eager", "members": 1, "partitions": 4}),
+        ("rdbench", "group", {"event": "join", "protocol": "eager", "members": 4, "partitions": 4}),
     ],
 )
 def test_wrong_options_are_refused(bench: Programs, program: str, workload: str, options: dict[str, object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.plan import START_SECONDS, Block, Estimate, make_plan
 from bench.warm_up import LEAST_RUNS, MOST_RUNS, has_settled
-from bench.workloads import FULL_GROUPS, PEER_GROUP, QUICK_GROUPS, Latency, OneMessage, by_name
+from bench.workloads import FULL_GROUPS, PEER_GROUP, QUICK_GROUPS, Latency, OneMessage
 
 ALL = ["tailrace", "kafka", "redis", "nats", "rabbitmq-quorum", "rabbitmq-stream"]
 
@@ -50,7 +50,6 @@ def test_no_two_workloads_share_a_name_and_a_quick_run_is_a_part_of_the_full_one
     quick = [item.name for group in QUICK_GROUPS.values() for item in group]
     assert len(set(full)) == len(full)
     assert set(quick) <= set(full)
-    assert set(by_name()) == set(full)
     assert {item.name for item in PEER_GROUP} <= set(quick)
 
 

@@ -140,8 +140,46 @@ def test_a_page_without_the_marks_is_refused() -> None:
         report.replace_generated("# Page\n", "figures")
 
 
-def test_the_real_page_has_one_generated_part() -> None:
-    assert "figures" in report.replace_generated(report.PAGE.read_text(), "figures")
+def test_the_real_page_has_one_generated_part_of_each_kind() -> None:
+    page = report.PAGE.read_text()
+    assert "figures" in report.replace_generated(page, "figures")
+    assert "figures" in report.replace_generated(page, "figures", report.GROUP_BEGIN, report.GROUP_END)
+
+
+def test_the_groups_part_is_written_beside_the_other_and_leaves_it_alone(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    ours = [
+        _ratio("start", "first_ack_s", 0.3, 3, "lower"),
+        _ratio("group-kill-eager", "takeover_s", 6, 6.5, "lower"),
+        _ratio("commits-1000-groups", "requests_s", 6000, 5000, "higher"),
+    ]
+    failure = {"system": "kafka", "workload": "group-join-eager", "reason": "it\nfell", "round": 1}
+    settings = {**results["settings"], "scale": 1.0}
+    source, page = tmp_path / "groups.json", tmp_path / "performance.md"
+    source.write_text(
+        json.dumps({**results, "mode": "part", "settings": settings, "ratios": ours, "failures": [failure]})
+    )
+    page.write_text(
+        f"{report.BEGIN}\nthe full run\n{report.END}\n\n{report.GROUP_BEGIN}\nold\n{report.GROUP_END}\nend\n"
+    )
+    report.write_group_docs(source, page)
+    report.write_group_docs(source, page)
+    text = page.read_text()
+    assert text.startswith(f"{report.BEGIN}\nthe full run\n{report.END}\n")
+    assert text.endswith(f"{report.GROUP_END}\nend\n")
+    assert "old" not in text
+    assert text.count("| group-kill-eager | takeover_s | kafka | 6.00 ±5% | 6.50 ±10% | 0.923 | lower | level |") == 1
+    assert "| commits-1000-groups | requests_s | kafka |" in text
+    assert "first_ack_s" not in text
+    assert "| kafka | group-join-eager | it |" in text
+
+
+def test_the_page_shows_whole_runs_of_the_groups_only(results: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "groups.json"
+    source.write_text(json.dumps({**results, "settings": {**results["settings"], "scale": 0.05}}))
+    with pytest.raises(report.ReportError, match="part of the load"):
+        report.write_group_docs(source, tmp_path / "performance.md")
 
 
 def test_the_chart_is_well_formed_and_has_a_bar_for_each_charted_ratio(results: dict[str, Any]) -> None:

@@ -1,0 +1,155 @@
+"""The workloads of consumer groups: what a member's death, arrival or restart costs, and what keeping groups costs.
+
+Run only when they are named (`--groups groups`): most of their time is spent waiting for sessions to expire and for
+members to hear of it. They have a results file and a part of the page of their own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import ClassVar
+
+from bench.clients import ClientFailedError, Metrics, measured, measured_from_ready, rawbench, rdbench, run_client
+from bench.workloads import FEWEST_REQUESTS, Target, Workload
+
+#: Kafka's least session timeout, so that nobody waits longer than needed; its heartbeats as often as is sensible.
+SESSION_MS = 6000
+HEARTBEAT_MS = 500
+#: Messages a second to each partition: a gap is known to a fiftieth of a second.
+RATE = 50
+#: Enough that a broker which answers commits together can do so: most hold only one request of a connection at a time.
+CONNECTIONS = 100
+#: After these a Java virtual machine has compiled what it needs for this kind of request.
+WARM_UP_REQUESTS = 30_000
+
+
+def newest_librdkafka() -> Path:
+    """The library inside the confluent-kafka package: those of distributions are older than the consumer protocol."""
+    package = util.find_spec("confluent_kafka")
+    if package is None or package.origin is None:
+        raise ClientFailedError("confluent-kafka is not installed: run make setup")
+    found = sorted((Path(package.origin).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so*"))
+    if not found:
+        raise ClientFailedError("the confluent-kafka package here was built without its own librdkafka")
+    return found[0]
+
+
+class GroupChange(Workload):
+    """Members in processes of their own, a steady flow to every partition, and one change to the group."""
+
+    event: ClassVar[str]
+    protocol: str
+
+    @property
+    def name(self) -> str:
+        return f"group-{self.event}-{self.protocol}"
+
+    @abstractmethod
+    def sizes(self, scale: float) -> tuple[int, int]:
+        """How many members and partitions there are."""
+
+    def run(self, target: Target) -> Metrics:
+        members, partitions = self.sizes(target.scale)
+        command = rdbench(
+            "group",
+            target.handle,
+            self.name,
+            event=self.event,
+            protocol=self.protocol,
+            members=members,
+            partitions=partitions,
+            rate=RATE,
+            session_ms=SESSION_MS,
+            heartbeat_ms=HEARTBEAT_MS,
+        )
+        return measured(target.system, ["env", f"LD_PRELOAD={newest_librdkafka()}", *command])
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKill(GroupChange):
+    """From SIGKILL of a member to the first messages that others read from each of its partitions."""
+
+    protocol: str
+    event = "kill"
+    judged_by = ("takeover_s", "kept_pause_ms", "rss_mb")
+    expected_seconds = 18.0
+
+    def sizes(self, scale: float) -> tuple[int, int]:
+        return 4, 12
+
+
+@dataclass(frozen=True, slots=True)
+class GroupJoin(GroupChange):
+    """One more member: how long until it has its share, and how long those pause that keep their partitions."""
+
+    protocol: str
+    event = "join"
+    judged_by = ("settled_s", "kept_pause_ms", "rss_mb")
+    expected_seconds = 15.0
+
+    def sizes(self, scale: float) -> tuple[int, int]:
+        return 4, 12
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRestart(GroupChange):
+    """Ten members restarted one after the other, the next when all partitions are read again."""
+
+    protocol: str
+    event = "restart"
+    judged_by = ("restart_s", "longest_gap_ms", "typical_gap_ms", "rss_mb")
+    expected_seconds = 60.0
+
+    def sizes(self, scale: float) -> tuple[int, int]:
+        members = max(round(10 * min(scale, 1.0)), 3)
+        return members, 2 * members
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRequests(Workload):
+    """Prepared requests of members that have joined, all in turn; joining and leaving are not measured."""
+
+    #: "heartbeat" or "commit", as the client calls them.
+    kind: str
+    groups: int = 1
+    members: int = 1
+    judged_by = ("requests_s", "cpu_us_per_request", "p99_ms", "rss_mb")
+    expected_seconds = 25.0
+
+    @property
+    def name(self) -> str:
+        size = f"{self.groups}-groups" if self.groups > 1 else f"{self.members}-members"
+        return f"{self.kind}s-{size}"
+
+    def run(self, target: Target) -> Metrics:
+        share = min(target.scale, 1.0)
+        options: dict[str, object] = {
+            "groups": max(int(self.groups * share), min(self.groups, 10)),
+            "members": max(int(self.members * share), min(self.members, 10)),
+            "partitions": 50,
+            "connections": CONNECTIONS,
+            "in_flight": 1,
+        }
+        warm_up = max(int(WARM_UP_REQUESTS * share), 1000)
+        run_client(rawbench(self.kind, target.handle, self.name, **options, requests=warm_up))
+        requests = max(target.count(60_000), FEWEST_REQUESTS)
+        command = rawbench(self.kind, target.handle, self.name, **options, requests=requests, hold=True)
+        return measured_from_ready(target.system, command)
+
+
+PROTOCOLS = ("eager", "cooperative", "consumer")
+
+#: Each is run on a freshly started server, and only when it is asked for by name.
+NAMED_GROUPS: dict[str, tuple[Workload, ...]] = {
+    "groups": (
+        *(MemberRequests(kind, groups=1000) for kind in ("heartbeat", "commit")),
+        *(MemberRequests(kind, members=500) for kind in ("heartbeat", "commit")),
+        # The consumer protocol's sessions are the broker's to set, and last 45 seconds on both.
+        *(GroupKill(protocol) for protocol in PROTOCOLS[:2]),
+        *(GroupJoin(protocol) for protocol in PROTOCOLS),
+        *(GroupRestart(protocol) for protocol in PROTOCOLS),
+    ),
+}

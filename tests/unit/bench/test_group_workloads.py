@@ -1,0 +1,116 @@
+"""The workloads of consumer groups: which there are, how large they are, and how a client that holds is measured."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench import ratios
+from bench.clients import ClientFailedError, measured_from_ready
+from bench.group_workloads import NAMED_GROUPS, GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
+from bench.report import TABLE_METRICS
+from bench.systems.system import System
+from bench.workloads import FULL_GROUPS
+
+WORKLOADS = [item for group in NAMED_GROUPS.values() for item in group]
+
+
+def test_every_workload_has_a_name_of_its_own_and_figures_with_a_better_side_that_are_shown() -> None:
+    names = [item.name for item in WORKLOADS]
+    others = {item.name for group in FULL_GROUPS.values() for item in group}
+    assert len(set(names)) == len(names)
+    assert not others & set(names)
+    assert not set(NAMED_GROUPS) & set(FULL_GROUPS)
+    for item in WORKLOADS:
+        for metric in item.judged_by:
+            assert ratios.direction(metric) in ("higher", "lower")
+            assert metric in TABLE_METRICS
+
+
+def test_the_three_protocols_are_compared_and_both_kinds_of_request_in_both_sizes() -> None:
+    names = {item.name for item in WORKLOADS}
+    assert {f"group-join-{protocol}" for protocol in ("eager", "cooperative", "consumer")} <= names
+    assert {f"group-restart-{protocol}" for protocol in ("eager", "cooperative", "consumer")} <= names
+    assert {f"{kind}s-{size}" for kind in ("heartbeat", "commit") for size in ("1000-groups", "500-members")} <= names
+
+
+def test_ten_members_are_restarted_and_fewer_only_in_a_small_run() -> None:
+    assert GroupRestart("eager").sizes(1.0) == (10, 20)
+    assert GroupRestart("eager").sizes(3.0) == (10, 20)
+    assert GroupRestart("eager").sizes(0.05) == (3, 6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.3, 1.0])
+def test_no_member_is_without_a_partition_even_when_one_more_joins(scale: float) -> None:
+    for item in WORKLOADS:
+        if isinstance(item, GroupChange):
+            members, partitions = item.sizes(scale)
+            assert partitions > members >= 2
+
+
+def test_names_say_what_is_measured() -> None:
+    assert GroupKill("cooperative").name == "group-kill-cooperative"
+    assert MemberRequests("commit", groups=1000).name == "commits-1000-groups"
+    assert MemberRequests("heartbeat", members=500).name == "heartbeats-500-members"
+
+
+def test_the_library_of_the_python_client_is_found() -> None:
+    assert newest_librdkafka().is_file()
+
+
+class _Server:
+    """Costs a second of CPU whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.server = SimpleNamespace(tree=list)
+
+    def cpu_seconds(self) -> float:
+        self.asked += 1
+        return float(self.asked)
+
+    def rss_mb(self) -> float:
+        return 5.0
+
+
+def _client(program: str) -> list[str]:
+    return [sys.executable, "-c", "import sys\n" + program]
+
+
+def test_a_client_that_holds_is_measured_between_its_two_waits() -> None:
+    server = _Server()
+    program = (
+        "print('ready', flush=True)\n"
+        "word = sys.stdin.readline()\n"
+        'print(\'{"requests": 4, "word": %d}\' % len(word), flush=True)\n'
+        "sys.exit(0 if sys.stdin.read() == '' else 1)\n"
+    )
+    metrics = measured_from_ready(cast(System, server), _client(program))
+    assert metrics["requests"] == 4
+    assert metrics["word"] == len("begin\n")
+    assert (metrics["server_cpu_s"], metrics["cpu_us_per_request"], metrics["rss_mb"]) == (1.0, 250_000.0, 5.0)
+    assert server.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("sys.exit('no broker')", "not ready, exit code 1: no broker"),
+        ("print('ready', flush=True); sys.stdin.readline(); sys.exit('error 25')", "exit code 1: error 25"),
+        ("print('ready', flush=True); sys.stdin.readline(); print('{}', flush=True); sys.exit('stays')", "stays"),
+        ("print('ready', flush=True); sys.stdin.readline(); print('many')", "not JSON"),
+    ],
+)
+def test_a_client_that_fails_before_between_or_after_is_no_result(program: str, reason: str) -> None:
+    with pytest.raises(ClientFailedError, match=reason):
+        measured_from_ready(cast(System, _Server()), _client(program))
+
+
+def test_a_client_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: Any = sys.modules["bench.clients"]
+    monkeypatch.setattr(clients, "CLIENT_TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(ClientFailedError, match="not ready, exit code -9"):
+        measured_from_ready(cast(System, _Server()), _client("sys.stdin.read()"))
