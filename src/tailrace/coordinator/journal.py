@@ -43,6 +43,7 @@ class Journal:
         self._partition = partition
         self._clock = clock
         self._last_offset = -1
+        self._committed: asyncio.Future[None] | None = None
 
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
         """Write records; the future ends when they are committed. Nothing is written where this raises."""
@@ -52,7 +53,14 @@ class Journal:
             self._last_offset = self._partition.append_own(memoryview(batch), ACKS_ALL).last_offset
         except KafkaError as error:
             raise as_coordinator_error(error) from error
-        return self._partition.wait_for(self._last_offset)
+        # With one replica all is committed at once: the same future, long since ended, says so every time.
+        committed = self._committed
+        if committed is not None and self._partition.is_acknowledged(self._last_offset):
+            return committed
+        written = self._partition.wait_for(self._last_offset)
+        if written.done() and written.exception() is None:
+            self._committed = written
+        return written
 
     def settled(self) -> asyncio.Future[None]:
         """A future that ends when all that was written so far is committed: what is read then is no guess."""

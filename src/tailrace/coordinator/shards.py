@@ -6,6 +6,7 @@ loading refuses with COORDINATOR_LOAD_IN_PROGRESS, one that is elsewhere with NO
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -123,6 +124,7 @@ class Shards(Generic[S]):
             self.resign(number)
 
 
+@functools.lru_cache(maxsize=10_000)
 def partition_for(key: str, partitions: int) -> int:
     """The partition of an internal topic that a name belongs to: by Java's hash of its UTF-16 units."""
     units = key.encode("utf-16-be", "surrogatepass")

@@ -308,16 +308,18 @@ class ConsumerProtocol:
         if before is None or _description(before) != _description(member):
             records.append(_member_record(group_id, member))
         is_changed = base is None or (base.topics, base.regex) != (member.topics, member.regex)
-        if is_changed or group.seen_image is not image:
+        is_behind = group.epoch > group.target_epoch
+        if is_changed or is_behind or group.seen_image is not image:
             members = {key: other for key, other in group.members.items() if former is None or key != former.member_id}
             members[member.member_id] = member
             resolved = self._resolve(group, members.values(), image, records)
             topics = _topics_of(members.values(), resolved, image)
             metadata_hash = _hash_of(topics, image)
             is_changed = is_changed or metadata_hash != group.metadata_hash
-            if is_changed:
-                next_epoch = group.epoch + 1
-                records.append(_group_record(group_id, next_epoch, metadata_hash))
+            if is_changed or is_behind:
+                next_epoch = group.epoch + 1 if is_changed else group.epoch
+                if is_changed:
+                    records.append(_group_record(group_id, next_epoch, metadata_hash))
                 former_ids = {} if former is None else {member.member_id: former.member_id}
                 target = self._assign(group, members, resolved, topics, image, next_epoch, former_ids, records)
                 return self._step(
@@ -444,7 +446,7 @@ class ConsumerProtocol:
         return self.remove(group, [call.member_id], result)
 
     def remove(self, group: ConsumerGroup, member_ids: Sequence[str], result: R) -> R | asyncio.Future[R]:
-        """Forget members; whoever is left shares their partitions from the next epoch on."""
+        """Forget members; in the next epoch others share their partitions."""
         records: list[JournalRecord] = []
         for member_id in member_ids:
             records += _removal(group.group_id, member_id)
@@ -454,7 +456,8 @@ class ConsumerProtocol:
         topics = _topics_of(members.values(), resolved, image)
         epoch = group.epoch + 1
         records.append(_group_record(group.group_id, epoch, _hash_of(topics, image)))
-        self._assign(group, members, resolved, topics, image, epoch, {}, records)
+        # Who gets what is decided at the next heartbeat: a member that is restarted is back before most others speak,
+        # and finds its partitions free.
         kept = self._keep(records, result)
         for member_id in member_ids:
             self._unwatch(group, member_id)

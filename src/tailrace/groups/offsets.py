@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
@@ -53,6 +53,10 @@ class Offsets:
         self._by_group.setdefault(key.group, {})[partition] = CommittedOffset(
             value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp
         )
+
+    def take(self, group_id: str, made: Iterable[tuple[TopicPartition, CommittedOffset]]) -> None:
+        """What the replay of the records of these commits would do, without decoding what was just encoded."""
+        self._by_group.setdefault(group_id, {}).update(made)
 
     def expired(self, group_id: str, now_ms: int, retention_ms: int, empty_since_ms: int) -> list[TopicPartition]:
         """Offsets of an empty group that nobody came back for, counted from its last member or from the commit."""

@@ -344,17 +344,22 @@ class GroupShard:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         now_ms = self._clock.wall_ms()
         expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
-        limit = self._settings().offset_metadata_max_bytes
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
+        made: list[tuple[TopicPartition, CommittedOffset]] = []
         for partition, offset, leader_epoch, metadata in offsets:
-            if metadata is not None and len(metadata) > limit:
+            if metadata and len(metadata) > self._settings().offset_metadata_max_bytes:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             results[partition] = ErrorCode.NONE
             committed = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            made.append((partition, committed))
             records.append(commit_record(group_id, partition, committed))
-        kept = self._keep(records, results)
+        if not records:
+            return results
+        written = self._journal.append(records)
+        self.offsets.take(group_id, made)
+        kept = self._when_committed(written, results)
         self._counters.offset_commits += len(records)
         return kept
 

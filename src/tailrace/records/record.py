@@ -139,7 +139,7 @@ def build_batch(
         encoded = _encode_record(record, delta, base_timestamp)
         _write_varint(body, len(encoded))
         body += encoded
-    packed = compress(compression, body)
+    packed = compress(compression, body) if compression else body
     batch = bytearray(HEADER_BYTES) + packed
     _HEADER.pack_into(
         batch,

@@ -114,6 +114,26 @@ def test_partitions_move_only_after_they_were_given_up_and_kept_ones_stay() -> N
     simulate(scenario)
 
 
+def test_who_takes_the_place_of_a_member_that_left_need_not_wait_for_the_others() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 6)
+        one, two, three = (Client(world, name) for name in ("m1", "m2", "m3"))
+        for client in (one, two, three):
+            await client.beat()
+        await settle(one, two, three)
+        had = dict(two.owned)
+        await two.leave()
+        assert group(world).state is ConsumerGroupState.ASSIGNING
+        successor = Client(world, "m4")
+        await successor.beat()
+        assert successor.owned == had
+        kept = [dict(one.owned), dict(three.owned)]
+        await settle(one, three, successor)
+        assert [one.owned, three.owned] == kept
+
+    simulate(scenario)
+
+
 def test_a_silent_member_loses_its_partitions_and_is_fenced_when_it_is_back() -> None:
     async def scenario(world: GroupWorld) -> None:
         await world.create_topic("orders", 4)
