@@ -99,9 +99,13 @@ class Sender(threading.Thread):
             self.result.offsets[partition][number] = message.offset()
             self.acknowledged += 1
 
+    def send_no_more(self) -> None:
+        """Only what is under way is still tried."""
+        self._ending.set()
+
     def finish(self) -> Acknowledged:
         """Send no more, wait for what is under way, and give everything that was promised."""
-        self._ending.set()
+        self.send_no_more()
         self.join(2 * _DEADLINE_SECONDS)
         assert not self.is_alive(), f"{self.name} does not end"
         if self.error is not None:
