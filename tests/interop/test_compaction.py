@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.interop.specification import Client
 from tests.support.aiokafka_client import AiokafkaClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
+from tests.support.java_client import DUMP_LOG, JavaBridge, JavaClient, run_tool
 from tests.support.kafka_python_client import KafkaPythonClient
 from tests.support.kcat_client import KcatClient
 from tests.support.records import Received, Record
@@ -22,10 +21,6 @@ from tests.support.topics import create_topic, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
-ROOT = Path(__file__).resolve().parents[2]
-DUMP_LOG = "kafka.tools.DumpLogSegments"
-#: Kafka's server, which has the tool; whoever set up the benchmark or the Java tools may have it.
-LIBRARIES = [ROOT / ".cache/kafka/lib", ROOT / ".cache/bench/kafka/lib"]
 CLEANER = {"log_cleaner_backoff_ms": "100", "log_segment_delete_delay_ms": "500"}
 TOPIC = {
     "cleanup_policy": "compact",
@@ -154,9 +149,6 @@ def test_an_idempotent_producer_goes_on_after_a_cleaning_and_a_restart(
 
 
 def test_kafkas_own_tool_reads_what_compaction_wrote(make_broker: MakeBroker, topic_name: Callable[[], str]) -> None:
-    library = next((path for path in LIBRARIES if list(path.glob("kafka_2.13-*.jar"))), None)
-    if library is None:
-        pytest.skip("needs Kafka's server jar: make bench sets it up")
     broker = make_broker(**CLEANER)
     topic = create_topic(broker.bootstrap, topic_name(), **TOPIC, index_interval_bytes="50")
     for number, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
@@ -167,7 +159,7 @@ def test_kafkas_own_tool_reads_what_compaction_wrote(make_broker: MakeBroker, to
     files = [path for path in log_files(broker, topic) if path.stat().st_size]
     broker.stop()
     assert files
-    output = dump(library, "--print-data-log", "--deep-iteration", "--files", ",".join(map(str, files)))
+    output = run_tool(DUMP_LOG, "--print-data-log", "--deep-iteration", "--files", ",".join(map(str, files)))
     keys = [line.partition(" key: ")[2].split(" payload")[0] for line in output.splitlines() if " key: " in line]
     assert sorted(keys) == sorted(f"key {key}" for key in range(KEYS))
     batches = [line for line in output.splitlines() if line.startswith("baseOffset:")]
@@ -175,17 +167,5 @@ def test_kafkas_own_tool_reads_what_compaction_wrote(make_broker: MakeBroker, to
     assert any("deleteHorizonMs: OptionalLong[" in line for line in batches)
     for suffix in (".index", ".timeindex"):
         indexes = ",".join(str(path.with_suffix(suffix)) for path in files)
-        checked = dump(library, "--index-sanity-check", "--files", indexes)
+        checked = run_tool(DUMP_LOG, "--index-sanity-check", "--files", indexes, timeout_seconds=120)
         assert "passed sanity check" in checked
-
-
-def dump(library: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{library}/*", DUMP_LOG, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

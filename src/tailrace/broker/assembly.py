@@ -100,6 +100,7 @@ class Broker:
         self.partitions.set_strays_aside()
         self.groups.apply(ClusterImage("", self._broker_id), self.metadata.image)
         self.metadata.on_change = self._image_changed
+        self.partitions.on_reopened = self.groups.reopened
         self.partitions.start()
         self.cleaner.start()
         self.scrubber.start()

@@ -20,6 +20,7 @@ from tailrace.groups.counters import GroupCounters
 from tailrace.groups.settings import GroupSettings
 from tailrace.groups.shard import GroupShard
 from tailrace.model import OFFSETS_TOPIC
+from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
 
@@ -46,6 +47,7 @@ class GroupCoordinator:
         self._metadata = metadata
         self._partitions = partitions
         self._broker_id = broker_id
+        self._settings = self._read_settings()
         self.counters = GroupCounters()
         self._shards: Shards[GroupShard] = Shards(
             clock,
@@ -63,7 +65,10 @@ class GroupCoordinator:
         return self._shards.is_loading
 
     def settings(self) -> GroupSettings:
-        """The group settings in force."""
+        """The group settings in force; read anew with every image, which brings what was changed at run time."""
+        return self._settings
+
+    def _read_settings(self) -> GroupSettings:
         config = self._config
         return GroupSettings(
             min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
@@ -138,6 +143,7 @@ class GroupCoordinator:
 
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
         """Load the shards that this broker leads now, drop those that it does not, forget deleted topics."""
+        self._settings = self._read_settings()
         topic = after.topics.get(OFFSETS_TOPIC)
         numbers = len(topic.partitions) if topic is not None else 0
         earlier = before.topics.get(OFFSETS_TOPIC)
@@ -155,6 +161,13 @@ class GroupCoordinator:
             if after.topics.get(name) is None or after.topics[name].topic_id != deleted.topic_id:
                 for shard in self._shards:
                     shard.topic_deleted(name)
+
+    def reopened(self, partition: Partition) -> None:
+        """A partition that could not be opened with the others now was."""
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        name, number = partition.partition
+        if name == OFFSETS_TOPIC and topic is not None and topic.partitions[number].leader == self._broker_id:
+            self._shards.lead(partition)
 
     def close(self) -> None:
         """The broker stops: whoever waits looks for another coordinator."""

@@ -53,6 +53,8 @@ class Partitions:
         self._unopened: dict[tuple[str, int], _Unopened] = {}
         self._image = ClusterImage("", -1)
         self._is_started = False
+        #: Told of a partition that could not be opened with the others and now was.
+        self.on_reopened: Callable[[Partition], None] = _ignore
         #: What went in and out of the topics here.
         self.traffic = Traffic()
         #: Where an existing directory of a partition was found at start.
@@ -301,6 +303,7 @@ class Partitions:
             self._open_partition(topic, number)
             if (name, number) not in self._unopened:
                 logger.info("%s is open now and served", TopicPartition(name, number))
+                self.on_reopened(self._by_name[name, number])
             await asyncio.sleep(0)
 
     async def remove_expired(self) -> None:
@@ -326,3 +329,7 @@ class Partitions:
                     await directory.save_checkpoints()
                 except StorageError as error:
                     logger.error("checkpoints of %s are not written: %s", directory.path, error)
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody listens yet."""

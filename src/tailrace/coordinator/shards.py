@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.loader import load
-from tailrace.errors import ErrorCode, KafkaError
+from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
@@ -105,9 +105,11 @@ class Shards(Generic[S]):
         started = self._clock.monotonic()
         try:
             count = await load(held.partition, held.shard.replay)
-        except KafkaError as error:
+        except (KafkaError, StorageError) as error:
             logger.error("%s cannot be loaded, what it coordinates is not served: %s", name, error)
             held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be loaded: {error}")
+            if isinstance(error, StorageError):
+                held.partition.directory.fail(error)
             return
         if self._held.get(number) is not held:
             return

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import TopicPartition
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
+from tailrace.runtime.disk import DiskFullError
 from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
 
 ORDERS = TopicPartition("orders", 0)
@@ -134,5 +135,44 @@ def test_a_full_disk_refuses_a_commit_and_forgets_nothing() -> None:
         world.node.disk.capacity_bytes = None
         assert await commit(world, 7) is ErrorCode.NONE
         assert await committed(world) == 7
+
+    simulate(scenario)
+
+
+def test_a_disk_that_fails_while_the_offsets_are_loaded_costs_its_directory_and_not_the_broker() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        assert await commit(world, 5) is ErrorCode.NONE
+        assert world.broker is not None
+        fault = world.node.disk.fail(lambda path: OFFSETS_TOPIC in path, "read", times=None)
+        # Led again in a new epoch, as after a failover: the shards are loaded anew.
+        for partition in world.broker.partitions:
+            partition.leader_epoch += 1
+        world.broker.groups.apply(world.broker.metadata.image, world.broker.metadata.image)
+        await asyncio.sleep(1)
+        with pytest.raises(KafkaError) as refusal:
+            world.broker.groups.shard(GROUP)
+        assert refusal.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert world.broker.partitions.directories[0].failure is not None
+        await world.node.stop()
+        fault.lift()
+        await world.start()
+        assert await committed(world) == 5
+
+    simulate(scenario)
+
+
+def test_offsets_are_served_once_a_disk_that_was_full_at_start_has_room() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        assert await commit(world, 5) is ErrorCode.NONE
+        world.node.kill()
+        fault = world.node.disk.fail(lambda path: OFFSETS_TOPIC in path, "open", DiskFullError, times=None)
+        world.broker = await world.node.start()
+        with pytest.raises(KafkaError) as refusal:
+            world.broker.groups.shard(GROUP)
+        assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+        fault.lift()
+        # Tried again every few seconds.
+        await asyncio.sleep(10)
+        assert await committed(world) == 5
 
     simulate(scenario)
