@@ -1,18 +1,20 @@
 """A client in another language behind a pipe: one JSON request a line to it, one JSON answer a line from it.
 
-Owns the process and its output. It must not know what the requests mean, nor pytest. An answer is {"result": …}, or
-{"error": …, "message": …, "code": …} with the protocol's error number where there is one; {"event": …} may come first.
+Owns the process, its output, and how records stand in a line. It must not know what the requests mean, nor pytest. An
+answer is {"result": …}, or {"error": …, "message": …, "code": …} with the protocol's error number where there is one;
+{"event": …} may come first.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.records import RefusedError
+from tests.support.records import Received, RefusedError
 
 
 class LineBridge:
@@ -59,3 +61,26 @@ class LineBridge:
             raise RefusedError(None, f"the client's process ended: {self._errors.read()[-4000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def to_text(content: bytes | None) -> str | None:
+    """Bytes as they stand in a line."""
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def to_bytes(text: str | None) -> bytes | None:
+    """Bytes that stood in a line."""
+    return None if text is None else base64.b64decode(text)
+
+
+def to_received(fields: dict[str, Any]) -> Received:
+    """A record as a bridge tells of it."""
+    return Received(
+        fields["partition"],
+        fields["offset"],
+        fields["timestamp_ms"],
+        fields["log_append_time"],
+        to_bytes(fields["key"]),
+        to_bytes(fields["value"]),
+        tuple((name, to_bytes(value)) for name, value in fields["headers"]),
+    )

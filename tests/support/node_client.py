@@ -5,12 +5,11 @@ One Node process for each of them runs its program in tests/interop/node for all
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.line_bridge import LineBridge
+from tests.support.line_bridge import LineBridge, to_received, to_text
 from tests.support.records import Received, Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,11 +53,11 @@ class NodeClient:
         """Send all, wait for all, and give the partition and offset of each where the client tells them."""
         sent = [
             {
-                "key": _text(record.key),
-                "value": _text(record.value),
+                "key": to_text(record.key),
+                "value": to_text(record.value),
                 "partition": record.partition,
                 "timestamp_ms": record.timestamp_ms,
-                "headers": [[name, _text(value)] for name, value in record.headers],
+                "headers": [[name, to_text(value)] for name, value in record.headers],
             }
             for record in records
         ]
@@ -131,7 +130,7 @@ class NodeClient:
             announce_first=after_first is not None,
             on_event=after_first,
         )
-        return [_received(fields) for fields in answer]
+        return [to_received(fields) for fields in answer]
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The first and the end offset of each partition."""
@@ -142,23 +141,3 @@ class NodeClient:
         """The first offset at or after a time, None where all records are older."""
         found: int | None = self.call("offset_for_time", topic=topic, partition=partition, timestamp_ms=timestamp_ms)
         return found
-
-
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content).decode()
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
-
-
-def _received(fields: dict[str, Any]) -> Received:
-    return Received(
-        fields["partition"],
-        fields["offset"],
-        fields["timestamp_ms"],
-        fields["log_append_time"],
-        _bytes(fields["key"]),
-        _bytes(fields["value"]),
-        tuple((name, _bytes(value)) for name, value in fields["headers"]),
-    )
