@@ -1,12 +1,14 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients run test suites bench check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients run test sim suites bench check format docs clean
 
 PYTHON ?=
 ARGS ?=
 FOLDERS ?=
 QUICK ?=
 PYTEST_ARGS ?=
+SEEDS ?= 100
+FIRST ?= 0
 SUITES ?= kafka-python librdkafka
 export PYTHON PYTEST_ARGS
 
@@ -29,6 +31,9 @@ run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 909
 
 test: setup-dev setup-clients ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
 	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
+
+sim: setup-dev ## run seeds of the simulated cluster; SEEDS=1000 says how many, FIRST=4711 from which on
+	@.venv/bin/python scripts/run_sim.py --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
 suites: setup-dev setup-clients ## run clients' own test suites; SUITES="librdkafka" and ARGS="0012 0045" or ARGS="-k name" choose
 	@scripts/setup-suites $(SUITES)

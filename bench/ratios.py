@@ -22,6 +22,7 @@ LOWER_IS_BETTER = (
     "p999_ms",
     "rss_mb",
     "first_ack_s",
+    "failover_s",
     "takeover_s",
     "settled_s",
     "restart_s",

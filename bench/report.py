@@ -38,6 +38,7 @@ TABLE_METRICS = (
     "p99_ms",
     "p999_ms",
     "first_ack_s",
+    "failover_s",
     "takeover_s",
     "settled_s",
     "restart_s",

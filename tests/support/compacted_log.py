@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tailrace.broker.cleaner import Cleaner
 from tailrace.broker.config import BrokerConfig
+from tailrace.cluster.image import PartitionState
 from tailrace.model import TopicPartition
 from tailrace.records.batch import has_valid_crc, iterate_batches, read_header
 from tailrace.records.compression import Compression
@@ -139,7 +140,8 @@ class World:
         self.directory.open()
         self.log = self.directory.open_partition(NAME, TOPIC_ID, self.config)
         self.directory.start()
-        self.partition = Partition(NAME, TOPIC_ID, self.log, self.directory, leader_epoch=0)
+        self.partition = Partition(NAME, TOPIC_ID, self.log, self.directory, 1)
+        self.partition.apply_state(PartitionState((1,), (1,), 1, 0), {}, 0.0)
         self.directory.on_promise = lambda _: self.partition.advance()
         self.cleaner = Cleaner(self._settings, self.runtime, [self.partition], self._tasks)  # type: ignore[arg-type]
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
+from tailrace import __version__
 from tailrace.broker.cleaner import Cleaner
 from tailrace.broker.config import BrokerConfig
+from tailrace.broker.controller import Controller
 from tailrace.broker.fetch_sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
+from tailrace.broker.isr_keeper import IsrKeeper
+from tailrace.broker.leadership import Leadership
 from tailrace.broker.lifecycle import BrokerState, Lifecycle
+from tailrace.broker.log_ends import ask_log_ends
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.monitoring import Monitoring
 from tailrace.broker.monitoring.observed import Observed
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
+from tailrace.broker.replica_fetchers import ReplicaFetchers
 from tailrace.broker.request_memory import RequestMemory
 from tailrace.broker.router import Router
 from tailrace.broker.scrubber import Scrubber
@@ -22,11 +30,19 @@ from tailrace.broker.server import Server
 from tailrace.broker.services import Services
 from tailrace.cluster.image import ALL_BROKERS, BrokerEndpoint, BrokerImage, ClusterImage
 from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import Store
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.broker")
+
+
+class ProcessIdentity(NamedTuple):
+    """What tells people which process a broker is."""
+
+    host: str = ""
+    pid: int = 0
 
 
 class Broker:
@@ -41,7 +57,36 @@ class Broker:
         self.background = Tasks(lambda error: self.on_fatal(error))
         self.requests = Tasks(_already_reported)
         self.metadata = ClusterMetadata(store, runtime.random, self._broker_id, self.background)
-        self.partitions = Partitions(config, runtime, self.background)
+        self.registration = Registration(
+            store,
+            self.metadata,
+            runtime.clock,
+            runtime.random,
+            self._broker_id,
+            config.get_int("broker.session.timeout.ms"),
+            self.background,
+        )
+        #: Shown to people and other brokers; whoever runs the broker knows it.
+        self.process = ProcessIdentity()
+        self.fetchers = ReplicaFetchers(
+            self._broker_id,
+            lambda: self.registration.epoch,
+            config,
+            runtime,
+            self.background,
+        )
+        self.partitions = Partitions(config, runtime, self.background, self.fetchers, self._holds_lease)
+        self.isr_keeper = IsrKeeper(config, runtime.clock, self.metadata, self.partitions, self.background)
+        self.controller = Controller(
+            config,
+            store,
+            self.metadata,
+            self.registration,
+            self._broker_id,
+            self.background,
+            partial(ask_log_ends, runtime, config.get_optional_str("inter.broker.listener.name")),
+        )
+        self.leadership = Leadership(config, runtime, self.metadata, self.partitions, self._broker_id, self.background)
         self.cleaner = Cleaner(config, runtime, self.partitions, self.background)
         self.scrubber = Scrubber(config, runtime, self.partitions, self.background)
         self.groups = GroupCoordinator(
@@ -63,6 +108,7 @@ class Broker:
             ProducerIds(self.metadata),
             MetadataCache(),
             self.groups,
+            self.leadership,
             request_memory=RequestMemory(config.get_int("queued.max.request.bytes")),
         )
         router = Router(self.services, self.requests)
@@ -92,16 +138,19 @@ class Broker:
         await self.metadata.load(self.config.get_optional_str("cluster.id"), has_logs=has_logs)
         self.partitions.identify(self._broker_id, self.metadata.image.cluster_id)
         self._take_dynamic_config()
-        if not stopped_cleanly:
-            await self.metadata.bump_leader_epochs()
-        await self.partitions.apply(ClusterImage("", self._broker_id), self.metadata.image, self._broker_id)
+        await self.registration.claim(self.partitions.directory_ids, self.partitions.stopped_in_epoch)
+        self.partitions.broker_epoch = self.registration.epoch
+        nothing = ClusterImage("", self._broker_id)
+        await self.partitions.apply(nothing, self.metadata.image)
         self.lifecycle.stopped_cleanly = stopped_cleanly
         self.lifecycle.recovery_seconds = self._runtime.clock.monotonic() - recovery_began
         self.partitions.set_strays_aside()
-        self.groups.apply(ClusterImage("", self._broker_id), self.metadata.image)
+        self.groups.apply(nothing, self.metadata.image)
         self.metadata.on_change = self._image_changed
         self.partitions.on_reopened = self.groups.reopened
         self.partitions.start()
+        self.isr_keeper.start()
+        await self.metadata.start()
         self.cleaner.start()
         self.scrubber.start()
         self.server.start()
@@ -109,7 +158,7 @@ class Broker:
             endpoint.listener_name: await self.server.listen(endpoint.listener_name, endpoint.host, endpoint.port)
             for endpoint in self.config.listeners
         }
-        await self.metadata.register_broker(
+        await self.registration.register(
             BrokerImage(
                 self._broker_id,
                 tuple(
@@ -119,16 +168,26 @@ class Broker:
                     for endpoint in self.config.advertised_listeners
                 ),
                 self.config.get_optional_str("broker.rack"),
+                host=self.process.host,
+                pid=self.process.pid,
+                software_version=__version__,
+                started_ms=self._runtime.clock.wall_ms(),
             )
         )
+        await self.controller.start()
+        self.leadership.start()
+        self.partitions.on_directory_failed = self.leadership.directory_failed
         self.lifecycle.state = BrokerState.RUNNING
 
     async def _image_changed(self, before: ClusterImage) -> None:
         if self.metadata.image.broker_configs is not before.broker_configs:
             self._take_dynamic_config()
             await self.partitions.reconfigure()
-        await self.partitions.apply(before, self.metadata.image, self._broker_id)
+        await self.partitions.apply(before, self.metadata.image)
         self.groups.apply(before, self.metadata.image)
+
+    def _holds_lease(self) -> bool:
+        return self._runtime.clock.monotonic() < self.registration.deadline
 
     def _take_dynamic_config(self) -> None:
         image = self.metadata.image
@@ -137,13 +196,20 @@ class Broker:
             logger.error("%s", problem)
 
     async def stop(self) -> None:
-        """Answer nobody any more, then sync and close the logs so that the next start is quick."""
+        """Let others lead, answer nobody any more, then sync and close the logs so that the next start is quick."""
         self.lifecycle.state = BrokerState.SHUTTING_DOWN
+        await self.controller.close()
+        if self.registration.is_registered and self.config.get_bool("controlled.shutdown.enable"):
+            await self.leadership.hand_over_all()
+            await self.registration.hand_over()
+            self.partitions.broker_epoch = self.registration.epoch
+        self.fetchers.close()
         self.server.stop_listening()
         self.groups.close()
         await self.cleaner.close()
         await self._runtime.helper.close()
         await self.partitions.close()
+        await self.registration.close()
         await self.server.close()
         await self.monitoring.close()
         await self.requests.cancel()

@@ -154,7 +154,7 @@ class Cleaner:
     def _look_at(self, partition: Partition) -> DirtyLog | None:
         log = partition.log
         log.roll_when_old()
-        if log in self._uncleanable:
+        if log in self._uncleanable or log.is_being_cut:
             return None
         config = log.config
         now_ms = self._runtime.clock.wall_ms()
@@ -196,6 +196,8 @@ class Cleaner:
     async def _clean(self, dirty: DirtyLog) -> bool:
         log, directory = dirty.partition.log, dirty.partition.directory
         began = self._runtime.clock.monotonic()
+        if log.is_being_cut or not log.has_sealed(dirty.segments):
+            return False
         log.is_being_cleaned = True
         try:
             done = await self._clean_log(dirty)

@@ -299,6 +299,11 @@ class BrokerConfig:
         given = overrides.get(name)
         return _whole({name: self._layers.topic_values[name] if given is None else TOPIC_KEYS[name].parse(given)}, name)
 
+    def topic_bool(self, name: str, overrides: Mapping[str, str]) -> bool:
+        """The value of one topic key that is a yes or no."""
+        given = overrides.get(name)
+        return (self._layers.topic_values[name] if given is None else TOPIC_KEYS[name].parse(given)) is True
+
     def topic_default(self, name: str) -> TopicDefault:
         """What a topic key is where the topic does not override it."""
         value, broker_key = self._layers.topic_default(_topic_key(name))

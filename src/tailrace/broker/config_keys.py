@@ -154,6 +154,15 @@ _TABLE: tuple[ConfigKey, ...] = (
         update_mode="cluster-wide",
     ),
     _key(
+        "unclean.leader.election.enable",
+        _BOOLEAN,
+        False,
+        "high",
+        "Whether a replica that is not in sync may lead where no other is alive: the partition is served again, and "
+        "what only the others had is lost.",
+        update_mode="cluster-wide",
+    ),
+    _key(
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
@@ -646,6 +655,135 @@ _TABLE: tuple[ConfigKey, ...] = (
         "connections and malformed requests; the rest is counted.",
         AtLeast(1),
     ),
+    # --- Several brokers as one cluster.
+    _key(
+        "tailrace.coordination",
+        _STRING,
+        None,
+        "high",
+        "The store that holds the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
+        "unix:///socket of a local cluster, or sqlite:file. Where it is not set, a file in the first log directory of "
+        "a broker that is alone.",
+    ),
+    _key(
+        "broker.session.timeout.ms",
+        _INT,
+        9000,
+        "high",
+        "How long a broker may be silent to the metadata store before the others take it for gone and lead in its "
+        "place.",
+        AtLeast(1),
+    ),
+    _key(
+        "auto.leader.rebalance.enable",
+        _BOOLEAN,
+        True,
+        "high",
+        "Whether leadership goes back to the first replicas of partitions when their brokers are back.",
+    ),
+    _key(
+        "leader.imbalance.check.interval.seconds",
+        _LONG,
+        300,
+        "high",
+        "How often the controller looks whether brokers lead what they are the first replica of.",
+        AtLeast(1),
+    ),
+    _key(
+        "leader.imbalance.per.broker.percentage",
+        _INT,
+        10,
+        "high",
+        "The share of its own partitions, in percent, that a broker may not lead before leadership goes back to it.",
+        AtLeast(0),
+    ),
+    _key(
+        "controlled.shutdown.enable",
+        _BOOLEAN,
+        True,
+        "medium",
+        "Whether a broker that is told to stop hands its leadership over to others first.",
+    ),
+    _key(
+        "inter.broker.listener.name",
+        _STRING,
+        None,
+        "medium",
+        "The listener through which brokers reach each other; the first one of each where this is not set.",
+    ),
+    _key(
+        "replica.lag.time.max.ms",
+        _LONG,
+        30_000,
+        "high",
+        "A follower that has not had all of its leader's records for so long is no longer in sync.",
+        AtLeast(1),
+    ),
+    _key(
+        "replica.fetch.wait.max.ms",
+        _INT,
+        500,
+        "high",
+        "How long a leader may hold back the request of a follower for which it has nothing; less than "
+        "replica.lag.time.max.ms.",
+        AtLeast(0),
+    ),
+    _key(
+        "replica.fetch.min.bytes",
+        _INT,
+        1,
+        "high",
+        "For how many bytes a follower's request is held back.",
+        AtLeast(0),
+    ),
+    _key(
+        "replica.fetch.max.bytes",
+        _INT,
+        _MIB,
+        "medium",
+        "How much a follower asks for of one partition at once; a batch that is larger comes nevertheless.",
+        AtLeast(0),
+    ),
+    _key(
+        "replica.fetch.response.max.bytes",
+        _INT,
+        10 * _MIB,
+        "medium",
+        "How much a follower asks for of all partitions at once; a batch that is larger comes nevertheless.",
+        AtLeast(0),
+    ),
+    _key(
+        "replica.fetch.backoff.ms",
+        _INT,
+        1000,
+        "medium",
+        "The longest pause before a follower tries again to fetch from a leader, or one partition, that failed.",
+        AtLeast(0),
+    ),
+    _key(
+        "replica.socket.timeout.ms",
+        _INT,
+        30_000,
+        "high",
+        "How long a follower waits for a connection, and for an answer beyond replica.fetch.wait.max.ms.",
+        AtLeast(1),
+    ),
+    _key(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        5000,
+        "high",
+        "How often it is written down up to where the records of each log are committed.",
+        AtLeast(1),
+    ),
+    _key(
+        "num.replica.fetchers",
+        _INT,
+        1,
+        "high",
+        "How many connections a follower fetches through from each leader.",
+        AtLeast(1),
+    ),
     # --- Groups.
     _key(
         "offsets.topic.num.partitions",
@@ -660,7 +798,7 @@ _TABLE: tuple[ConfigKey, ...] = (
         ConfigType.SHORT,
         3,
         "high",
-        "How many copies the offsets topic gets; never more than there are brokers when it is made.",
+        "How many copies the offsets topic gets; fewer while there are fewer brokers, and more as they come.",
         AtLeast(1),
     ),
     _key(
@@ -777,10 +915,10 @@ ALIASES: Mapping[str, str] = MappingProxyType({alias: key.name for key in _TABLE
 #: Kafka's keys that a stock server.properties may hold and that nothing here depends on: accepted with a
 #: warning. Never a key whose loss would weaken durability or security.
 NO_EFFECT = (
-    "auto.leader.rebalance.enable",
     "background.threads",
+    "controlled.shutdown.max.retries",
+    "controlled.shutdown.retry.backoff.ms",
     "early.start.listeners",
-    "inter.broker.listener.name",
     "inter.broker.protocol.version",
     "log.cleaner.io.buffer.size",
     "log.cleaner.threads",
@@ -788,16 +926,15 @@ NO_EFFECT = (
     "num.io.threads",
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
-    "num.replica.fetchers",
     "process.roles",
     "queued.max.requests",
-    "unclean.leader.election.enable",
+    "replica.selector.class",
+    "replica.socket.receive.buffer.bytes",
 )
 
 #: The same for whole families of keys.
 NO_EFFECT_PREFIXES = (
     "controller.",
-    "controlled.shutdown.",
     "group.consumer.max.heartbeat.",
     "group.consumer.max.session.",
     "group.consumer.min.",
@@ -809,7 +946,6 @@ NO_EFFECT_PREFIXES = (
     "offsets.commit.",
     "offsets.load.",
     "offsets.topic.compression.",
-    "replica.",
     "share.coordinator.",
     "transaction.",
     "zookeeper.",

@@ -25,7 +25,9 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 
 
-def _key(name: str, *synonyms: Synonym, valid: Valid, documentation: str, otherwise: Value = None) -> TopicKey:
+def _key(
+    name: str, *synonyms: Synonym, documentation: str, valid: Valid | None = None, otherwise: Value = None
+) -> TopicKey:
     """A key whose type is its first synonym's; `otherwise` is its default where no synonym has one."""
     default = otherwise
     for synonym in synonyms:
@@ -190,6 +192,12 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.roll.hours", factor=_HOUR_MS),
         valid=AtLeast(1),
         documentation="The age at which a log starts a new segment even though the last is not full.",
+    ),
+    _key(
+        "unclean.leader.election.enable",
+        Synonym("unclean.leader.election.enable"),
+        documentation="Whether a replica that is not in sync may lead where no other is alive: the partition is served "
+        "again, and what only the others had is lost.",
     ),
 )
 

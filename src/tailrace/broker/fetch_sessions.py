@@ -2,12 +2,13 @@
 
 A session is a list of partitions with the offsets the client asked for last and what it was told of each. The
 number of sessions is bounded and so is that of all partitions in them; when there is no room, clients that were
-silent for long lose their sessions first, and new ones are served without a session.
+silent for long lose their sessions first, and new ones are served without a session. Followers are privileged: for
+theirs a client loses its session, and they lose theirs only when they are silent themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, Partition
 NO_SESSION = 0
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
-_MAX_EPOCH = 2**31 - 1
+MAX_SESSION_EPOCH = 2**31 - 1
 #: A session unused for this long may be taken away for another.
 _EVICTABLE_AFTER_SECONDS = 120.0
 
@@ -28,7 +29,7 @@ TopicKey: TypeAlias = str | UUID
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionPartition:
     """One partition in a session: what the client wants, and what it was last told."""
 
@@ -51,7 +52,7 @@ class SessionPartition:
         return news
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """What one client fetches, in the order in which it is served."""
 
@@ -60,6 +61,8 @@ class FetchSession:
     next_epoch: int = 1
     last_used: float = 0.0
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
+    #: Whether it is a follower's.
+    is_privileged: bool = False
 
     def update(self, request: FetchRequest) -> None:
         """Take in what an incremental request adds, changes and forgets."""
@@ -73,6 +76,13 @@ class FetchSession:
             topic_key: TopicKey = topic.topic_id if self.by_topic_id else topic.topic
             for number in topic.partitions:
                 self.partitions.pop((topic_key, number), None)
+
+    def replaces(self, other: FetchSession) -> bool:
+        """Whether another session is over because this one was opened."""
+        return False
+
+    def close(self) -> None:
+        """It is over: nothing is held for it any more."""
 
     def moved_to_end(self, keys: Iterable[PartitionKey]) -> None:
         """Serve partitions that just had data after the others next time."""
@@ -89,6 +99,14 @@ def wanted_partitions(request: FetchRequest, by_topic_id: bool) -> list[tuple[Pa
         for topic in request.topics
         for partition in topic.partitions
     ]
+
+
+#: Makes the session that a request opens, from its id, whether topics are named by id, and the time.
+SessionFactory: TypeAlias = Callable[[int, bool, float], FetchSession]
+
+
+def _new_session(session_id: int, by_topic_id: bool, now: float) -> FetchSession:
+    return FetchSession(session_id, by_topic_id, last_used=now)
 
 
 class FetchSessions:
@@ -108,17 +126,22 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __iter__(self) -> Iterator[FetchSession]:
+        return iter(list(self._sessions.values()))
+
     @property
     def partition_count(self) -> int:
         """The partitions in all sessions together."""
         return self._partitions
 
-    def resolve(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
+    def resolve(
+        self, request: FetchRequest, by_topic_id: bool, make: SessionFactory = _new_session
+    ) -> FetchSession | None:
         """The session that a request opens or continues; None where it is to be answered without one."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(session_id)
-            return self._open(request, by_topic_id) if epoch == _INITIAL_EPOCH else None
+            return self._open(request, by_topic_id, make) if epoch == _INITIAL_EPOCH else None
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -126,30 +149,35 @@ class FetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if by_topic_id != session.by_topic_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.next_epoch = 1 if epoch == _MAX_EPOCH else epoch + 1
+        session.next_epoch = 1 if epoch == MAX_SESSION_EPOCH else epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions[session_id] = self._sessions.pop(session_id)
         self._partitions -= len(session.partitions)
         session.update(request)
         self._partitions += len(session.partitions)
-        if self._partitions > self._max_partitions and not self._make_room(0, session.last_used):
+        if self._partitions > self._max_partitions and not self._make_room(0, session.last_used, session.is_privileged):
             # The client begins anew then, and is served without a session.
             self._close(session_id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
-    def _open(self, request: FetchRequest, by_topic_id: bool) -> FetchSession | None:
+    def _open(self, request: FetchRequest, by_topic_id: bool, make: SessionFactory) -> FetchSession | None:
         if not request.topics:
             return None
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots and not self._evict(now):
-            return None
-        if not self._make_room(sum(len(topic.partitions) for topic in request.topics), now):
-            return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.getrandbits(31)
-        session = FetchSession(session_id, by_topic_id, last_used=now)
+        session = make(session_id, by_topic_id, now)
+        is_privileged = session.is_privileged
+        if is_privileged:
+            for other in self:
+                if session.replaces(other):
+                    self._close(other.session_id)
+        if len(self._sessions) >= self._slots and not self._evict(now, is_privileged):
+            return None
+        if not self._make_room(sum(len(topic.partitions) for topic in request.topics), now, is_privileged):
+            return None
         session.update(request)
         self._partitions += len(session.partitions)
         self._sessions[session_id] = session
@@ -159,17 +187,23 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            session.close()
 
-    def _make_room(self, wanted: int, now: float) -> bool:
+    def _make_room(self, wanted: int, now: float, is_privileged: bool) -> bool:
         """Let so many more partitions fit, at the cost of sessions silent for long; False where they cannot."""
         while self._partitions + wanted > self._max_partitions:
-            if not self._evict(now):
+            if not self._evict(now, is_privileged):
                 return False
         return True
 
-    def _evict(self, now: float) -> bool:
+    def _evict(self, now: float, is_privileged: bool) -> bool:
+        """Take away the session that was silent for longest, if that was long, or if it is a client's and one of a
+        follower needs its place."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
+        if oldest is not None and now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
+            clients = (session for session in self._sessions.values() if not session.is_privileged)
+            oldest = next(clients, None) if is_privileged else None
+        if oldest is None:
             return False
         self._close(oldest.session_id)
         self.evictions += 1

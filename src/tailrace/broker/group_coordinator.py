@@ -122,14 +122,15 @@ class GroupCoordinator:
             "compression.type": "producer",
             "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
         }
-        planned = self._metadata.plan_topic(
-            OFFSETS_TOPIC,
-            config.get_int("offsets.topic.num.partitions"),
-            min(config.get_int("offsets.topic.replication.factor"), max(brokers, 1)),
-            {},
-            configs,
-        )
         try:
+            planned = self._metadata.plan_topic(
+                OFFSETS_TOPIC,
+                config.get_int("offsets.topic.num.partitions"),
+                # The controller makes it more when there are more brokers.
+                min(config.get_int("offsets.topic.replication.factor"), max(brokers, 1)),
+                {},
+                configs,
+            )
             await self._metadata.create_topic(planned)
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -144,9 +145,18 @@ class GroupCoordinator:
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
         """Load the shards that this broker leads now, drop those that it does not, forget deleted topics."""
         self._settings = self._read_settings()
-        topic = after.topics.get(OFFSETS_TOPIC)
+        topic, earlier = after.topics.get(OFFSETS_TOPIC), before.topics.get(OFFSETS_TOPIC)
+        if topic is not earlier:
+            self._follow_leaders(topic, earlier)
+        if before.topics is after.topics:
+            return
+        deleted = [one.name for one in before.topics.values() if one.topic_id not in after.topics_by_id]
+        for name in deleted:
+            for shard in self._shards:
+                shard.topic_deleted(name)
+
+    def _follow_leaders(self, topic: TopicImage | None, earlier: TopicImage | None) -> None:
         numbers = len(topic.partitions) if topic is not None else 0
-        earlier = before.topics.get(OFFSETS_TOPIC)
         for number in range(max(numbers, len(earlier.partitions) if earlier is not None else 0)):
             leads = topic is not None and number < numbers and topic.partitions[number].leader == self._broker_id
             if not leads:
@@ -157,10 +167,6 @@ class GroupCoordinator:
             except KafkaError as error:
                 self._shards.resign(number)
                 logger.error("%s-%d is not coordinated here: %s", OFFSETS_TOPIC, number, error)
-        for name, deleted in before.topics.items():
-            if after.topics.get(name) is None or after.topics[name].topic_id != deleted.topic_id:
-                for shard in self._shards:
-                    shard.topic_deleted(name)
 
     def reopened(self, partition: Partition) -> None:
         """A partition that could not be opened with the others now was."""

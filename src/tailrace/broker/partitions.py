@@ -1,4 +1,4 @@
-"""The partitions on this broker: opened, found, kept in order, and closed as the image says.
+"""The partitions on this broker: opened, given their roles, found, kept in order, and closed as the image says.
 
 Owns the log directories and the periodic work on the logs in them (retention, checkpoints, expiry). A partition
 whose directory failed stays known, so that clients are told of the storage error and not of a missing topic.
@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tailrace.broker.config import BrokerConfig
-from tailrace.cluster.image import ClusterImage, TopicImage
+from tailrace.broker.replica_fetchers import ReplicaFetchers
+from tailrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Partition
@@ -27,6 +28,8 @@ from tailrace.storage.partition_log import PartitionLog
 logger = logging.getLogger("tailrace.broker")
 
 _OPENED_PER_TURN = 50
+#: A role is cheap compared with a file that is opened.
+_ROLES_PER_TURN = 500
 #: How often a partition that could not be opened is tried again.
 _REOPEN_SECONDS = 5.0
 
@@ -44,17 +47,32 @@ class _Unopened(NamedTuple):
 class Partitions:
     """Every partition that this broker has a replica of."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        fetchers: ReplicaFetchers,
+        holds_lease: Callable[[], bool],
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._tasks = tasks
+        self._fetchers = fetchers
+        self._holds_lease = holds_lease
+        self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
-        self._image = ClusterImage("", -1)
+        self._image = ClusterImage("", NO_LEADER)
+        self._broker_epochs: dict[int, int] = {}
         self._is_started = False
         #: Told of a partition that could not be opened with the others and now was.
         self.on_reopened: Callable[[Partition], None] = _ignore
+        #: Told of a partition led here whose ISR should be another.
+        self.on_isr_wanted: Callable[[Partition], None] = _ignore
+        #: Told of a log directory that has failed, after its partitions were closed.
+        self.on_directory_failed: Callable[[LogDirectory], None] = _ignore_failure
         #: What went in and out of the topics here.
         self.traffic = Traffic()
         #: Where an existing directory of a partition was found at start.
@@ -77,26 +95,57 @@ class Partitions:
         """Whether there were logs in the directories when they were opened."""
         return bool(self._homes)
 
+    @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """By which the log directories are known; once they were identified."""
+        return tuple(directory.directory_id for directory in self.directories if directory.directory_id)
+
+    @property
+    def stopped_in_epoch(self) -> int | None:
+        """The broker epoch in which all log directories were stopped cleanly; None where they were not, or differ."""
+        epochs = dict.fromkeys(
+            directory.stopped_in_epoch if directory.stopped_cleanly else None for directory in self.directories
+        )
+        return next(iter(epochs)) if len(epochs) == 1 else None
+
+    @property
+    def broker_epoch(self) -> int:
+        """The broker epoch that a clean stop would leave in the log directories."""
+        return self.directories[0].broker_epoch
+
+    @broker_epoch.setter
+    def broker_epoch(self, epoch: int) -> None:
+        for directory in self.directories:
+            directory.broker_epoch = epoch
+
     # --- finding
 
     def find(self, topic: str, number: int) -> Partition:
-        """The partition of that name, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partition of that name, or why it is not here."""
         partition = self._by_name.get((topic, number))
         if partition is None:
             if (unopened := self._unopened.get((topic, number))) is not None:
                 raise unopened.reason
+            self._require_not_elsewhere(self._image.topics.get(topic), number)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return partition
 
     def find_by_id(self, topic_id: UUID, number: int) -> Partition:
-        """The partition of that topic id, or UNKNOWN_TOPIC_ID."""
+        """The partition of that topic id, or why it is not here."""
         partition = self._by_id.get((topic_id, number))
         if partition is None:
             for (_, unopened_number), unopened in self._unopened.items():
                 if unopened.topic.topic_id == topic_id and unopened_number == number:
                     raise unopened.reason
+            self._require_not_elsewhere(self._image.topics_by_id.get(topic_id), number)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition
+
+    def _require_not_elsewhere(self, topic: TopicImage | None, number: int) -> None:
+        if topic is not None and 0 <= number < len(topic.partitions):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} has no replica of {topic.name}-{number}."
+            )
 
     def traffic_of(self, topic: str | UUID) -> TopicTraffic:
         """Where to count what concerns a topic, by name or id, also one that is not here."""
@@ -145,36 +194,42 @@ class Partitions:
             reasons = "; ".join(str(directory.failure) for directory in self.directories)
             raise StorageError(f"no log directory is usable: {reasons}")
 
-    async def apply(self, before: ClusterImage, after: ClusterImage, broker_id: int) -> None:
-        """Open what the image newly gives to this broker, and close what it takes away."""
+    async def apply(self, before: ClusterImage, after: ClusterImage) -> None:
+        """Open what the image newly gives to this broker, lead and follow as it says, close what it takes away."""
         self._image = after
+        self._broker_epochs = {broker.broker_id: broker.epoch for broker in after.brokers.values()}
         for topic in before.topics.values():
             if topic.topic_id not in after.topics_by_id:
                 self._close_topic(topic)
-        opened = 0
+        opened = seen = 0
         for topic in after.topics.values():
-            if topic is before.topics_by_id.get(topic.topic_id):
+            former = before.topics_by_id.get(topic.topic_id)
+            if topic is former and after.brokers is before.brokers:
                 continue
             for number, state in enumerate(topic.partitions):
-                if self._image.topics_by_id.get(topic.topic_id) is not topic:
-                    break  # deleted or changed while others had their turn
-                unopened = self._unopened.get((topic.name, number))
-                if unopened is not None and unopened.topic.topic_id == topic.topic_id:
-                    continue  # a change to its topic is no reason to try again: `reopen` knows where its log is
-                if broker_id in state.replicas:
-                    self._open_partition(topic, number)
-                    opened += 1
-                    if opened % _OPENED_PER_TURN == 0:
-                        await asyncio.sleep(0)
+                if self._broker_id in state.replicas:
+                    opened += self._open_or_update(topic, number, is_changed=topic is not former)
+                elif former is not None and topic is not former:
+                    self._give_up(topic, number)
+                seen += 1
+                if (opened and opened % _OPENED_PER_TURN == 0) or seen % _ROLES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+    def _open_or_update(self, topic: TopicImage, number: int, *, is_changed: bool) -> bool:
+        """Have a partition be as the image says; whether a log was opened for it."""
+        unopened = self._unopened.get((topic.name, number))
+        if unopened is not None and unopened.topic.topic_id == topic.topic_id:
+            return False  # a change to its topic is no reason to try again: `reopen` knows where its log is
+        known = self._by_id.get((topic.topic_id, number))
+        if known is None:
+            self._open_partition(topic, number)
+            return True
+        if is_changed:
+            self._configure(known, topic)
+        self._apply_state(known, topic.partitions[number])
+        return False
 
     def _open_partition(self, topic: TopicImage, number: int) -> None:
-        known = self._by_id.get((topic.topic_id, number))
-        state = topic.partitions[number]
-        if known is not None:
-            known.leader_epoch = state.leader_epoch
-            known.isr_count = len(state.isr)
-            self._configure(known, topic)
-            return
         name = TopicPartition(topic.name, number)
         home = self._homes.pop(name, None)
         try:
@@ -190,12 +245,32 @@ class Partitions:
             self._unopened[name] = _Unopened(topic, home, reason)
             return
         self._unopened.pop(name, None)
-        partition = Partition(name, topic.topic_id, log, directory, state.leader_epoch)
-        partition.isr_count = len(state.isr)
-        partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
+        partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self._holds_lease)
+        partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
         partition.traffic = self.traffic.of(topic.name)
+        self._configure(partition, topic)
+        self._apply_state(partition, topic.partitions[number])
+
+    def _apply_state(self, partition: Partition, state: PartitionState) -> None:
+        """Let a partition lead or follow as the image says."""
+        partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
+        leader = self._image.brokers.get(state.leader)
+        if leader is None or partition.is_leader or partition.directory.failure is not None:
+            self._fetchers.unfollow(partition)
+        else:
+            self._fetchers.follow(partition, leader)
+
+    def _isr_wanted(self, partition: Partition) -> None:
+        self.on_isr_wanted(partition)
+
+    def _give_up(self, topic: TopicImage, number: int) -> None:
+        """Remove a replica that this broker shall have no more."""
+        gone = KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} has no replica of {topic.name}-{number} now."
+        )
+        self._remove(topic, number, gone)
 
     async def reconfigure(self) -> None:
         """Let every log go by the broker's configuration as it is now."""
@@ -210,6 +285,7 @@ class Partitions:
         try:
             config = self._config.topic_config(topic.configs)
             partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
+            partition.allows_unclean_election = self._config.topic_bool("unclean.leader.election.enable", topic.configs)
         except ConfigError as error:
             # Every change is checked before it is stored: another version of this software has stored it.
             logger.error("%s goes by its former configuration: %s", partition.partition, error)
@@ -230,15 +306,21 @@ class Partitions:
     def _close_topic(self, topic: TopicImage) -> None:
         self.traffic.forget(topic.name)
         for number in range(len(topic.partitions)):
-            partition = self._by_id.pop((topic.topic_id, number), None)
-            if partition is None:
-                unopened = self._unopened.pop((topic.name, number), None)
-                if unopened is not None and unopened.home is not None and unopened.home.failure is None:
-                    unopened.home.remove_partition(TopicPartition(topic.name, number))
-                continue
+            self._remove(topic, number, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
+
+    def _remove(self, topic: TopicImage, number: int, reason: KafkaError) -> None:
+        """Serve a partition no more, and remove its log."""
+        partition = self._by_id.pop((topic.topic_id, number), None)
+        if partition is None:
+            unopened = self._unopened.pop((topic.name, number), None)
+            if unopened is not None and unopened.home is not None and unopened.home.failure is None:
+                unopened.home.remove_partition(TopicPartition(topic.name, number))
+            return
+        if self._by_name.get((topic.name, number)) is partition:
             del self._by_name[topic.name, number]
-            partition.close(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
-            partition.directory.remove_partition(partition.partition)
+        self._fetchers.unfollow(partition)
+        partition.close(reason)
+        partition.directory.remove_partition(partition.partition)
 
     def set_strays_aside(self) -> None:
         """Rename directories that no topic of the image owns: left by a deletion that a crash interrupted, mostly."""
@@ -253,6 +335,9 @@ class Partitions:
             directory.start()
         self._tasks.spawn(self._every("log.retention.check.interval.ms", self.remove_expired), "retention")
         self._tasks.spawn(self._every("log.flush.offset.checkpoint.interval.ms", self._checkpoint), "checkpoints")
+        self._tasks.spawn(
+            self._every("replica.high.watermark.checkpoint.interval.ms", self._save_high_watermarks), "high watermarks"
+        )
         self._tasks.spawn(self._reopen_now_and_then(), "partitions that could not be opened")
 
     async def close(self) -> None:
@@ -260,6 +345,7 @@ class Partitions:
         gone = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The broker is stopping.")
         for partition in self:
             partition.close(gone)
+        await self._save_high_watermarks()
         for directory in self.directories:
             await directory.close()
 
@@ -269,11 +355,14 @@ class Partitions:
         partition = self._by_name.get(log.partition)
         if partition is not None:
             partition.advance()
+            self._fetchers.promised(partition)
 
     def _failed(self, directory: LogDirectory) -> None:
         for partition in self:
             if partition.directory is directory:
+                self._fetchers.unfollow(partition)
                 partition.close(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(directory.failure)))
+        self.on_directory_failed(directory)
 
     # --- periodic work
 
@@ -322,6 +411,20 @@ class Partitions:
             partition.log.producers.expire(silent_since_ms)
             await asyncio.sleep(0)
 
+    async def _save_high_watermarks(self) -> None:
+        for directory in self.directories:
+            if directory.failure is not None:
+                continue
+            offsets = {
+                partition.partition: partition.high_watermark
+                for partition in self
+                if partition.directory is directory and partition.is_replicated
+            }
+            try:
+                await directory.save_high_watermarks(offsets)
+            except StorageError as error:
+                logger.error("high watermarks of %s are not written: %s", directory.path, error)
+
     async def _checkpoint(self) -> None:
         for directory in self.directories:
             if directory.failure is None:
@@ -332,4 +435,8 @@ class Partitions:
 
 
 def _ignore(partition: Partition) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_failure(directory: LogDirectory) -> None:
     """Nobody listens yet."""

@@ -23,7 +23,7 @@ from tailrace.runtime.disk import FileRange
 from tailrace.runtime.tasks import Tasks
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Message
+from tailrace.wire.codec import NEVER, Message
 from tailrace.wire.frames import RequestHeader, decode_request_header
 
 logger = logging.getLogger("tailrace.broker")
@@ -33,6 +33,7 @@ _pack_flexible = struct.Struct(">iib").pack
 _CORRELATION_BYTES = 4
 #: Up to this size a copy costs less than one more buffer to send.
 _JOINED_BYTES = 4096
+_FLEXIBLE_FROM = {int(key): api.request.FLEXIBLE_FROM for key, api in APIS.items()}
 #: Their handlers count their errors themselves: looking through every answer for them would cost too much.
 _COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH)
 
@@ -122,8 +123,7 @@ def _unexpected(header: RequestHeader, error: Exception) -> WireError:
 
 
 def _is_flexible(api_key: int, version: int) -> bool:
-    api = APIS.get(api_key)
-    return api is not None and version >= api.request.FLEXIBLE_FROM
+    return version >= _FLEXIBLE_FROM.get(api_key, NEVER)
 
 
 def _api_name(api_key: int) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
+from tailrace.broker.leadership import Leadership
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.counters import Counters
 from tailrace.broker.partitions import Partitions
@@ -33,6 +34,7 @@ class Services:
     producer_ids: ProducerIds
     metadata_cache: MetadataCache
     groups: GroupCoordinator
+    leadership: Leadership
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
 

@@ -24,12 +24,14 @@ EXIT_INTERRUPTED = 130
 
 _COMMANDS = {
     "serve": "tailrace.cli.serve",
+    "cluster": "tailrace.cli.cluster",
     "topic": "tailrace.cli.topic",
     "config": "tailrace.cli.config",
     "produce": "tailrace.cli.produce",
     "consume": "tailrace.cli.consume",
     "group": "tailrace.cli.group",
     "log": "tailrace.cli.log",
+    "store": "tailrace.cli.store",
     "doctor": "tailrace.cli.doctor",
     "completion": "tailrace.cli.completion",
 }

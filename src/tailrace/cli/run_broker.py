@@ -10,19 +10,23 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
 import time
 
 import click
 
 from tailrace import __version__
-from tailrace.broker.assembly import Broker
+from tailrace.broker.assembly import Broker, ProcessIdentity
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.monitoring.monitoring import MonitoringPortError
 from tailrace.cli.log_output import JSON, set_up_logging
-from tailrace.cluster.store import Unavailable
+from tailrace.cluster.keys import MOVED_TO
+from tailrace.cluster.store import Store, Unavailable
 from tailrace.errors import StorageError
+from tailrace.runtime.clock import Clock
 from tailrace.runtime.system import system_runtime
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.system.process import (
@@ -34,6 +38,7 @@ from tailrace.runtime.system.process import (
 )
 from tailrace.runtime.system.process_usage import process_usage
 from tailrace.runtime.system.service_manager import notify
+from tailrace.stores.opening import open_store
 from tailrace.stores.sqlite import SqliteStore
 
 logger = logging.getLogger("tailrace")
@@ -43,6 +48,9 @@ STORE_FILE = "metadata.sqlite"
 _FAILED = 1
 #: Fewer descriptors than this are worth a word.
 _FEW_DESCRIPTORS = 1024
+#: How often a store that cannot be reached is tried, and spoken of.
+_STORE_RETRY_SECONDS = 1.0
+_STORE_SAID_SECONDS = 10.0
 
 
 def run_broker(config: BrokerConfig) -> int:
@@ -118,12 +126,15 @@ async def _serve(config: BrokerConfig) -> int:
         connections,
     )
     runtime = system_runtime(open_files, network)
-    store = SqliteStore(f"{directories[0]}/{STORE_FILE}")
+    store = await _reach_store(config, f"{directories[0]}/{STORE_FILE}", runtime.clock, stop)
+    if store is None:
+        return exit_code
     broker = Broker(config, runtime, store)
     broker.on_fatal = fail
     for directory, reason in unusable.items():
         broker.partitions.take_offline(directory, reason)
     broker.observed.process_usage = process_usage
+    broker.process = ProcessIdentity(socket.gethostname(), os.getpid())
     try:
         await broker.start()
         # What start-up made stays for ever: looking at it in every collection would only cost pauses.
@@ -144,6 +155,38 @@ async def _serve(config: BrokerConfig) -> int:
     if exit_code == 0:
         click.echo("tailrace stopped")
     return exit_code
+
+
+async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyncio.Event) -> Store | None:
+    """The metadata store, once it answers; None where the broker is told to stop before."""
+    url = config.get_optional_str("tailrace.coordination")
+    if url is None:
+        own = SqliteStore(file)
+        moved = await own.get(MOVED_TO)
+        if moved is None:
+            return own
+        await own.close()
+        raise StorageError(
+            f"the metadata of this broker was moved to {moved.value.decode()}: start it with "
+            f"--coordination {moved.value.decode()}, or with --coordination sqlite:{file} to go back to what was before"
+        )
+    store = open_store(url, clock)
+    said_at: float | None = None
+    while not stop.is_set():
+        try:
+            await store.get(MOVED_TO)
+            return store
+        except Unavailable as error:
+            if said_at is None or time.monotonic() - said_at >= _STORE_SAID_SECONDS:
+                said_at = time.monotonic()
+                _tell(config, logging.WARNING, f"waiting for the coordination store: {error}")
+        try:
+            async with asyncio.timeout(_STORE_RETRY_SECONDS):
+                await stop.wait()
+        except TimeoutError:
+            pass
+    await store.close()
+    return None
 
 
 def _lock(directories: tuple[str, ...]) -> tuple[list[DirectoryLock], dict[str, StorageError]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from tailrace.cli.options import PairType, WholeNumber, pairs_without_repeats
+from tailrace.cli.options import MAX_INT32, PairType, WholeNumber, pairs_without_repeats
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
@@ -21,11 +21,17 @@ def overrides_from_options(
     port: int | None,
     log_format: str | None = None,
     log_level: str | None = None,
+    node_id: int | None = None,
+    coordination: str | None = None,
 ) -> dict[str, str]:
     """The configuration keys that the options stand for; an option and `--set` may not both give one."""
     overrides = pairs_without_repeats(settings, "--set")
     if data_dir is not None:
         _set_once(overrides, "log.dirs", data_dir, "--data-dir")
+    if node_id is not None:
+        _set_once(overrides, "node.id", str(node_id), "--node-id")
+    if coordination is not None:
+        _set_once(overrides, "tailrace.coordination", coordination, "--coordination")
     if host is not None or port is not None:
         name = host or DEFAULT_HOST
         bracketed = f"[{name}]" if ":" in name and not name.startswith("[") else name
@@ -63,6 +69,13 @@ def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> N
     metavar="NAME",
     help=f"The address to listen on; 0.0.0.0 is all of them.  [default: {DEFAULT_HOST}]",
 )
+@click.option("--node-id", type=WholeNumber(0, MAX_INT32), help="The number of this broker (node.id).  [default: 1]")
+@click.option(
+    "--coordination",
+    metavar="URL",
+    help="The store of a cluster: etcd://host:2379/prefix or zookeeper://host:2181/chroot (tailrace.coordination).  "
+    "[default: none, the broker is alone]",
+)
 @click.option(
     "--set",
     "settings",
@@ -86,6 +99,8 @@ def command(
     data_dir: str | None,
     port: int | None,
     host: str | None,
+    node_id: int | None,
+    coordination: str | None,
     settings: tuple[tuple[str, str], ...],
     log_format: str | None,
     log_level: str | None,
@@ -98,10 +113,11 @@ def command(
       tailrace serve --data-dir /var/lib/tailrace --port 9092
       tailrace serve --config server.properties --set log.retention.hours=24
       tailrace serve --log-format json --set metrics.port=9404
+      tailrace serve --node-id 2 --coordination etcd://10.0.0.1:2379,10.0.0.2:2379/tailrace --host 10.0.0.2
     """
     from tailrace.broker.config import load_config
 
-    overrides = overrides_from_options(settings, data_dir, host, port, log_format, log_level)
+    overrides = overrides_from_options(settings, data_dir, host, port, log_format, log_level, node_id, coordination)
     config = load_config(config_path, overrides)
     from tailrace.cli.run_broker import run_broker
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -11,8 +11,12 @@ from uuid import UUID
 
 from tailrace.errors import StorageError
 
-_TOPIC_FORMAT = 1
+#: 2 writes a partition as a list; 1 wrote it as an object, and is still read.
+_TOPIC_FORMAT = 2
 _CONFIGS_FORMAT = 1
+_BROKER_FORMAT = 1
+#: The leader of a partition that has none.
+NO_LEADER = -1
 #: The name under which the image keeps the configuration that all brokers share, which is also what clients call it.
 ALL_BROKERS = ""
 
@@ -45,13 +49,7 @@ class TopicImage:
                 "topic_id": str(self.topic_id),
                 "configs": dict(self.configs),
                 "partitions": [
-                    {
-                        "replicas": partition.replicas,
-                        "isr": partition.isr,
-                        "leader": partition.leader,
-                        "leader_epoch": partition.leader_epoch,
-                    }
-                    for partition in self.partitions
+                    (state.replicas, state.isr, state.leader, state.leader_epoch) for state in self.partitions
                 ],
             },
             separators=(",", ":"),
@@ -64,17 +62,17 @@ class TopicImage:
             raise StorageError(
                 f"topic {data.get('name')} is stored in format {data['version']}, this software knows {_TOPIC_FORMAT}"
             )
+        partitions = data["partitions"]
+        if data["version"] == 1:
+            partitions = [(each["replicas"], each["isr"], each["leader"], each["leader_epoch"]) for each in partitions]
         return cls(
             data["name"],
             UUID(data["topic_id"]),
             tuple(
-                PartitionState(
-                    tuple(partition["replicas"]),
-                    tuple(partition["isr"]),
-                    partition["leader"],
-                    partition["leader_epoch"],
-                )
-                for partition in data["partitions"]
+                [
+                    PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch)
+                    for replicas, isr, leader, leader_epoch in partitions
+                ]
             ),
             MappingProxyType(dict(data["configs"])),
         )
@@ -111,10 +109,57 @@ class BrokerImage:
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
+    #: Which start of the broker this is: each has a larger one.
+    epoch: int = 0
+    #: The machine it runs on, which may fail as a whole.
+    host: str = ""
+    pid: int = 0
+    #: By which its log directories are known wherever they are mounted.
+    directory_ids: tuple[str, ...] = ()
+    software_version: str = ""
+    started_ms: int = 0
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Its address for clients that came through a listener of that name."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    def to_bytes(self) -> bytes:
+        """As the store holds it."""
+        return json.dumps(
+            {
+                "version": _BROKER_FORMAT,
+                "broker_id": self.broker_id,
+                "endpoints": [(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints],
+                "rack": self.rack,
+                "epoch": self.epoch,
+                "host": self.host,
+                "pid": self.pid,
+                "directory_ids": self.directory_ids,
+                "software_version": self.software_version,
+                "started_ms": self.started_ms,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> BrokerImage:
+        data: dict[str, Any] = json.loads(value)
+        if data["version"] > _BROKER_FORMAT:
+            raise StorageError(
+                f"broker {data.get('broker_id')} is registered in format {data['version']}, "
+                f"this software knows {_BROKER_FORMAT}"
+            )
+        return cls(
+            data["broker_id"],
+            tuple(BrokerEndpoint(*endpoint) for endpoint in data["endpoints"]),
+            data["rack"],
+            data["epoch"],
+            data["host"],
+            data["pid"],
+            tuple(data["directory_ids"]),
+            data["software_version"],
+            data["started_ms"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +181,21 @@ class ClusterImage:
 
     def with_topics(self, *changed: TopicImage) -> ClusterImage:
         """The image after topics were created or changed."""
-        topics = {**self.topics, **{topic.name: topic for topic in changed}}
-        return replace(
-            self,
-            topics=MappingProxyType(topics),
-            topics_by_id=MappingProxyType({topic.topic_id: topic for topic in topics.values()}),
-        )
+        return self.with_topic_changes(changed, ())
+
+    def with_topic_changes(self, changed: Iterable[TopicImage], removed: Iterable[UUID]) -> ClusterImage:
+        """The image after topics were deleted, and others created or changed."""
+        topics, by_id = dict(self.topics), dict(self.topics_by_id)
+        for topic_id in removed:
+            former = by_id.pop(topic_id, None)
+            if former is not None and topics[former.name].topic_id == topic_id:
+                del topics[former.name]
+        for topic in changed:
+            replaced = topics.get(topic.name)
+            if replaced is not None and replaced.topic_id != topic.topic_id:
+                by_id.pop(replaced.topic_id, None)
+            topics[topic.name] = by_id[topic.topic_id] = topic
+        return replace(self, topics=MappingProxyType(topics), topics_by_id=MappingProxyType(by_id))
 
     def configs_of(self, broker: str) -> Mapping[str, str]:
         """What was set at run time for a broker, or for all."""
@@ -153,9 +207,4 @@ class ClusterImage:
 
     def without_topic(self, topic: TopicImage) -> ClusterImage:
         """The image after a topic was deleted."""
-        topics = {name: other for name, other in self.topics.items() if other.topic_id != topic.topic_id}
-        return replace(
-            self,
-            topics=MappingProxyType(topics),
-            topics_by_id=MappingProxyType({other.topic_id: other for other in topics.values()}),
-        )
+        return self.with_topic_changes((), (topic.topic_id,))

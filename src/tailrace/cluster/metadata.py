@@ -1,8 +1,9 @@
-"""The current image and the changes to it: every change is in the store before anybody sees it.
+"""The changes to the cluster's metadata: every one is in the store before anybody sees it.
 
 Topics are stored under their ids, so that no key is ever recreated; a key per name makes two creations of one
 name conflict in the store itself. A topic or a broker's configuration is changed by a function from what is stored
-to what shall be: if somebody else was faster, it is asked again with what that left.
+to what shall be: if somebody else was faster, it is asked again with what that left. Any broker may do that. Where the
+store does not say whether it made a change, it is asked what there is before anything else is decided.
 """
 
 from __future__ import annotations
@@ -10,94 +11,54 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
-from random import Random
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from tailrace.cluster.image import (
-    ALL_BROKERS,
-    BrokerImage,
-    ClusterImage,
-    TopicImage,
-    configs_from_bytes,
-    configs_to_bytes,
+from tailrace.cluster.following import FollowedImage
+from tailrace.cluster.image import ALL_BROKERS, TopicImage, configs_from_bytes, configs_to_bytes
+from tailrace.cluster.keys import (
+    BROKER_CONFIGS,
+    PRODUCER_IDS,
+    TOPICS,
+    broker_epoch_key,
+    epoch_from_bytes,
+    name_key,
+    topic_key,
 )
-from tailrace.cluster.placement import place_replicas, use_assignment, use_further_assignment
-from tailrace.cluster.store import ABSENT, Check, Entry, Store, Unavailable, Write
-from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.cluster.known import FOR_ALL_BROKERS
+from tailrace.cluster.patience import ATTEMPTS
+from tailrace.cluster.placement import Load, place_replicas, use_assignment, use_further_assignment
+from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Unavailable, Write
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
-from tailrace.runtime.tasks import Tasks
-from tailrace.storage.checkpoints import encode_uuid
 
 logger = logging.getLogger("tailrace.cluster")
 
-_CLUSTER_ID = "/cluster/id"
-_TOPICS = "/topics"
-_NAMES = "/topic-names"
-_BROKER_CONFIGS = "/configs/brokers"
-_FOR_ALL_BROKERS = "default"
-_PRODUCER_IDS = "/producer-ids/next"
+TopicChange: TypeAlias = Callable[[TopicImage], TopicImage]
+#: Gives the checks of a batch again after it was refused, or raises where it shall not be tried again.
+Recheck: TypeAlias = Callable[[], Awaitable[Sequence[Check]]]
+
 PRODUCER_ID_BLOCK = 1000
 #: Stores limit the size of a transaction.
-_TOPICS_PER_TRANSACTION = 50
+_TRANSACTION_BYTES = 512 << 10
 
 
-class ClusterMetadata:
-    """What a broker knows of the cluster, kept equal to the store."""
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """What the leader of a partition wants its ISR to be."""
 
-    def __init__(self, store: Store, random: Random, broker_id: int, tasks: Tasks) -> None:
-        self._store = store
-        self._tasks = tasks
-        self._random = random
-        self._broker_id = broker_id
-        self.image = ClusterImage("", broker_id)
-        #: Told after each change with the image before it; by then `image` is the new one.
-        self.on_change: Callable[[ClusterImage], Awaitable[None]] = _ignore
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    #: Those who are in it newly, with the broker epochs of their fetches.
+    added: Mapping[int, int]
 
-    async def load(self, cluster_id: str | None = None, *, has_logs: bool = False) -> None:
-        """Read everything from the store; a new store gets the given cluster id, or one of its own."""
-        entry = await self._store.get(_CLUSTER_ID)
-        if entry is None:
-            if has_logs:
-                # To an empty image every log is one of a deleted topic, and would be removed.
-                raise StorageError(
-                    "the metadata store is empty but the log directories hold partitions: bring the store back, or "
-                    "move the partition directories away to begin anew"
-                )
-            chosen = cluster_id or encode_uuid(self.new_id())
-            await self._store.txn([Check(_CLUSTER_ID, ABSENT)], [Write(_CLUSTER_ID, chosen.encode())])
-            entry = await self._store.get(_CLUSTER_ID)
-            assert entry is not None
-        if cluster_id is not None and entry.value.decode() != cluster_id:
-            raise StorageError(
-                f"the metadata belongs to cluster {entry.value.decode()} but cluster.id={cluster_id} is configured: "
-                "give this broker its own --data-dir, or take cluster.id out of its configuration"
-            )
-        topics, _ = await self._store.list(_TOPICS)
-        configs, _ = await self._store.list(_BROKER_CONFIGS)
-        self.image = replace(
-            self.image,
-            cluster_id=entry.value.decode(),
-            broker_configs=MappingProxyType(
-                {_broker_of(config.key): configs_from_bytes(config.value) for config in configs}
-            ),
-        ).with_topics(*[TopicImage.from_bytes(topic.value) for topic in topics])
 
-    def new_id(self) -> UUID:
-        """A random id that Kafka's clients take: version 4, never one of the reserved ones."""
-        return UUID(int=self._random.getrandbits(128), version=4)
-
-    async def register_broker(self, broker: BrokerImage) -> None:
-        """Make a broker known to clients."""
-        await self._replace(
-            replace(self.image, brokers=MappingProxyType({**self.image.brokers, broker.broker_id: broker}))
-        )
-
-    async def _replace(self, image: ClusterImage) -> None:
-        before, self.image = self.image, image
-        await self.on_change(before)
+class ClusterMetadata(FollowedImage):
+    """What a broker knows of the cluster, kept equal to the store, and every change to it."""
 
     # --- topics
 
@@ -121,11 +82,12 @@ class ClusterMetadata:
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
                 )
-        brokers = list(self.image.brokers)
         if assignment:
-            states = use_assignment(brokers, assignment)
+            states = use_assignment(list(self.image.brokers), assignment)
         else:
-            states = place_replicas(brokers, partitions, replication_factor)
+            states = place_replicas(
+                self.image.brokers, partitions, replication_factor, Load.of(self.image.topics.values())
+            )
         return TopicImage(name, self.new_id(), states, MappingProxyType(dict(configs)))
 
     async def create_topic(self, topic: TopicImage) -> None:
@@ -151,36 +113,53 @@ class ClusterMetadata:
             raise refusal
 
     async def _create_topic(self, topic: TopicImage) -> None:
-        name_key = f"{_NAMES}/{topic.name}"
-        topic_key = f"{_TOPICS}/{topic.topic_id}"
-        created = await self._txn(
-            [Check(name_key, ABSENT), Check(topic_key, ABSENT)],
-            [Write(name_key, str(topic.topic_id).encode()), Write(topic_key, topic.to_bytes())],
-        )
-        if not created:
-            await self._learn_of(name_key)
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-        await self._replace(self.image.with_topics(topic))
+        names, key = name_key(topic.name), topic_key(topic.topic_id)
+        writes = [Write(names, str(topic.topic_id).encode()), Write(key, topic.to_bytes())]
+        try:
+            versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
+        except Unavailable as error:
+            # Nobody else makes a topic of this id: if it is there, it is this one.
+            entry = await self._get(key)
+            if entry is None:
+                raise _timed_out(error) from error
+            self._known.learn_topic_entry(entry)
+        else:
+            if versions is None:
+                await self._learn_of(topic.name)
+                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+            self._known.learn_topic(topic, versions[1])
+        await self.settle()
 
-    async def _learn_of(self, name_key: str) -> None:
+    async def _learn_of(self, name: str) -> None:
         """Take a topic into the image that is there although nobody heard that it was created."""
-        named = await self._get(name_key)
-        entry = await self._get(f"{_TOPICS}/{named.value.decode()}") if named else None
+        named = await self._get(name_key(name))
+        entry = await self._get(f"{TOPICS}/{named.value.decode()}") if named else None
         if entry is not None:
-            topic = TopicImage.from_bytes(entry.value)
-            if topic.topic_id not in self.image.topics_by_id:
-                await self._replace(self.image.with_topics(topic))
+            self._known.learn_topic_entry(entry)
+            await self.settle()
 
     async def _delete_topic(self, topic: TopicImage) -> None:
-        topic_key = f"{_TOPICS}/{topic.topic_id}"
-        writes = [Write(topic_key, None), Write(f"{_NAMES}/{topic.name}", None)]
-        while True:
-            entry = await self._get(topic_key)
+        key = topic_key(topic.topic_id)
+        writes = [Write(key, None), Write(name_key(topic.name), None)]
+        failures: list[Unavailable] = []
+        while len(failures) < ATTEMPTS:
+            entry = await self._get(key)
             if entry is None:
-                raise _unknown_topic()
-            if await self._txn([Check(topic_key, entry.version)], writes):
-                break
-        await self._replace(self.image.without_topic(topic))
+                await self._forget(topic.topic_id)
+                if not failures:
+                    raise _unknown_topic()
+                return  # what was not answered was applied
+            try:
+                if await self._store.txn([Check(key, entry.version)], writes) is not None:
+                    await self._forget(topic.topic_id)
+                    return
+            except Unavailable as error:
+                failures.append(error)
+        raise _timed_out(failures[-1]) from failures[-1]
+
+    async def _forget(self, topic_id: UUID) -> None:
+        self._known.forget_topic(topic_id)
+        await self.settle()
 
     def plan_partitions(self, topic: TopicImage, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicImage:
         """The topic with more partitions, or the reason why not."""
@@ -199,50 +178,148 @@ class ClusterMetadata:
                 f"Attempted to add {additional} additional partition(s), but only {len(assignments)} assignment(s) "
                 "were specified.",
             )
-        brokers = list(self.image.brokers)
         replication_factor = len(topic.partitions[0].replicas)
         if assignments is None:
-            states = place_replicas(brokers, additional, replication_factor, first=present)
+            states = place_replicas(
+                self.image.brokers,
+                additional,
+                replication_factor,
+                Load.of(self.image.topics.values()),
+                beside=topic.partitions,
+            )
         else:
-            states = use_further_assignment(brokers, assignments, replication_factor)
+            states = use_further_assignment(list(self.image.brokers), assignments, replication_factor)
         return replace(topic, partitions=topic.partitions + states)
 
-    async def alter_topic(self, topic: TopicImage, change: Callable[[TopicImage], TopicImage]) -> None:
+    async def alter_topic(self, topic: TopicImage, change: TopicChange) -> None:
         """Make a topic what a function makes of it as it is stored; a KafkaError of the function changes nothing."""
         await self._to_its_end(self._alter_topic(topic.topic_id, change))
 
-    async def _alter_topic(self, topic_id: UUID, change: Callable[[TopicImage], TopicImage]) -> None:
-        key = f"{_TOPICS}/{topic_id}"
-        while True:
-            entry = await self._get(key)
-            if entry is None:
+    async def _alter_topic(self, topic_id: UUID, change: TopicChange) -> None:
+        def changed(value: bytes | None) -> bytes:
+            if value is None:
+                self._known.forget_topic(topic_id)
+                self._step()
                 raise _unknown_topic()
-            stored = TopicImage.from_bytes(entry.value)
-            changed = change(stored)
-            if changed == stored or await self._txn([Check(key, entry.version)], [Write(key, changed.to_bytes())]):
+            stored = TopicImage.from_bytes(value)
+            wanted = change(stored)
+            return value if wanted == stored else wanted.to_bytes()
+
+        # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
+        self._known.learn_topic_entry(await self._alter(topic_key(topic_id), changed))
+        await self.settle()
+
+    # --- many topics at once
+
+    async def alter_topics(
+        self, changes: Mapping[UUID, TopicChange], checks: Sequence[Check] = (), recheck: Recheck | None = None
+    ) -> None:
+        """Make topics what functions make of them as they are stored, in as few transactions as the store takes.
+
+        Functions are asked again where somebody else was faster. Topics that are no longer there are left out. When it
+        returns, the image shows what was done, and nothing that was tried before can still be applied; when it raises
+        `Unavailable`, some of it may be.
+        """
+        waiting = dict(changes)
+        most = MAX_OPERATIONS
+        while waiting:
+            batch = self._next_batch(waiting, checks, most)
+            if not batch:
                 break
-        # Not only if something was changed: the image may be behind after a change whose outcome nobody heard of.
-        if self.image.topics_by_id.get(topic_id) != changed:
-            await self._replace(self.image.with_topics(changed))
+            refused = not await self._write_batch(batch, checks)
+            if not refused:
+                most = MAX_OPERATIONS
+                continue
+            waiting = {**{topic_id: changes[topic_id] for topic_id in batch}, **waiting}
+            # One topic that others keep changing must not hold up all.
+            most = max(1, len(batch) // 2)
+            if recheck is not None:
+                checks = await recheck()
+            for topic_id in batch:
+                entry = await self._store.get(topic_key(topic_id))
+                if entry is None:
+                    self._known.forget_topic(topic_id)
+                else:
+                    self._known.learn_topic_entry(entry)
+            self._step()
+        await self.settle()
 
-    async def bump_leader_epochs(self) -> None:
-        """Start new leader epochs everywhere this broker leads: its logs may have lost their ends."""
-        entries, _ = await self._store.list(_TOPICS)
-        topics = [self._with_next_epochs(TopicImage.from_bytes(entry.value)) for entry in entries]
-        for first in range(0, len(topics), _TOPICS_PER_TRANSACTION):
-            some = range(first, min(first + _TOPICS_PER_TRANSACTION, len(topics)))
-            checks = [Check(entries[index].key, entries[index].version) for index in some]
-            writes = [Write(entries[index].key, topics[index].to_bytes()) for index in some]
-            if not await self._store.txn(checks, writes):
-                raise Unavailable("topics were changed by somebody else")
-        await self._replace(self.image.with_topics(*topics))
+    def is_doubtful(self, topic_id: UUID) -> bool:
+        """Whether a change to a topic may still be applied that was not answered; the next one prevents it."""
+        return self._known.is_doubtful(topic_id)
 
-    def _with_next_epochs(self, topic: TopicImage) -> TopicImage:
-        states = [
-            replace(state, leader_epoch=state.leader_epoch + 1) if state.leader == self._broker_id else state
-            for state in topic.partitions
-        ]
-        return replace(topic, partitions=tuple(states))
+    def _next_batch(
+        self, waiting: dict[UUID, TopicChange], checks: Sequence[Check], most: int
+    ) -> dict[UUID, tuple[TopicImage, bytes]]:
+        """Take topics that change out of those that wait, as many as go into one transaction."""
+        batch: dict[UUID, tuple[TopicImage, bytes]] = {}
+        size = 0
+        while waiting and len(batch) < most and len(checks) + 2 * len(batch) + 2 <= MAX_OPERATIONS:
+            topic_id = next(iter(waiting))
+            stored = self._known.topics.get(topic_id)
+            if stored is None:
+                del waiting[topic_id]
+                continue
+            changed = waiting[topic_id](stored)
+            # What may still be applied is only out of the way when the version is another.
+            if not self._known.is_doubtful(topic_id) and (changed is stored or changed == stored):
+                del waiting[topic_id]
+                continue
+            value = changed.to_bytes()
+            size += len(value)
+            if batch and size > _TRANSACTION_BYTES:
+                break
+            batch[topic_id] = (changed, value)
+            del waiting[topic_id]
+        return batch
+
+    async def _write_batch(self, batch: Mapping[UUID, tuple[TopicImage, bytes]], checks: Sequence[Check]) -> bool:
+        own = [Check(topic_key(topic_id), self._known.version_of(topic_id)) for topic_id in batch]
+        writes = [Write(topic_key(topic_id), value) for topic_id, (_, value) in batch.items()]
+        try:
+            versions = await self._store.txn([*checks, *own], writes)
+        except BaseException:  # not answered, or not waited for
+            for topic_id in batch:
+                self._known.doubt(topic_id)
+            raise
+        if versions is None:
+            return False
+        for (changed, _), version in zip(batch.values(), versions, strict=True):
+            self._known.learn_topic(changed, version)
+        self._step()
+        return True
+
+    async def alter_isr(self, changes: Sequence[IsrChange]) -> None:
+        """Change ISRs of partitions that this broker leads; the image shows which of them the store has taken.
+
+        A change is refused where leader or epoch is another now, or where a replica that it adds was started again
+        since its fetches. On `Unavailable` it may or may not be applied, and has to be asked for again until it is
+        known. When it returns, nothing that was asked for earlier can still be applied.
+        """
+        by_topic: dict[UUID, list[IsrChange]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic_id, []).append(change)
+        added = dict.fromkeys(broker_id for change in changes for broker_id in change.added)
+        epochs: dict[int, int] = {}
+
+        async def epochs_of_added() -> Sequence[Check]:
+            epochs.clear()
+            checks = []
+            for broker_id in added:
+                entry = await self._store.get(broker_epoch_key(broker_id))
+                if entry is not None:
+                    epochs[broker_id] = epoch_from_bytes(entry.value)
+                    checks.append(Check(entry.key, entry.version))
+            return checks
+
+        def altered(wanted: Sequence[IsrChange]) -> TopicChange:
+            return lambda topic: _with_isrs(topic, wanted, self._broker_id, epochs)
+
+        await self.alter_topics(
+            {topic_id: altered(wanted) for topic_id, wanted in by_topic.items()},
+            await epochs_of_added(),
+            epochs_of_added,
+        )
 
     # --- configuration of brokers
 
@@ -253,19 +330,42 @@ class ClusterMetadata:
     async def _alter_broker_configs(
         self, broker: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
-        key = f"{_BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else _FOR_ALL_BROKERS}"
-        while True:
-            entry = await self._get(key)
-            stored = configs_from_bytes(entry.value) if entry else MappingProxyType({})
-            changed = MappingProxyType(dict(change(stored)))
+        def changed(value: bytes | None) -> bytes | None:
+            stored: Mapping[str, str] = configs_from_bytes(value) if value is not None else MappingProxyType({})
+            wanted = dict(change(stored))
             # Kept even where nothing is set any more: a key that is checked is never made anew.
-            check = Check(key, entry.version if entry else ABSENT)
-            if changed == stored or await self._txn([check], [Write(key, configs_to_bytes(changed))]):
-                break
-        if self.image.configs_of(broker) != changed:
-            await self._replace(self.image.with_broker_configs(broker, changed))
+            return value if wanted == stored else configs_to_bytes(wanted)
+
+        key = f"{BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else FOR_ALL_BROKERS}"
+        entry = await self._alter(key, changed)
+        if entry.version != ABSENT:
+            self._known.learn_configs(entry)
+        await self.settle()
 
     # --- the store
+
+    async def _alter(self, key: str, change: Callable[[bytes | None], bytes | None]) -> Entry:
+        """Make a value what a function makes of the stored one; how it is then, with version ABSENT where it is not."""
+        tried: list[bytes] = []
+        failure = Unavailable("the store does not say whether the change was made")
+        while len(tried) < ATTEMPTS:
+            entry = await self._get(key)
+            if entry is not None and entry.value in tried:
+                return entry  # what was not answered was applied, or somebody else wanted the same
+            value = None if entry is None else entry.value
+            wanted = change(value)
+            if wanted == value or wanted is None:
+                return entry or Entry(key, b"", ABSENT)
+            try:
+                check = Check(key, ABSENT if entry is None else entry.version)
+                versions = await self._store.txn([check], [Write(key, wanted)])
+            except Unavailable as error:
+                failure = error
+                tried.append(wanted)
+                continue
+            if versions is not None:
+                return Entry(key, wanted, versions[0])
+        raise _timed_out(failure) from failure
 
     async def _get(self, key: str) -> Entry | None:
         try:
@@ -274,34 +374,45 @@ class ClusterMetadata:
             logger.error("metadata cannot be read: %s", error)
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
-    async def _txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> bool:
-        try:
-            return await self._store.txn(checks, writes)
-        except Unavailable as error:
-            logger.error("metadata change failed: %s", error)
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
-
     # --- producer ids
 
     async def claim_producer_ids(self) -> range:
         """A block of producer ids that nobody else has or will ever have."""
         while True:
-            entry = await self._get(_PRODUCER_IDS)
+            entry = await self._get(PRODUCER_IDS)
             first = int(entry.value) if entry else 0
             version = entry.version if entry else ABSENT
             following = str(first + PRODUCER_ID_BLOCK).encode()
-            if await self._txn([Check(_PRODUCER_IDS, version)], [Write(_PRODUCER_IDS, following)]):
+            try:
+                claimed = await self._store.txn([Check(PRODUCER_IDS, version)], [Write(PRODUCER_IDS, following)])
+            except Unavailable as error:
+                # Whether the number that is there next was written here, or by another broker, nobody can say.
+                raise _timed_out(error) from error
+            if claimed is not None:
                 return range(first, first + PRODUCER_ID_BLOCK)
 
 
-def _broker_of(key: str) -> str:
-    name = key.removeprefix(f"{_BROKER_CONFIGS}/")
-    return ALL_BROKERS if name == _FOR_ALL_BROKERS else name
+def _with_isrs(topic: TopicImage, wanted: Sequence[IsrChange], leader: int, epochs: Mapping[int, int]) -> TopicImage:
+    """A topic with the ISRs that a leader wants, where it still leads and those it adds are still the same."""
+    states = list(topic.partitions)
+    for change in wanted:
+        if change.partition >= len(states):
+            continue
+        state = states[change.partition]
+        is_leader = (state.leader, state.leader_epoch) == (leader, change.leader_epoch)
+        are_same = all(epochs.get(broker_id) == epoch for broker_id, epoch in change.added.items())
+        are_replicas = all(broker_id in state.replicas for broker_id in change.isr)
+        # Whoever has left meanwhile, after a crash perhaps, is not brought back by a change that was made before.
+        are_members = all(broker_id in state.isr or broker_id in change.added for broker_id in change.isr)
+        if is_leader and are_same and are_replicas and are_members and leader in change.isr:
+            states[change.partition] = replace(state, isr=change.isr)
+    return replace(topic, partitions=tuple(states))
 
 
 def _unknown_topic() -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 
 
-async def _ignore(before: ClusterImage) -> None:
-    """Nobody listens yet."""
+def _timed_out(error: Unavailable) -> KafkaError:
+    logger.error("metadata change failed: %s", error)
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))

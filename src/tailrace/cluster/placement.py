@@ -1,20 +1,75 @@
-"""Which brokers hold the replicas of a new topic's partitions. Pure: brokers in, assignment out."""
+"""Which brokers hold the replicas of new partitions. Pure: brokers and their load in, assignment out.
+
+Replicas of a partition are on different brokers, and as far apart as there are racks, then machines. A topic's leaders
+are spread over all brokers evenly, and so are its replicas; where that leaves a choice, brokers that have less of all
+topics come first. The same brokers and load give the same assignment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
-from tailrace.cluster.image import PartitionState
+from tailrace.cluster.image import BrokerImage, PartitionState, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 
 #: As in Kafka: more would be one change to the metadata that is too large.
 _MAX_PARTITIONS_AT_ONCE = 10_000
 
+T = TypeVar("T")
+#: Not a Counter: these are looked into for every broker and every replica that is placed.
+_Counts: TypeAlias = defaultdict[T, int]
+
+
+def _counts() -> _Counts[T]:
+    return defaultdict(int)
+
+
+@dataclass(slots=True)
+class Load:
+    """How many partitions each broker leads and holds."""
+
+    leaders: _Counts[int] = field(default_factory=_counts)
+    replicas: _Counts[int] = field(default_factory=_counts)
+    #: How often a broker holds what another one leads, and so may have to lead in its place.
+    pairs: _Counts[tuple[int, int]] = field(default_factory=_counts)
+
+    @classmethod
+    def of(cls, topics: Iterable[TopicImage]) -> Load:
+        """The load of all brokers by topics."""
+        load = cls()
+        leaders, held = load.leaders, load.replicas
+        for topic in topics:
+            for state in topic.partitions:
+                leaders[state.replicas[0]] += 1
+                for broker_id in state.replicas:
+                    held[broker_id] += 1
+        return load
+
+    def add(self, replicas: Sequence[int]) -> None:
+        """Count a partition whose preferred leader is the first replica."""
+        self.leaders[replicas[0]] += 1
+        self.replicas[replicas[0]] += 1
+        self.add_followers(replicas[0], replicas[1:])
+
+    def add_followers(self, leader: int, followers: Sequence[int]) -> None:
+        """Count further replicas of a partition."""
+        for broker_id in followers:
+            self.replicas[broker_id] += 1
+            self.pairs[leader, broker_id] += 1
+
 
 def place_replicas(
-    brokers: Sequence[int], partitions: int, replication_factor: int, *, first: int = 0
+    brokers: Mapping[int, BrokerImage],
+    partitions: int,
+    replication_factor: int,
+    load: Load | None = None,
+    *,
+    beside: Sequence[PartitionState] = (),
 ) -> tuple[PartitionState, ...]:
-    """Spread partitions, numbered from the first, over brokers in turn; never two replicas on one broker."""
+    """Spread new partitions over brokers; `beside` are those that the topic has already."""
     if partitions <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS, f"Number of partitions was set to an invalid non-positive value: {partitions}"
@@ -31,11 +86,64 @@ def place_replicas(
             f"Unable to replicate the partition {replication_factor} time(s): "
             f"only {len(brokers)} broker(s) are registered",
         )
-    order = sorted(brokers)
-    return tuple(
-        _fresh(tuple(order[(number + turn) % len(order)] for turn in range(replication_factor)))
-        for number in range(first, first + partitions)
+    everywhere = load or Load()
+    own = Load()
+    for state in beside:
+        own.add(state.replicas)
+    states = []
+    for _ in range(partitions):
+        leader = _least_leading(brokers, own, everywhere)
+        replicas = add_replicas((leader,), brokers, replication_factor, own, everywhere)
+        own.add(replicas)
+        everywhere.add(replicas)
+        states.append(_fresh(replicas))
+    return tuple(states)
+
+
+def _least_leading(brokers: Mapping[int, BrokerImage], own: Load, everywhere: Load) -> int:
+    return min(
+        brokers,
+        key=lambda broker_id: (
+            own.leaders[broker_id],
+            everywhere.leaders[broker_id],
+            own.replicas[broker_id],
+            everywhere.replicas[broker_id],
+            broker_id,
+        ),
     )
+
+
+def add_replicas(
+    replicas: tuple[int, ...],
+    brokers: Mapping[int, BrokerImage],
+    replication_factor: int,
+    own: Load,
+    everywhere: Load,
+) -> tuple[int, ...]:
+    """The replicas of a partition and further ones, each as far from the others as there is a broker."""
+    racks: _Counts[str | None] = _counts()
+    hosts: _Counts[str] = _counts()
+    for broker_id in replicas:
+        if broker_id in brokers:
+            racks[brokers[broker_id].rack] += 1
+            hosts[brokers[broker_id].host] += 1
+    while len(replicas) < replication_factor:
+        leader = replicas[0]
+        chosen = min(
+            (broker for broker in brokers.values() if broker.broker_id not in replicas),
+            key=lambda broker: (
+                racks[broker.rack],
+                hosts[broker.host],
+                own.replicas[broker.broker_id],
+                own.pairs[leader, broker.broker_id],
+                everywhere.replicas[broker.broker_id],
+                broker.broker_id,
+            ),
+        )
+        racks[chosen.rack] += 1
+        hosts[chosen.host] += 1
+        replicas = (*replicas, chosen.broker_id)
+    return replicas
 
 
 def use_assignment(brokers: Sequence[int], assignment: Mapping[int, Sequence[int]]) -> tuple[PartitionState, ...]:

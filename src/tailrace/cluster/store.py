@@ -1,17 +1,21 @@
 """The store port: a small, strongly consistent key space that holds the cluster's metadata.
 
-Keys are '/'-separated paths. Versions are opaque numbers; 0 means absent. A transaction applies all its writes
-or none, and only if every check still holds.
+Keys are '/'-separated paths. Versions are opaque numbers that only grow while a key is there; 0 means absent. A
+transaction applies all its writes or none, and only if every check still holds. Keys may belong to a session, and are
+gone when it ends. Whoever watches a directory sees every key's latest state, in order, whatever happens to the
+connection meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from tailrace.errors import TailraceError
 
 ABSENT = 0
+#: No store takes more checks and writes in one transaction.
+MAX_OPERATIONS = 100
 
 
 class Unavailable(TailraceError):
@@ -26,6 +30,26 @@ class Entry(NamedTuple):
     version: int
 
 
+class Session(Protocol):
+    """A lease: the keys that belong to it vanish when its holder is silent for longer than its time to live."""
+
+    @property
+    def deadline(self) -> float:
+        """Until when it is held for sure, by the broker's monotonic clock; infinite where nobody can take it away."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended, or its deadline has passed: it never comes back then, and another must be opened."""
+        ...
+
+    async def wait_until_lost(self) -> None: ...
+
+    async def close(self) -> None:
+        """End it: its keys are gone at once, or within its time to live where the store cannot be reached."""
+        ...
+
+
 class Check(NamedTuple):
     """A condition of a transaction: the key still has this version."""
 
@@ -38,6 +62,18 @@ class Write(NamedTuple):
 
     key: str
     value: bytes | None
+    #: The session that the key belongs to from now on; None: it stays until it is deleted.
+    session: Session | None = None
+
+
+class Changes(NamedTuple):
+    """What is new in a watched directory."""
+
+    entries: Sequence[Entry]
+    #: Keys that are no longer there.
+    removed: Sequence[str]
+    #: Whether `entries` is all there is: the first of a watch, and after a gap that could not be filled.
+    is_complete: bool
 
 
 class Store(Protocol):
@@ -45,12 +81,30 @@ class Store(Protocol):
 
     async def get(self, key: str) -> Entry | None: ...
 
-    async def list(self, directory: str) -> tuple[Sequence[Entry], int]:
-        """Every entry below a directory, sorted by key, and the revision of the store that they belong to."""
+    async def list(self, directory: str) -> Sequence[Entry]:
+        """Every entry directly in a directory, sorted by key, each as it was at a moment during the call."""
         ...
 
-    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> bool:
-        """Apply the writes if all checks hold; False, and nothing written, if one does not."""
+    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
+        """Apply the writes if all checks hold: the version each key got (0 for deleted ones); None if one does not.
+
+        A key that belonged to another session, or to none, belongs to the session of the write afterwards. A write
+        with a session that has ended is Unavailable, and not applied.
+        """
         ...
 
-    async def close(self) -> None: ...
+    def watch(self, directory: str) -> AsyncIterator[Changes]:
+        """Follow the entries directly in a directory: all of them first, then what changes, without end.
+
+        States that were replaced quickly may be skipped, never reordered. It never fails: while the store cannot be
+        reached there is nothing new.
+        """
+        ...
+
+    async def open_session(self, ttl_ms: int) -> Session:
+        """Begin a session that is renewed by itself until it is closed or lost."""
+        ...
+
+    async def close(self) -> None:
+        """End every watch and session."""
+        ...

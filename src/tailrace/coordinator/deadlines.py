@@ -9,13 +9,14 @@ from collections.abc import Callable
 class Deadline:
     """Calls its action when its time comes, unless it is put off or cleared before."""
 
-    __slots__ = ("_action", "_due", "_handle", "_loop")
+    __slots__ = ("_action", "_due", "_handle", "_looks_at", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
         self._loop = loop
         self._action = action
         self._due: float | None = None
         self._handle: asyncio.TimerHandle | None = None
+        self._looks_at = 0.0
 
     @property
     def is_set(self) -> bool:
@@ -23,12 +24,12 @@ class Deadline:
 
     def set(self, milliseconds: float) -> None:
         """Let the time come that long from now; whatever was set before no longer counts."""
-        self._due = self._loop.time() + milliseconds / 1000
-        if self._handle is not None and self._handle.when() > self._due:
+        self._due = due = self._loop.time() + milliseconds / 1000
+        if self._handle is not None:
+            if self._looks_at <= due:
+                return
             self._handle.cancel()
-            self._handle = None
-        if self._handle is None:
-            self._handle = self._loop.call_at(self._due, self._look)
+        self._look_at(due)
 
     def clear(self) -> None:
         """The time does not come any more."""
@@ -37,12 +38,16 @@ class Deadline:
             self._handle.cancel()
             self._handle = None
 
+    def _look_at(self, time: float) -> None:
+        self._looks_at = time
+        self._handle = self._loop.call_at(time, self._look)
+
     def _look(self) -> None:
         self._handle = None
         if self._due is None:
             return
         if self._loop.time() < self._due:
-            self._handle = self._loop.call_at(self._due, self._look)
+            self._look_at(self._due)
             return
         self._due = None
         self._action()

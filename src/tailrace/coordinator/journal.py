@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.records.record import NewRecord, build_batch
+from tailrace.records.record import build_keyed_batch
 from tailrace.replication.partition import ACKS_ALL, Partition
 from tailrace.runtime.clock import Clock
 
@@ -42,13 +42,20 @@ class Journal:
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self._partition = partition
         self._clock = clock
+        self._leader_epoch = partition.leader_epoch
         self._last_offset = -1
         self._committed: asyncio.Future[None] | None = None
 
+    def begin(self) -> None:
+        """Everything in the log was replayed, also what is not committed yet: nothing of it is told before it is."""
+        self._last_offset = self._partition.log.end_offset - 1
+
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
         """Write records; the future ends when they are committed. Nothing is written where this raises."""
-        now_ms = self._clock.wall_ms()
-        batch = build_batch([NewRecord(value, key, now_ms) for key, value in records])
+        if self._partition.leader_epoch != self._leader_epoch:
+            # Somebody else may have led meanwhile, and written what this shard has not seen.
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        batch = build_keyed_batch(records, self._clock.wall_ms())
         try:
             self._last_offset = self._partition.append_own(memoryview(batch), ACKS_ALL).last_offset
         except KafkaError as error:
@@ -64,4 +71,4 @@ class Journal:
 
     def settled(self) -> asyncio.Future[None]:
         """A future that ends when all that was written so far is committed: what is read then is no guess."""
-        return self._partition.wait_for(self._last_offset)
+        return self._partition.wait_until_committed(self._last_offset)

@@ -1,4 +1,8 @@
-"""Loading a shard: everything that its partition holds, replayed in order, a slice at a time."""
+"""Loading a shard: everything that its partition holds, replayed in order, a slice at a time.
+
+That is up to the log end, not the high watermark: a new leader's whole log is the truth, though it takes its followers
+some time to confirm the end of it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ _SLICE_BYTES = 256 * 1024
 _CONTROL_BIT = 0x20
 
 
-async def load(partition: Partition, replay: Callable[[bytes, bytes | None], None]) -> int:
-    """Replay all committed records; how many there were. Others have their turn between slices."""
+async def load(partition: Partition, epoch: int, replay: Callable[[bytes, bytes | None], None]) -> int:
+    """Replay all records; how many there were. Others have their turn between slices."""
     count = 0
     offset = partition.log.start_offset
-    while (part := partition.read(offset, _SLICE_BYTES)) is not None:
+    while (part := partition.read_for_replica(offset, _SLICE_BYTES, epoch)) is not None:
         if not partition.log.is_warm(part):
             part = await partition.log.warm(part)
         data = part.file.read(part.position, part.size)

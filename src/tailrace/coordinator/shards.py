@@ -20,6 +20,10 @@ from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.coordinator")
 
+#: What a partition says while it is loaded that another broker leads by now, or this one in a later epoch: it is told
+#: to the shards next, and what was loaded is of no use.
+_LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
 
 class Shard(Protocol):
     """The state that one partition's records make."""
@@ -43,8 +47,9 @@ S = TypeVar("S", bound=Shard)
 class _Held(Generic[S]):
     """One shard on this broker."""
 
-    def __init__(self, partition: Partition, shard: S) -> None:
+    def __init__(self, partition: Partition, journal: Journal, shard: S) -> None:
         self.partition = partition
+        self.journal = journal
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
         self.is_loaded = False
@@ -87,9 +92,10 @@ class Shards(Generic[S]):
             if held.partition is partition and held.leader_epoch == partition.leader_epoch:
                 return
             self.resign(number)
-        held = _Held(partition, self._make(Journal(partition, self._clock)))
+        journal = Journal(partition, self._clock)
+        held = _Held(partition, journal, self._make(journal))
         self._held[number] = held
-        if partition.high_watermark <= partition.log.start_offset:
+        if partition.log.end_offset <= partition.log.start_offset:
             self._begin(held)
             return
         self._tasks.spawn(self._load(number, held), f"load {partition.partition}")
@@ -104,8 +110,11 @@ class Shards(Generic[S]):
         name = held.partition.partition
         started = self._clock.monotonic()
         try:
-            count = await load(held.partition, held.shard.replay)
+            count = await load(held.partition, held.leader_epoch, held.shard.replay)
         except (KafkaError, StorageError) as error:
+            if isinstance(error, KafkaError) and error.code in _LED_OTHERWISE:
+                held.failure = KafkaError(ErrorCode.NOT_COORDINATOR)
+                return
             logger.error("%s cannot be loaded, what it coordinates is not served: %s", name, error)
             held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be loaded: {error}")
             if isinstance(error, StorageError):
@@ -118,6 +127,7 @@ class Shards(Generic[S]):
 
     def _begin(self, held: _Held[S]) -> None:
         held.is_loaded = True
+        held.journal.begin()
         held.shard.begin()
 
     def close(self) -> None:

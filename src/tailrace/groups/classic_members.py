@@ -67,7 +67,8 @@ class ClassicMembers:
             before = self._member(group, member_id, call.instance_id)
         elif call.instance_id is not None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._consumer.require_room(group, before or former)
+        if before is None and former is None:
+            self._consumer.require_room(len(group.members))
         member = self._described(before or former, member_id, call, subscription)
         epoch = JOINING if before is None else before.epoch
         owned = self._owned(subscription, before)
@@ -214,16 +215,23 @@ class ClassicMembers:
 
     # --- from one kind of group to the other
 
-    def upgraded(self, group: ClassicGroup) -> list[JournalRecord] | None:
-        """The records of a classic group as one of the newer protocol; None where its members cannot be understood."""
+    def upgraded(self, group: ClassicGroup) -> list[JournalRecord]:
+        """The records of a classic group as one of the newer protocol, where its members can be understood."""
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return None
+            raise not_upgraded(group, "the group does not use the consumer embedded protocol.")
         topics = self._image().topics
         members: list[ConsumerMember] = []
         try:
             for member in group.members.values():
                 subscription = decode_subscription(member.metadata_for(group.protocol) or member.protocols[0].metadata)
-                assigned = decode_assignment(member.assignment).assigned_partitions if member.assignment else []
+                assignment = decode_assignment(member.assignment) if member.assignment else ConsumerProtocolAssignment()
+                if assignment.user_data:
+                    # The assignor that wrote it reads it again in the next assignment, which is no longer its own.
+                    raise not_upgraded(
+                        group,
+                        "an unsupported custom assignor is in use. Please refer to the documentation or switch to a "
+                        "default assignor before re-attempting the upgrade.",
+                    )
                 members.append(
                     ConsumerMember(
                         member_id=member.member_id,
@@ -238,14 +246,14 @@ class ClassicMembers:
                         previous_epoch=group.generation,
                         assigned=of_pairs(
                             (topics[item.topic].topic_id, number)
-                            for item in assigned
+                            for item in assignment.assigned_partitions
                             if item.topic in topics
                             for number in item.partitions
                         ),
                     )
                 )
         except WireError:
-            return None
+            raise not_upgraded(group, "the embedded consumer protocol is malformed.") from None
         return group_records(group.group_id, group.generation, members)
 
     def downgraded(self, group: ConsumerGroup) -> ClassicGroup:
@@ -273,3 +281,10 @@ class ClassicMembers:
             )
         classic.protocol = classic.choose_protocol()
         return classic
+
+
+def not_upgraded(group: ClassicGroup, why: str) -> KafkaError:
+    """Why a classic group stays one, in Kafka's words."""
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group.group_id} to consumer group because {why}"
+    )

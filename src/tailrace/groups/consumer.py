@@ -83,6 +83,22 @@ class HeartbeatCall(NamedTuple):
         has_subscription = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
+    def adds_nothing_to(self, member: ConsumerMember) -> bool:
+        """Whether nothing is said that is not known of the member: most heartbeats are a mere sign of life."""
+        return (
+            self.epoch != JOINING
+            and self.member_id == member.member_id
+            and self.instance_id in (None, member.instance_id)
+            and self.rack_id is None
+            and self.topics is None
+            and self.regex is None
+            and self.assignor is None
+            and member.classic is None
+            and self.rebalance_timeout_ms == -1
+            and self.client_id == member.client_id
+            and self.client_host == member.client_host
+        )
+
 
 class HeartbeatResult(NamedTuple):
     """What a member is told; no assignment where it has not changed."""
@@ -172,17 +188,22 @@ class ConsumerProtocol:
 
     # --- heartbeats
 
+    def check_assignor(self, call: HeartbeatCall) -> None:
+        """Refuse who asks for an assignor that is not there; who leaves needs none."""
+        if call.assignor is None or call.epoch < JOINING:
+            return
+        supported = self._settings().consumer_assignors
+        if call.assignor not in supported:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {call.assignor} is not supported. Supported assignors: {', '.join(supported)}.",
+            )
+
     def heartbeat(self, group: ConsumerGroup, call: HeartbeatCall) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
         """A member joins, stays or leaves."""
         if call.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
             return self._leave(group, call)
         settings = self._settings()
-        if call.assignor is not None and call.assignor not in settings.consumer_assignors:
-            supported = ", ".join(settings.consumer_assignors)
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_ASSIGNOR,
-                f"ServerAssignor {call.assignor} is not supported. Supported assignors: {supported}.",
-            )
         before, former = self._find(group, call)
         shown = before.assigned if before is not None else NOTHING
         always_told = call.epoch == JOINING or call.says_all
@@ -249,7 +270,7 @@ class ConsumerProtocol:
                     ErrorCode.UNKNOWN_MEMBER_ID,
                     f"Member {call.member_id} is not a member of group {group.group_id}.",
                 )
-            self.require_room(group, None)
+            self.require_room(len(group.members))
             return None, None
         if call.epoch != JOINING and not group.accepts_epoch(member, call.epoch, call.owned):
             word = "greater" if call.epoch > member.epoch else "smaller"
@@ -260,10 +281,10 @@ class ConsumerProtocol:
             )
         return member, None
 
-    def require_room(self, group: ConsumerGroup, member: ConsumerMember | None) -> None:
+    def require_room(self, members: int) -> None:
         """Refuse somebody new where the group is full."""
         limit = self._settings().consumer_max_size
-        if member is None and len(group.members) >= limit:
+        if members >= limit:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {limit} members.",
@@ -271,6 +292,8 @@ class ConsumerProtocol:
 
     def _described(self, base: ConsumerMember | None, call: HeartbeatCall) -> ConsumerMember:
         """The member with what it says of itself now; whoever joins owns nothing."""
+        if base is not None and call.adds_nothing_to(base):
+            return base
         member = replace(base or ConsumerMember(call.member_id), member_id=call.member_id)
         if call.epoch == JOINING:
             member = member.owning(None)
@@ -305,7 +328,7 @@ class ConsumerProtocol:
         base = before or former
         if former is not None:
             records += _removal(group_id, former.member_id)
-        if before is None or _description(before) != _description(member):
+        if before is None or (member is not before and _description(before) != _description(member)):
             records.append(_member_record(group_id, member))
         is_changed = base is None or (base.topics, base.regex) != (member.topics, member.regex)
         is_behind = group.epoch > group.target_epoch

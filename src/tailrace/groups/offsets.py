@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
+from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_committed, encode_key, encode_value
 from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
 
 #: The offset of a partition for which nothing was committed.
@@ -54,9 +54,12 @@ class Offsets:
             value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp
         )
 
-    def take(self, group_id: str, made: Iterable[tuple[TopicPartition, CommittedOffset]]) -> None:
+    def take(self, group_id: str, made: Mapping[TopicPartition, CommittedOffset]) -> None:
         """What the replay of the records of these commits would do, without decoding what was just encoded."""
-        self._by_group.setdefault(group_id, {}).update(made)
+        offsets = self._by_group.get(group_id)
+        if offsets is None:
+            offsets = self._by_group[group_id] = {}
+        offsets.update(made)
 
     def expired(self, group_id: str, now_ms: int, retention_ms: int, empty_since_ms: int) -> list[TopicPartition]:
         """Offsets of an empty group that nobody came back for, counted from its last member or from the commit."""
@@ -73,15 +76,18 @@ class Offsets:
 
 def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> tuple[bytes, bytes]:
     """The record that commits an offset."""
-    key = OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
+    topic, number = partition
+    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp = committed
+    if expire_timestamp == NO_TIMESTAMP:
+        return encode_committed(group_id, topic, number, offset, leader_epoch, metadata, commit_timestamp)
     value = OffsetCommitValue(
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.commit_timestamp,
-        expire_timestamp=committed.expire_timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp=commit_timestamp,
+        expire_timestamp=expire_timestamp,
     )
-    return encode_key(key), encode_value(value)
+    return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=number)), encode_value(value)
 
 
 def removal_record(group_id: str, partition: TopicPartition) -> tuple[bytes, None]:

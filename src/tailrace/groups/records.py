@@ -31,8 +31,17 @@ from tailrace.wire.codec import (
     string,
     uuid,
 )
+from tailrace.wire.primitives import encode_uvarint
 
 _PREFIX = packing.Struct(">h")
+# The records of commits are written by hand: there are as many of them as of all others together, and more.
+_pack_key_start = packing.Struct(">hh").pack
+_pack_length = packing.Struct(">h").pack
+_pack_partition = packing.Struct(">i").pack
+_pack_value_start = packing.Struct(">hqi").pack
+_pack_value_end = packing.Struct(">qx").pack
+#: The version of a committed offset's value; only an expiry needs an older one.
+_COMMITTED_VERSION = 4
 
 
 class RecordType(IntEnum):
@@ -391,6 +400,25 @@ def encode_value(value: Value) -> bytes:
     return _PREFIX.pack(version) + value.encode(version)
 
 
+def encode_committed(
+    group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, commit_timestamp: int
+) -> tuple[bytes, bytes]:
+    """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
+    group_bytes, topic_bytes, metadata_bytes = group.encode(), topic.encode(), metadata.encode()
+    key = b"".join(
+        (
+            _pack_key_start(RecordType.OFFSET_COMMIT, len(group_bytes)),
+            group_bytes,
+            _pack_length(len(topic_bytes)),
+            topic_bytes,
+            _pack_partition(partition),
+        )
+    )
+    start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
+    length = b"\1" if not metadata_bytes else encode_uvarint(len(metadata_bytes) + 1)
+    return key, b"".join((start, length, metadata_bytes, _pack_value_end(commit_timestamp)))
+
+
 def decode_key(data: Buffer) -> Key | None:
     """The key of a record, or None where its type is not known here."""
     record_type, body = _split(data)
@@ -437,7 +465,7 @@ def decode_value(key: Key, data: Buffer) -> Value:
 def _written_version(value: Value) -> int:
     match value:
         case OffsetCommitValue():
-            return 4 if value.expire_timestamp == NO_TIMESTAMP else 1
+            return _COMMITTED_VERSION if value.expire_timestamp == NO_TIMESTAMP else 1
         case GroupMetadataValue():
             # Version 4 would only be the flexible encoding of the same fields.
             return 3

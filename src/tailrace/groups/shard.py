@@ -26,7 +26,7 @@ from tailrace.groups.classic_group import (
     JoinResult,
     SyncResult,
 )
-from tailrace.groups.classic_members import ClassicMembers
+from tailrace.groups.classic_members import ClassicMembers, not_upgraded
 from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
@@ -56,7 +56,8 @@ from tailrace.groups.records import (
 )
 from tailrace.groups.settings import GroupSettings
 from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
-from tailrace.model import TopicPartition
+from tailrace.model import NO_TIMESTAMP, TopicPartition
+from tailrace.replication.waiters import refuse
 from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
@@ -202,9 +203,10 @@ class GroupShard:
                 return
             error = None if done.cancelled() else done.exception()
             if done.cancelled():
-                future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
+                refuse(future, KafkaError(ErrorCode.NOT_COORDINATOR))
             elif error is not None:
-                future.set_exception(as_coordinator_error(error) if isinstance(error, KafkaError) else error)
+                # Whoever asked may have gone, and nobody else looks at it.
+                refuse(future, as_coordinator_error(error) if isinstance(error, KafkaError) else error)
             else:
                 future.set_result(result)
 
@@ -273,6 +275,7 @@ class GroupShard:
         self, group_id: str, call: HeartbeatCall
     ) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
         """A member of the newer protocol joins, stays or leaves."""
+        self.consumer.check_assignor(call)
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup) and call.epoch == JOINING:
             group = self._upgrade(group)
@@ -286,8 +289,17 @@ class GroupShard:
                 del self._groups[group_id]
                 raise
         if not isinstance(group, ConsumerGroup):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            # A member that was put out, and whose group went back to the classic protocol or away meanwhile.
+            raise self._no_consumer_group(group_id, call.epoch)
         return self.consumer.heartbeat(group, call)
+
+    def _no_consumer_group(self, group_id: str, epoch: int) -> KafkaError:
+        is_there = group_id in self._groups or bool(self.offsets.of_group(group_id))
+        if is_there:
+            why = f"Group {group_id} is not a consumer group."
+        else:
+            why = f"Consumer group {group_id} not found." if epoch > JOINING else f"Group {group_id} not found."
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, why)
 
     def _upgrade(self, group: ClassicGroup) -> ConsumerGroup | None:
         """Make a classic group one of the newer protocol; None where it has nothing to keep."""
@@ -296,9 +308,14 @@ class GroupShard:
             _let_be(self._keep([tombstone], None))
             self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
             return None
-        records = self._classic_members.upgraded(group) if self._settings().may_upgrade else None
-        if records is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        settings = self._settings()
+        if not settings.may_upgrade:
+            raise not_upgraded(group, "online upgrade is disabled.")
+        records = self._classic_members.upgraded(group)
+        if len(group.members) > settings.consumer_max_size:
+            raise not_upgraded(group, "the group size exceeds the consumer group maximum size.")
+        # Whoever would not get in does not change the group for the others either.
+        self.consumer.require_room(len(group.members))
         _let_be(self._keep([tombstone, *records], None))
         # Whoever waits to join or for a plan comes again, and meets the group that it is now.
         self.classic.end(group, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -312,7 +329,8 @@ class GroupShard:
         """Make a group classic again when the last member that speaks the newer protocol has left it."""
         if not group.members or any(member.classic is None for member in group.members.values()):
             return
-        if not self._settings().may_downgrade:
+        settings = self._settings()
+        if not settings.may_downgrade or len(group.members) > settings.max_size:
             return
         classic = self._classic_members.downgraded(group)
         record = (encode_key(GroupMetadataKey(group=group.group_id)), encode_value(classic.to_record({})))
@@ -343,17 +361,16 @@ class GroupShard:
         elif generation != NO_GENERATION:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         now_ms = self._clock.wall_ms()
-        expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        expires_ms = now_ms + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
-        made: list[tuple[TopicPartition, CommittedOffset]] = []
+        made: dict[TopicPartition, CommittedOffset] = {}
         for partition, offset, leader_epoch, metadata in offsets:
             if metadata and len(metadata) > self._settings().offset_metadata_max_bytes:
                 results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             results[partition] = ErrorCode.NONE
-            committed = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
-            made.append((partition, committed))
+            committed = made[partition] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
             records.append(commit_record(group_id, partition, committed))
         if not records:
             return results

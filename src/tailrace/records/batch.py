@@ -105,7 +105,7 @@ def increment_sequence(sequence: int, by: int) -> int:
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at a position without judging it."""
-    return BatchHeader._make(_unpack_header(data, position))
+    return _new_header(BatchHeader, _unpack_header(data, position))
 
 
 def has_valid_crc(data: Buffer, header: BatchHeader, position: int = 0) -> bool:

@@ -26,7 +26,7 @@ from tailrace.records.batch import (
     BatchHeader,
 )
 from tailrace.records.compression import Compression, compress, decompress
-from tailrace.records.record import _read_varint, _write_varint
+from tailrace.records.record import _read_varint, _varint
 from tailrace.runtime.disk import Buffer
 
 
@@ -109,10 +109,9 @@ def _retimed(body: bytes, kept: Sequence[RawRecord], shift: int) -> bytes:
     """Records whose timestamps are counted from another moment."""
     records = bytearray()
     for record in kept:
-        timestamp = bytearray(1)  # the record's attributes, unused
-        _write_varint(timestamp, record.timestamp_delta + shift)
-        _write_varint(records, len(timestamp) + record.end - record.after_timestamp)
-        records += timestamp
+        start = b"\0" + _varint(record.timestamp_delta + shift)  # after the record's attributes, unused
+        records += _varint(len(start) + record.end - record.after_timestamp)
+        records += start
         records += body[record.after_timestamp : record.end]
     return bytes(records)
 

@@ -6,8 +6,10 @@ allocation. Building serves tools, internal topics and tests; the produce path n
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from crc32c import crc32c
@@ -16,8 +18,6 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from tailrace.records.batch import (
     _ATTRIBUTES_AT,
-    _CRC_AT,
-    _HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_BIT,
     MAGIC,
@@ -26,6 +26,10 @@ from tailrace.records.batch import (
 )
 from tailrace.records.compression import MAX_DECOMPRESSED_BYTES, Compression, compress, decompress
 from tailrace.runtime.disk import Buffer
+
+#: A batch's header in two pieces: its CRC counts everything from the attributes on.
+_pack_start = struct.Struct(">qiibI").pack
+_pack_counted = struct.Struct(">hiqqqhii").pack
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -134,21 +138,13 @@ def build_batch(
 ) -> bytearray:
     """Build one batch of records whose offsets follow each other."""
     base_timestamp = records[0].timestamp
-    body = bytearray()
-    for delta, record in enumerate(records):
-        encoded = _encode_record(record, delta, base_timestamp)
-        _write_varint(body, len(encoded))
-        body += encoded
-    packed = compress(compression, body) if compression else body
-    batch = bytearray(HEADER_BYTES) + packed
-    _HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        len(batch) - PREFIX_BYTES,
-        leader_epoch,
-        MAGIC,
-        0,
+    body = b"".join(
+        [
+            _encode_record(record.timestamp - base_timestamp, delta, record.key, record.value, record.headers)
+            for delta, record in enumerate(records)
+        ]
+    )
+    counted = _pack_counted(
         attributes | compression,
         len(records) - 1,
         base_timestamp,
@@ -157,35 +153,53 @@ def build_batch(
         producer_epoch,
         base_sequence,
         len(records),
-    )
-    batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(memoryview(batch)[_ATTRIBUTES_AT:]).to_bytes(4, "big")
+    ) + (compress(compression, body) if compression else body)
+    return _with_crc(counted, base_offset, leader_epoch)
+
+
+def build_keyed_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> bytearray:
+    """What `build_batch` makes of keys and values that are all of one time, in less of it: every commit needs one."""
+    count = len(records)
+    counted = [_pack_counted(0, count - 1, timestamp, timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count)]
+    counted += [_encode_record(0, delta, key, value, ()) for delta, (key, value) in enumerate(records)]
+    return _with_crc(b"".join(counted), 0, NO_LEADER_EPOCH)
+
+
+def _with_crc(counted: bytes, base_offset: int, leader_epoch: int) -> bytearray:
+    """A whole batch, given all that its CRC counts."""
+    length = len(counted) + _ATTRIBUTES_AT - PREFIX_BYTES
+    batch = bytearray(_pack_start(base_offset, length, leader_epoch, MAGIC, crc32c(counted)))
+    batch += counted
     return batch
 
 
-def _encode_record(record: NewRecord, delta: int, base_timestamp: int) -> bytearray:
-    out = bytearray(1)
-    _write_varint(out, record.timestamp - base_timestamp)
-    _write_varint(out, delta)
-    _write_bytes(out, record.key)
-    _write_bytes(out, record.value)
-    _write_varint(out, len(record.headers))
-    for name, content in record.headers:
-        _write_bytes(out, name.encode())
-        _write_bytes(out, content)
-    return out
+def _encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers
+) -> bytes:
+    parts = [
+        b"\0",  # attributes, unused
+        _varint(timestamp_delta),
+        _varint(offset_delta),
+        _varint(-1 if key is None else len(key)),
+        key or b"",
+        _varint(-1 if value is None else len(value)),
+        value or b"",
+        _varint(len(headers)),
+    ]
+    for name, content in headers:
+        encoded = name.encode()
+        parts += _varint(len(encoded)), encoded, _varint(-1 if content is None else len(content)), content or b""
+    record = b"".join(parts)
+    return _varint(len(record)) + record
 
 
-def _write_bytes(out: bytearray, content: bytes | None) -> None:
-    if content is None:
-        out.append(1)
-        return
-    _write_varint(out, len(content))
-    out += content
-
-
-def _write_varint(out: bytearray, number: int) -> None:
+@lru_cache(maxsize=4096)
+def _varint(number: int) -> bytes:
+    """A signed number as records have them; kept, because lengths and deltas are small and come again and again."""
     raw = (number << 1) ^ (number >> 63)
+    out = bytearray()
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
     out.append(raw)
+    return bytes(out)

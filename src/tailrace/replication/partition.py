@@ -1,33 +1,46 @@
 """One partition on this broker: its role, its leader epoch, its high watermark, and whoever waits for it.
 
-Readers never see beyond the high watermark, and an acknowledgement waits until the high watermark (acks=all) or
-the local promise (acks=1) has passed its records. Batches enter the log in the order in which they came, also where
-some have to be prepared beside the event loop first. State changes without suspension: only that preparation awaits.
+The image says who leads. A leader appends what producers send, and moves the high watermark as its followers' fetches
+show how far they are; a follower appends what its leader sends, and cuts off what the leader does not have. Readers
+never see beyond the high watermark, which never goes back within a leader epoch. An acknowledgement waits until the
+high watermark (acks=all), enough in-sync replicas (acks=2 and more) or the local promise (acks=1) has passed its
+records. Batches enter the log in the order in which they came, also where some have to be prepared beside the event
+loop first. State changes without suspension: only that preparation and a cut of the log await.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
+from tailrace.cluster.image import PartitionState
+from tailrace.cluster.metadata import IsrChange
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
-from tailrace.records.batch import BatchHeader, check_produced
+from tailrace.records.batch import BatchHeader, check_produced, read_header
+from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.traffic import TopicTraffic
+from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
 from tailrace.runtime.disk import DiskFullError, FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, PartitionLog
+from tailrace.wire.messages.fetch import EpochEndOffset
+
+logger = logging.getLogger("tailrace.replication")
 
 ACKS_ALL = -1
-
-
-class DataWaiter(Protocol):
-    """Somebody who wants to know that more can be read."""
-
-    def more_to_read(self, size: int) -> None: ...
+ACKS_LEADER = 1
+ACKS_NONE = 0
+NO_LEADER = -1
+#: What is waited for: beside the numbers of acks, that records are committed, however few replicas are in sync.
+_COMMITTED = -2
+#: More than any reader waits for.
+_EVERYTHING = 1 << 62
 
 
 class _Turn(NamedTuple):
@@ -39,38 +52,145 @@ class _Turn(NamedTuple):
 
 
 class Partition:
-    """The leader's side of one partition."""
+    """One replica of a partition: the leader, a follower, or neither while nobody leads."""
 
     def __init__(
-        self, partition: TopicPartition, topic_id: UUID, log: PartitionLog, directory: LogDirectory, leader_epoch: int
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        directory: LogDirectory,
+        broker_id: int,
+        *,
+        holds_lease: Callable[[], bool] | None = None,
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
         self.directory = directory
-        self.leader_epoch = leader_epoch
         #: Whether only brokers write to it.
         self.is_internal = partition.topic in INTERNAL_TOPICS
-        self.isr_count = 1
+        self.replicas: tuple[int, ...] = ()
+        #: The replicas in sync as the store has them, for all this broker knows.
+        self.isr: tuple[int, ...] = ()
+        self.isr_count = 0
+        self.leader_id = NO_LEADER
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.is_leader = False
         self.min_insync_replicas = 1
+        #: Whether a replica that is not in sync may be elected, so that nobody in sync can be sure to be the last.
+        self.allows_unclean_election = False
+        #: Told by a leader when a follower could join the ISR: `wanted_isr` says how.
+        self.on_isr_wanted: Callable[[Partition], None] = _ignore
         #: Shared by the partitions of a topic, once they have been told so.
         self.traffic = TopicTraffic()
-        self.high_watermark = log.promised_offset
+        # Readers see nothing before the image has said who leads.
+        self.high_watermark = min(max(directory.high_watermark_of(partition), log.start_offset), log.end_offset)
+        self._broker_id = broker_id
+        self._holds_lease = holds_lease
+        #: Whether it leads and is the only replica: nobody else can ever lead, and what is promised is committed.
+        self._is_sole = False
+        #: Whether it is, and nothing keeps it from appending: most partitions of one broker, most of the time.
+        self._is_plain = False
+        self._followers: Followers | None = None
+        self._pending: IsrChange | None = None
         self._readable_bytes = 0
         self._appended_bytes = 0
         self._data_waiters: dict[DataWaiter, None] = {}
-        self._promises: dict[asyncio.Future[None], int] = {}
+        self._append_waiters: dict[DataWaiter, None] = {}
+        self._waiters: dict[int, OffsetWaiters] = {}
+        self._low_watermark_waiters = OffsetWaiters()
+        #: Whether it takes no records because another replica is about to lead.
+        self._is_held = False
         # Batches that are prepared before they are appended, and all that came after them.
         self._turns: deque[_Turn] = deque()
         self._gone: KafkaError | None = None
+        # Why nothing is appended for producers now: it is gone, led elsewhere, or being cut.
+        self._refusal: KafkaError | None = None
+        self._settle_role()
+
+    # --- roles
+
+    def apply_state(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float) -> None:
+        """Be what the image says: leader, follower, or neither; `broker_epochs` has every broker that is alive."""
+        if state.leader_epoch < self.leader_epoch:
+            return
+        was_leader, was_epoch = self.is_leader, self.leader_epoch
+        # It is beyond where the log was cut below what had been committed, just now.
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.replicas, self.isr, self.isr_count = state.replicas, state.isr, len(state.isr)
+        self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
+        self.is_leader = state.leader == self._broker_id
+        if self.is_leader:
+            self._lead(state, broker_epochs, now, is_new=not was_leader or state.leader_epoch > was_epoch)
+        else:
+            self._followers = None
+            self._pending = None
+            self._is_sole = False
+            # An epoch in which nothing was appended here is none that this log has.
+            self.log.leader_epochs.cut(self.log.end_offset)
+        self._settle_role()
+        if self.is_leader:
+            self.advance()
+            self._settle_waiters()
+            self._settle_low_watermark()
+        elif was_leader:
+            self._refuse_waiters(self._not_leader())
+
+    def _lead(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float, *, is_new: bool) -> None:
+        others = [replica for replica in state.replicas if replica != self._broker_id]
+        self._is_sole = not others
+        if is_new or self._followers is None:
+            self._followers = Followers(others, state.isr, self.log.end_offset, now)
+            self._pending = None
+        pending = self._pending
+        if pending is not None and sorted(pending.isr) == sorted(state.isr):
+            self._pending = None
+            self._followers.wait_for_change(())
+        self._followers.update(others, state.isr, broker_epochs)
+        if others and state.leader_epoch > self.log.leader_epochs.latest:
+            # Known before anything is appended: followers with records of older epochs are told where those ended.
+            self.log.leader_epochs.assign(state.leader_epoch, self.log.end_offset)
+
+    def _settle_role(self) -> None:
+        """Work out whether producers are refused, and why."""
+        if self._gone is not None:
+            self._refusal = self._gone
+        elif not self.is_leader:
+            self._refusal = self._not_leader()
+        elif self._is_held:
+            self._refusal = KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} is handing {self.partition} over."
+            )
+        elif self.log.is_being_cut:
+            self._refusal = KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is still being cut to what its last leader had."
+            )
+        else:
+            self._refusal = None
+        self._is_plain = self._is_sole and self._refusal is None
+
+    def _not_leader(self) -> KafkaError:
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not lead {self.partition}.")
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether it has other replicas, for all this broker knows."""
+        return len(self.replicas) > 1
+
+    @property
+    def has_current_high_watermark(self) -> bool:
+        """Whether all that was committed before this leader's epoch is known to be: followers' fetches tell."""
+        return self._followers is None or self.high_watermark >= self._followers.epoch_start_offset
 
     # --- writing
 
     def append(self, data: memoryview, acks: int) -> Appended | asyncio.Future[Appended]:
         """Check one batch of a producer and append it: now or, where it has to be prepared first, in its turn."""
-        self.require_served()
-        if acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
-            raise self._too_few_replicas()
+        if acks > ACKS_LEADER or not self._is_plain or self.directory.failure is not None:
+            self.require_writable(acks)
+        elif acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
+            raise self._too_few_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
         header = check_produced(data)
         if self.log.config.looks_into_batches or self._turns:
             return self._append_prepared(data, header)
@@ -84,16 +204,57 @@ class Partition:
 
     def append_own(self, data: memoryview, acks: int) -> Appended:
         """Append a batch that this broker made itself, in which nothing has to be looked for or changed."""
-        self.require_served()
-        if acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
-            raise self._too_few_replicas()
-        return self._append(data, check_produced(data))
+        self.require_writable(acks)
+        return self._append(data, read_header(data))
 
-    def _too_few_replicas(self) -> KafkaError:
+    def require_writable(self, acks: int) -> None:
+        """Refuse records that cannot be acknowledged as asked for."""
+        if self._refusal is not None:
+            raise _again(self._refusal)
+        if self.directory.failure is not None:
+            self.directory.require_online()
+        if acks == ACKS_ALL:
+            if self.isr_count < self.min_insync_replicas:
+                raise self._too_few_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
+        elif acks > ACKS_LEADER:
+            self._require_count(acks)
+        if not self._is_sole and not self._may_acknowledge(acks):
+            raise self._lease_is_over()
+
+    def _require_count(self, acks: int) -> None:
+        if acks > len(self.replicas):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks={acks} asks for more replicas than the {len(self.replicas)} of {self.partition}",
+            )
+        if acks > self.isr_count:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"acks={acks} asks for more replicas of {self.partition} than are in sync: {self.isr_count}",
+            )
+
+    def _may_acknowledge(self, acks: int) -> bool:
+        """Whether nobody else can lead by now in whose log the records are not, and would not be missed."""
+        if self._holds_lease is None or self._holds_lease():
+            return True
+        if acks in (ACKS_NONE, ACKS_LEADER):
+            return False
+        # Others in the ISR have to confirm. Where there are none, only an unclean election can make another leader.
+        return self.isr_count > 1 or not self.allows_unclean_election
+
+    def _lease_is_over(self) -> KafkaError:
         return KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{self.partition} has {self.isr_count} in-sync replicas, min.insync.replicas is "
-            f"{self.min_insync_replicas}",
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"Broker {self._broker_id} has not reached the coordination store for so long that another may lead "
+            f"{self.partition} by now.",
+        )
+
+    def _too_few_replicas(self, code: ErrorCode) -> KafkaError:
+        return KafkaError(
+            code,
+            f"The size of the current ISR : {self.isr_count} is insufficient to satisfy the min.isr requirement of "
+            f"{self.min_insync_replicas} for partition {self.partition}, live replica(s) broker.id are : "
+            f"{', '.join(map(str, self.isr))}",
         )
 
     def _append(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
@@ -110,7 +271,17 @@ class Partition:
             traffic = self.traffic
             traffic.bytes_in += size
             traffic.records_in += header.record_count
-            self.advance()
+            if self._is_sole and not self._data_waiters and not self._waiters:
+                # What `advance` would do, at the cost of a few nanoseconds.
+                promised = self.log.promised_offset
+                if promised > self.high_watermark:
+                    self.high_watermark = promised
+                    self._readable_bytes = self._appended_bytes
+            else:
+                self.advance()
+            if self._append_waiters:
+                for waiter in list(self._append_waiters):
+                    waiter.more_to_read(size)
         return appended
 
     def _append_prepared(self, data: memoryview, header: BatchHeader) -> Appended | asyncio.Future[Appended]:
@@ -131,57 +302,353 @@ class Partition:
             try:
                 prepared = await prepare(self.log, self.directory.offload, data, header)
                 self.require_served()
+                if self._refusal is not None:
+                    raise _again(self._refusal)
                 result = self._append(*prepared)
                 if not appended.done():
                     appended.set_result(result)
             except Exception as error:  # noqa: BLE001  told to whoever asked
-                _refuse(appended, error)
+                refuse(appended, error)
             if self._turns:  # else the partition was closed meanwhile
                 self._turns.popleft()
 
     def advance(self) -> None:
-        """Move the high watermark to what the log promises, and tell those who wait."""
-        promised = self.log.promised_offset
-        if promised <= self.high_watermark:
-            return
-        self.high_watermark = promised
-        size = self._appended_bytes - self._readable_bytes
-        self._readable_bytes = self._appended_bytes
-        if self._data_waiters:
-            for waiter in list(self._data_waiters):
-                waiter.more_to_read(size)
-        if self._promises:
-            for future in [future for future, offset in self._promises.items() if offset <= promised]:
-                del self._promises[future]
-                if not future.done():
-                    future.set_result(None)
+        """Move the high watermark to what the log promises and the replicas have, and tell those who wait."""
+        limit = self.log.promised_offset
+        if not self._is_sole:
+            if self._followers is None:
+                return
+            limit = min(limit, self._followers.committed_limit)
+        if limit > self.high_watermark:
+            self.high_watermark = limit
+            size = self._appended_bytes - self._readable_bytes
+            self._readable_bytes = self._appended_bytes
+            if self._data_waiters:
+                for waiter in list(self._data_waiters):
+                    waiter.more_to_read(size)
+        if self._waiters:
+            self._settle_waiters()
 
-    def is_acknowledged(self, last_offset: int) -> bool:
-        """Whether records up to an offset may be acknowledged to whoever asked for it."""
-        return last_offset < self.high_watermark
+    # --- acknowledging
 
-    def wait_for(self, last_offset: int) -> asyncio.Future[None]:
+    def is_acknowledged(self, last_offset: int, acks: int = ACKS_ALL) -> bool:
+        """Whether records up to an offset may be acknowledged to whoever asked for it in this way."""
+        if self._is_sole:
+            return last_offset < self.high_watermark
+        limit, refusal = self._passed(acks)
+        return refusal is None and last_offset < limit
+
+    def wait_for(self, last_offset: int, acks: int = ACKS_ALL) -> asyncio.Future[None]:
         """A future that ends when records up to an offset may be acknowledged, or never can be."""
+        if self._gone is not None or not self.is_leader:
+            return _refused(self._gone or self._not_leader())
+        limit, refusal = self._passed(acks)
+        if last_offset >= limit:
+            waiters = self._waiters.get(acks)
+            if waiters is None:
+                waiters = self._waiters[acks] = OffsetWaiters()
+            return waiters.add(last_offset)
+        if refusal is not None:
+            return _refused(refusal)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._gone is not None:
-            future.set_exception(self._gone)
-        elif self.is_acknowledged(last_offset):
-            future.set_result(None)
-        else:
-            self._promises[future] = last_offset + 1
+        future.set_result(None)
         return future
+
+    def wait_until_committed(self, last_offset: int) -> asyncio.Future[None]:
+        """A future that ends when records up to an offset are committed, however few replicas are in sync."""
+        return self.wait_for(last_offset, _COMMITTED)
+
+    def _passed(self, acks: int) -> tuple[int, KafkaError | None]:
+        """Below which offset records are what was asked for, and why they are not acknowledged nevertheless."""
+        if acks == _COMMITTED:
+            return self.high_watermark, None
+        refusal = None
+        if not self._is_sole and not self._may_acknowledge(acks):
+            refusal = self._lease_is_over()
+        if acks == ACKS_ALL:
+            if refusal is None and self.isr_count < self.min_insync_replicas:
+                refusal = self._too_few_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            return self.high_watermark, refusal
+        promised = self.log.promised_offset
+        if acks <= ACKS_LEADER or self._followers is None:
+            return promised, refusal
+        if acks > self.isr_count:
+            # Nobody knows whether there will be so many again.
+            return UNBOUNDED, self._too_few_for(acks)
+        return self._followers.limit_of(acks, promised), refusal
+
+    def _too_few_for(self, acks: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"acks={acks} asks for more replicas of {self.partition} than are in sync: {self.isr_count}",
+        )
+
+    def _settle_waiters(self) -> None:
+        for acks, waiters in list(self._waiters.items()):
+            waiters.passed(*self._passed(acks))
+            if not waiters:
+                del self._waiters[acks]
+
+    def _refuse_waiters(self, reason: KafkaError) -> None:
+        """Nothing more will be acknowledged, and there is nothing more to read."""
+        for waiters in [*self._waiters.values(), self._low_watermark_waiters]:
+            waiters.refuse_all(reason)
+        self._waiters.clear()
+        for waiter in [*self._data_waiters, *self._append_waiters]:
+            waiter.more_to_read(_EVERYTHING)
+
+    # --- what a leader knows of its followers
+
+    def follower_fetched(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int, now: float
+    ) -> None:
+        """A follower whose log is part of this one asked for records from an offset on, and so has all below it.
+
+        Only for fetches for which `diverging_epoch` found nothing: any other log has something else below that offset.
+        """
+        followers = self._followers
+        if followers is None:
+            raise self._not_leader()
+        if replica_id not in self.replicas or replica_id == self._broker_id:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {replica_id} is not one of the replicas of {self.partition}."
+            )
+        end_offset = self.log.end_offset
+        if not 0 <= fetch_offset <= end_offset:
+            return
+        former_start = followers[replica_id].log_start_offset
+        may_join = followers.fetched(
+            replica_id, broker_epoch, fetch_offset, log_start_offset, end_offset, self.high_watermark, now
+        )
+        if self._waiters or followers.committed_limit > self.high_watermark:
+            self.advance()
+        if log_start_offset != former_start:
+            self._settle_low_watermark()
+        if may_join:
+            self.on_isr_wanted(self)
+
+    def wanted_isr(self, now: float, lag_ms: int) -> IsrChange | None:
+        """What the leader wants the ISR to be; None where it is right or a change is on its way.
+
+        From now on the change counts as perhaps made. Whoever asks has it made by `ClusterMetadata.alter_isr`, again
+        and again while the store is unavailable, and then tells by `isr_change_ended`.
+        """
+        if self._followers is None or self._is_sole or self._pending is not None:
+            return None
+        wanted = self._followers.wanted(self._broker_id, self.log.end_offset, self.high_watermark, now, lag_ms)
+        # Those that did not come to join are waited for no longer.
+        self.advance()
+        if wanted is None:
+            return None
+        isr, added = wanted
+        self._pending = IsrChange(self.topic_id, self.partition.partition, self.leader_epoch, isr, added)
+        self._followers.wait_for_change(isr)
+        return self._pending
+
+    def isr_change_ended(self, change: IsrChange) -> None:
+        """The store has made a change or refused it, and the image shows which: only what it shows counts."""
+        if self._pending is change and self._followers is not None:
+            self._pending = None
+            self._followers.wait_for_change(())
+            self.advance()
+
+    # --- handing leadership over
+
+    def hold_appends(self) -> None:
+        """Take no more records from producers, so that a follower can have everything."""
+        self._is_held = True
+        self._settle_role()
+
+    def release_appends(self) -> None:
+        """Take records again, if it still leads."""
+        self._is_held = False
+        self._settle_role()
+
+    def furthest_follower(self, live: Collection[int]) -> int | None:
+        """The follower in sync that has most of those that are alive; None where there is none."""
+        followers = self._followers
+        if followers is None:
+            return None
+        in_sync = [each for each in self.replicas if each in live and each in self.isr and each != self._broker_id]
+        return max(in_sync, key=lambda each: followers[each].log_end_offset, default=None)
+
+    def has_everything(self, replica_id: int) -> bool:
+        """Whether a follower has all that this leader has; nothing is left to wait for where it leads no more."""
+        if self._followers is None:
+            return not self.is_leader
+        return replica_id in self.isr and self._followers[replica_id].log_end_offset >= self.log.end_offset
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start of all replicas whose brokers are alive; -1 while one has not told."""
+        start_offset = self.log.start_offset
+        return start_offset if self._followers is None else self._followers.low_watermark(start_offset)
+
+    def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
+        """A future that ends when every replica alive has given up its records below an offset."""
+        if self._gone is not None or not self.is_leader:
+            return _refused(self._gone or self._not_leader())
+        future = self._low_watermark_waiters.add(offset)
+        self._settle_low_watermark()
+        return future
+
+    def _settle_low_watermark(self) -> None:
+        if self._low_watermark_waiters:
+            self._low_watermark_waiters.passed(self.low_watermark + 1)
+
+    # --- following
+
+    def fetch_position(self) -> tuple[int, int]:
+        """From where a follower goes on, and the leader epoch of the last record that it has."""
+        log = self.log
+        if log.start_offset >= log.end_offset:
+            # Nothing is there that could be other than the leader's.
+            return log.end_offset, NO_LEADER_EPOCH
+        return log.end_offset, log.leader_epochs.epoch_at(log.end_offset - 1)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether it is time to ask for more: the flush policy is met for all that a fetch would confirm."""
+        log = self.log
+        return not log.is_being_cut and log.promised_offset >= log.end_offset
+
+    def append_fetched(self, data: memoryview, high_watermark: int, leader_log_start: int) -> None:
+        """Append what the leader sent, exactly as it is, and learn how far it is committed and where the log starts."""
+        self._require_following()
+        log = self.log
+        if len(data):
+            try:
+                log.append_replicated(data, high_watermark)
+            except DiskFullError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry") from error
+            except StorageError as error:
+                self.directory.fail(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        # What was once known to be committed stays so, whatever a leader that was elected lately knows.
+        self.high_watermark = max(self.high_watermark, min(high_watermark, log.end_offset))
+        log.advance_start(min(leader_log_start, self.high_watermark))
+
+    def _require_following(self) -> None:
+        self.require_served()
+        if self.is_leader or self.leader_id == NO_LEADER:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not follow in {self.partition}."
+            )
+        if self.log.is_being_cut:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{self.partition} is being cut.")
+
+    async def truncate_to(self, epoch_end: EpochEndOffset) -> None:
+        """Cut off what the leader does not have, given where it says that an epoch ended; durable at the end."""
+        self._require_following()
+        log = self.log
+        _, own_end = log.leader_epochs.end_offset_for(epoch_end.epoch, log.end_offset)
+        offset = min(epoch_end.end_offset, log.end_offset if own_end == NO_OFFSET else own_end)
+        await self.truncate_at(max(0, offset))
+
+    async def truncate_at(self, offset: int) -> None:
+        """Cut off everything from an offset on, because the leader's log ends there; durable at the end."""
+        self._require_following()
+        log = self.log
+        if offset >= log.end_offset:
+            log.leader_epochs.cut(log.end_offset)
+            return
+        if offset < self.high_watermark:
+            logger.error(
+                "%s is cut to %d by broker %d, its leader in epoch %d: records %d to %d were committed and are lost",
+                self.partition,
+                offset,
+                self.leader_id,
+                self.leader_epoch,
+                offset,
+                self.high_watermark - 1,
+            )
+        else:
+            logger.info(
+                "%s: records %d to %d are cut off, broker %d does not have them, its leader in epoch %d",
+                self.partition,
+                offset,
+                log.end_offset - 1,
+                self.leader_id,
+                self.leader_epoch,
+            )
+        await self._cut(lambda is_wanted: self.directory.truncate(log, offset, is_wanted))
+
+    async def start_anew_at(self, offset: int) -> None:
+        """Drop the log and begin an empty one where the leader's log starts; durable at the end."""
+        self._require_following()
+        if offset < self.high_watermark:
+            logger.error(
+                "%s begins anew at %d, where the log of broker %d starts, its leader in epoch %d: "
+                "records from there to %d were committed and are lost",
+                self.partition,
+                offset,
+                self.leader_id,
+                self.leader_epoch,
+                self.high_watermark - 1,
+            )
+        else:
+            logger.info("%s begins anew at %d, where its leader's log starts", self.partition, offset)
+        await self._cut(lambda is_wanted: self.directory.restart(self.log, offset, is_wanted))
+        if self.log.start_offset == self.log.end_offset == offset:
+            self.high_watermark = offset
+
+    async def _cut(self, start: Callable[[Callable[[], bool]], asyncio.Task[KafkaError | None]]) -> None:
+        """Have the log cut, unless the role changes first; whoever waits may go away, the cut is done to its end."""
+        leader_epoch = self.leader_epoch
+
+        def is_wanted() -> bool:
+            return self._gone is None and not self.is_leader and self.leader_epoch == leader_epoch
+
+        def ended(_: asyncio.Task[KafkaError | None]) -> None:
+            self.high_watermark = min(self.high_watermark, self.log.end_offset)
+            self._settle_role()
+
+        task = start(is_wanted)
+        task.add_done_callback(ended)
+        self._settle_role()
+        refusal = await asyncio.shield(task)
+        # The callback is called in the next turn of the loop at the earliest.
+        ended(task)
+        if refusal is not None:
+            raise refusal
 
     # --- reading
 
     def read(self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> FileRange | None:
         """Committed batches from an offset on, or None where there is nothing yet."""
-        self.require_served()
-        self.require_epoch(current_leader_epoch)
+        if not self.is_leader or self._gone is not None or current_leader_epoch != self.leader_epoch:
+            self.require_leader(current_leader_epoch)
+        return self._read(offset, max_bytes, self.high_watermark)
+
+    def read_for_replica(
+        self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH
+    ) -> FileRange | None:
+        """Batches from an offset up to the log end: what followers need, and whoever takes the log over as it is."""
+        self.require_leader(current_leader_epoch)
+        return self._read(offset, max_bytes, self.log.end_offset)
+
+    def _read(self, offset: int, max_bytes: int, limit: int) -> FileRange | None:
+        if self.directory.failure is not None:
+            self.directory.require_online()
         try:
-            return self.log.read(offset, max_bytes, self.high_watermark)
+            return self.log.read(offset, max_bytes, limit)
         except StorageError as error:
             self.directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def require_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Refuse whoever takes this broker for the leader where it is not, or not in the epoch they know."""
+        self.require_served()
+        self.require_epoch(current_leader_epoch)
+        if not self.is_leader:
+            raise self._not_leader()
+
+    def require_whole(self, current_leader_epoch: int) -> None:
+        """Refuse to say how far the log is in another epoch than the one asked for, or while it is being cut."""
+        self.require_served()
+        self.require_epoch(current_leader_epoch)
+        if self.log.is_being_cut:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{self.partition} is being cut.")
 
     def require_epoch(self, claimed: int) -> None:
         """Refuse clients whose idea of the leader's epoch is not ours (KIP-320)."""
@@ -204,34 +671,46 @@ class Partition:
         return None
 
     def watch(self, waiter: DataWaiter) -> None:
+        """Tell somebody when more is committed."""
         self._data_waiters[waiter] = None
+
+    def watch_appends(self, waiter: DataWaiter) -> None:
+        """Tell somebody when more is appended, committed or not."""
+        self._append_waiters[waiter] = None
 
     def unwatch(self, waiter: DataWaiter) -> None:
         self._data_waiters.pop(waiter, None)
+        self._append_waiters.pop(waiter, None)
 
     # --- its end
 
     def require_served(self) -> None:
         """Refuse if the partition was deleted or its disk failed."""
         if self._gone is not None:
-            raise self._gone
+            raise _again(self._gone)
         if self.directory.failure is not None:
             self.directory.require_online()
 
     def close(self, reason: KafkaError) -> None:
         """Nothing more is served: everybody who waits is told why."""
         self._gone = reason
-        for future in list(self._promises):
-            _refuse(future, reason)
-        self._promises.clear()
+        self._settle_role()
         for turn in self._turns:
-            _refuse(turn.appended, reason)
+            refuse(turn.appended, reason)
         self._turns.clear()
-        for waiter in list(self._data_waiters):
-            waiter.more_to_read(1 << 62)
+        self._refuse_waiters(reason)
 
 
-def _refuse(future: asyncio.Future[Any], reason: Exception) -> None:
-    if not future.done():
-        future.set_exception(reason)
-        future.exception()  # whoever asked may have gone: that is no reason to complain
+def _again(reason: KafkaError) -> KafkaError:
+    """A refusal that may have been raised before, without the stack of that, which would grow for ever."""
+    return reason.with_traceback(None)
+
+
+def _refused(reason: KafkaError) -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refuse(future, reason)
+    return future
+
+
+def _ignore(partition: Partition) -> None:
+    """Nobody listens yet."""

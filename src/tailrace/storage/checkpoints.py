@@ -20,6 +20,7 @@ logger = logging.getLogger("tailrace.storage")
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 #: In a partition's directory: below which offset compaction may have left gaps.
 COMPACTED = "compaction-checkpoint"
@@ -79,9 +80,9 @@ def read_gaps_below(disk: Disk, directory: str) -> int | None:
         return None
 
 
-def write_gaps_below(disk: Disk, directory: str, offset: int) -> None:
-    """Say that compaction may leave gaps below an offset, durably and before it does."""
-    disk.replace_file(f"{directory}/{COMPACTED}", render_lines([str(offset)]))
+def write_gaps_below(disk: Disk, directory: str, offset: int, *, sync: bool = True) -> None:
+    """Say that compaction may leave gaps below an offset, or may have done so on a leader, before there are any."""
+    disk.replace_file(f"{directory}/{COMPACTED}", render_lines([str(offset)]), sync=sync)
 
 
 def encode_uuid(value: UUID) -> str:

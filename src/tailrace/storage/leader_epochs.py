@@ -75,6 +75,14 @@ class LeaderEpochs:
             self.latest = entries[-1][0] if entries else NO_LEADER_EPOCH
             self._save()
 
+    def cut(self, end_offset: int) -> None:
+        """The log now ends at an offset: forget every epoch that began there or later, the first one too."""
+        kept = [entry for entry in self._entries if entry[1] < end_offset]
+        if len(kept) < len(self._entries):
+            self._entries = kept
+            self.latest = kept[-1][0] if kept else NO_LEADER_EPOCH
+            self._save()
+
     def _save(self) -> None:
         self.is_durable = False
         try:

@@ -8,9 +8,10 @@ clean stop and the next start.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -22,9 +23,11 @@ from tailrace.runtime.histogram import Histogram
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import (
     CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    encode_uuid,
     read_offsets,
     read_topic_id,
     write_gaps_below,
@@ -33,6 +36,7 @@ from tailrace.storage.checkpoints import (
 )
 from tailrace.storage.log_config import NEVER, LogConfig
 from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.recovery import open_log
 from tailrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
@@ -42,6 +46,7 @@ T = TypeVar("T")
 
 META_PROPERTIES = "meta.properties"
 _FORMAT_VERSION = 1
+_DIRECTORY_ID = "directory.id"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _DELETED_DIRECTORY_SUFFIX = "-delete"
 _STRAY_DIRECTORY_SUFFIX = "-stray"
@@ -50,6 +55,8 @@ _STRAY_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_STRAY_DIRECTORY_SUFFIX}$")
 _MAX_FILE_NAME_BYTES = 255
 #: More logs than this cost less with one sync of the whole file system than with one sync each.
 _SYNCED_ONE_BY_ONE = 32
+#: How often it is looked whether compaction has let go of a log that is to be cut.
+_CLEANING_LOOKED_AT_SECONDS = 0.05
 #: How long a sync that a full disk refused waits for room.
 _FULL_DISK_RETRY_SECONDS = 1.0
 #: Seconds that a sync may take, from a disk with a cache of its own to one that is overwhelmed.
@@ -74,7 +81,7 @@ def is_stray(name: str) -> bool:
 
 def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str) -> str | None:
     """Why a directory with this meta.properties is not one of this broker; None where it is."""
-    found = dict(line.split("=", 1) for line in content.decode(errors="replace").split("\n") if "=" in line)
+    found = _properties(content)
     expected = {"version": str(_FORMAT_VERSION), "cluster.id": cluster_id, "node.id": str(broker_id)}
     for key, value in expected.items():
         if found.get(key) != value:
@@ -85,12 +92,27 @@ def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str)
     return None
 
 
+def _epoch_in(marker: bytes | None) -> int:
+    """The broker epoch in a clean shutdown marker; -1 where there is none."""
+    try:
+        epoch = json.loads(marker or b"{}").get("brokerEpoch", -1)
+    except (ValueError, AttributeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
+
+
+def _properties(content: bytes) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in content.decode(errors="replace").split("\n") if "=" in line)
+
+
 class LogDirectory:
     """A directory of partition logs that lives and fails as one."""
 
     def __init__(self, path: str, runtime: Runtime, *, background_bytes: int, background_ms: int) -> None:
         self.path = path
         self.failure: StorageError | None = None
+        #: By which the directory is known wherever it is mounted; set by `identify`.
+        self.directory_id = ""
         #: How long syncs took, each of which may have been of many logs.
         self.sync_times = Histogram(_SYNC_TIME_BOUNDS)
         #: Told when a log may promise more than before.
@@ -110,10 +132,21 @@ class LogDirectory:
         #: Up to where compaction has been through each log.
         self._clean_offsets: dict[TopicPartition, int] = {}
         self._swapping: dict[asyncio.Task[None], None] = {}
+        #: Up to where each log with several replicas was known to be committed, and what of that is on disk.
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._saved_high_watermarks: dict[TopicPartition, int] = {}
+        #: The recovery points that are on disk.
+        self._saved_points: dict[TopicPartition, int] = {}
+        #: Logs that are being cut, and where: none of their recovery points may be beyond.
+        self._cuts: dict[PartitionLog, int] = {}
         # New logs, whose directory and identity become durable with their first sync.
         self._unsynced_identities: dict[PartitionLog, UUID] = {}
         self._checkpointing = asyncio.Lock()
         self.stopped_cleanly = False
+        #: The broker epoch in which it was last stopped cleanly; -1 where it was not, or by no known one.
+        self.stopped_in_epoch = -1
+        #: The broker epoch now, for the next clean stop.
+        self.broker_epoch = -1
         self._is_started = False
         self._has_unrecovered = False
         self._is_closing = False
@@ -128,8 +161,13 @@ class LogDirectory:
         disk = self._disk
         disk.make_directory(self.path)
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
-        self.stopped_cleanly = disk.exists(marker)
+        found = disk.read_file(marker)
+        self.stopped_cleanly = found is not None
+        self.stopped_in_epoch = self.broker_epoch = _epoch_in(found)
         self._recovery_points = read_offsets(disk, f"{self.path}/{RECOVERY_POINTS}")
+        self._saved_points = dict(self._recovery_points)
+        self._high_watermarks = read_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}")
+        self._saved_high_watermarks = dict(self._high_watermarks)
         self._log_starts = read_offsets(disk, f"{self.path}/{LOG_START_OFFSETS}")
         self._clean_offsets = read_offsets(disk, f"{self.path}/{CLEANER_OFFSETS}")
         disk.remove(marker)
@@ -139,13 +177,26 @@ class LogDirectory:
         """Refuse a directory that another broker or cluster, or a newer version, wrote; mark a new one as ours."""
         path = f"{self.path}/{META_PROPERTIES}"
         content = self._disk.read_file(path)
-        if content is None:
-            lines = [f"version={_FORMAT_VERSION}", f"cluster.id={cluster_id}", f"node.id={broker_id}", ""]
+        if content is not None:
+            problem = identity_problem(path, content, broker_id, cluster_id)
+            if problem is not None:
+                raise StorageError(problem)
+            self.directory_id = _properties(content).get(_DIRECTORY_ID, "")
+            if self.directory_id:
+                return
+        self.directory_id = encode_uuid(UUID(int=self._runtime.random.getrandbits(128), version=4))
+        lines = [
+            f"version={_FORMAT_VERSION}",
+            f"cluster.id={cluster_id}",
+            f"node.id={broker_id}",
+            f"{_DIRECTORY_ID}={self.directory_id}",
+            "",
+        ]
+        try:
             self._disk.replace_file(path, "\n".join(lines).encode())
-            return
-        problem = identity_problem(path, content, broker_id, cluster_id)
-        if problem is not None:
-            raise StorageError(problem)
+        except DiskFullError:
+            if content is None:
+                raise  # else it is ours without doubt, and gets its id when there is room
 
     def partition_directories(self) -> list[TopicPartition]:
         """Every partition directory found; what does not say that it is one is not ours to touch."""
@@ -183,7 +234,8 @@ class LogDirectory:
             # A log that was never opened since the last crash still needs its recovery.
             if (self.stopped_cleanly or self._is_started) and not self._has_unrecovered:
                 marker = f"{self.path}/{CLEAN_SHUTDOWN}"
-                await self._disk.offload(lambda: self._disk.replace_file(marker, b'{"version":0,"brokerEpoch":-1}'))
+                content = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch}, separators=(",", ":")).encode()
+                await self._disk.offload(lambda: self._disk.replace_file(marker, content))
         except StorageError as error:
             self.fail(error)
 
@@ -203,6 +255,7 @@ class LogDirectory:
                 self._log_starts.pop(partition, None)
             if found is None:
                 self._clean_offsets.pop(partition, None)
+                self._high_watermarks.pop(partition, None)
                 disk.make_directory(directory)
                 write_topic_id(disk, directory, topic_id, sync=False)
             log = open_log(
@@ -249,6 +302,7 @@ class LogDirectory:
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
         self._clean_offsets.pop(partition, None)
+        self._high_watermarks.pop(partition, None)
         if log is not None:
             self._dirty.pop(log, None)
             self._unsynced_identities.pop(log, None)
@@ -369,7 +423,7 @@ class LogDirectory:
 
     async def _sync_once(self, *logs: PartitionLog) -> None:
         # What has still to be written, and not only synced, is done log by log; identities were when a log was made.
-        written = [log.leader_epochs.is_durable for log in logs]
+        written = [not log.has_files_to_write for log in logs]
         owed = [(log, self._unsynced_identities.get(log), *self._sync_work(log)) for log in logs]
         for log in logs:
             self._dirty.pop(log, None)
@@ -436,21 +490,51 @@ class LogDirectory:
     async def save_checkpoints(self) -> None:
         """Write down how far each log is durable and where it starts; one at a time, for it is the same two files."""
         async with self._checkpointing:
-            # Logs that could not be opened keep what was known of them.
-            points = self._recovery_points | {log.partition: log.flushed_offset for log in self}
-            starts = self._log_starts | {log.partition: log.start_offset for log in self if log.start_offset > 0}
+            await self._write_checkpoints()
 
-            def write() -> None:
-                write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
-                write_offsets(self._disk, f"{self.path}/{LOG_START_OFFSETS}", starts)
+    async def _write_checkpoints(self) -> None:
+        # Logs that could not be opened keep what was known of them.
+        points = self._recovery_points | {
+            log.partition: min(log.flushed_offset, self._cuts.get(log, log.flushed_offset)) for log in self
+        }
+        starts = self._log_starts | {log.partition: log.start_offset for log in self if log.start_offset > 0}
 
+        def write() -> None:
+            write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
+            write_offsets(self._disk, f"{self.path}/{LOG_START_OFFSETS}", starts)
+
+        try:
+            await self._disk.offload(write)
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self.fail(error)
+            raise
+        self._saved_points = points
+
+    def high_watermark_of(self, partition: TopicPartition) -> int:
+        """Up to where a log was known to be committed when that was last written down."""
+        return self._high_watermarks.get(partition, 0)
+
+    async def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write down up to where logs are committed, unless nothing is new; others keep what was known of them."""
+        async with self._checkpointing:
+            known = self._high_watermarks | {tp: offset for tp, offset in offsets.items() if tp in self._logs}
+            if known == self._saved_high_watermarks:
+                return
+            path = f"{self.path}/{HIGH_WATERMARKS}"
             try:
-                await self._disk.offload(write)
+                await self._disk.offload(lambda: write_offsets(self._disk, path, known))
             except DiskFullError:
                 raise
             except StorageError as error:
                 self.fail(error)
                 raise
+            self._saved_high_watermarks = known
+            # Of logs that were removed meanwhile nothing is known any more.
+            self._high_watermarks = {
+                tp: offset for tp, offset in known.items() if tp not in offsets or tp in self._logs
+            }
 
     def remove_later(self, log: PartitionLog, segments: list[Segment]) -> None:
         """Remove the files of segments that left a log, once readers have had time to finish."""
@@ -466,6 +550,107 @@ class LogDirectory:
             if self._logs.get(log.partition) is log:
                 await self._disk.offload(segment.remove_files)
 
+    # --- cutting
+
+    def truncate(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]
+    ) -> asyncio.Task[KafkaError | None]:
+        """Cut off what a log has from an offset on, if that is still wanted when all is ready; why it could not be.
+
+        When it has ended the records are gone for good, whatever crashes. Until then nothing may be appended.
+        """
+        return self._start_cut(log, offset, is_wanted, to_nothing=False)
+
+    def restart(self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]) -> asyncio.Task[KafkaError | None]:
+        """Make a log an empty one that starts at an offset, under the same terms."""
+        return self._start_cut(log, offset, is_wanted, to_nothing=True)
+
+    def _start_cut(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], *, to_nothing: bool
+    ) -> asyncio.Task[KafkaError | None]:
+        if log in self._cuts:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is being cut already")
+        # Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
+        self._cuts[log] = 0 if to_nothing else offset
+        log.is_being_cut = True
+        return self.tasks.spawn(self._cut(log, offset, is_wanted, to_nothing), f"cut {log.partition}")
+
+    async def _cut(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], to_nothing: bool
+    ) -> KafkaError | None:
+        is_syncing = False
+        try:
+            await self._lower_recovery_point(log)
+            producers = ProducerState() if to_nothing else await self._producers_below(log, offset)
+            await self._until_nobody_works_on(log, 0 if to_nothing else offset)
+            if self._logs.get(log.partition) is not log or self._is_closing or not is_wanted():
+                return None
+            # From here to the end of the sync nobody else may sync it, and a stop waits.
+            task = asyncio.current_task()
+            assert task is not None
+            self._syncing[log], is_syncing = task, True
+            start_offset = log.start_offset
+            removed = log.restart_at(offset) if to_nothing else log.truncate(offset, producers)
+            await self._sync_cut(log)
+            self.remove_later(log, removed)
+            if self._clean_offsets.get(log.partition, 0) > log.end_offset:
+                await self._note_clean_offset(log, log.end_offset)
+            if log.start_offset < start_offset:
+                await self.save_checkpoints()
+        except DiskFullError as error:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry")
+        except KafkaError as error:
+            return error
+        except StorageError as error:
+            if self._logs.get(log.partition) is log:
+                self.fail(error)
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        finally:
+            del self._cuts[log]
+            log.is_being_cut = False
+            if is_syncing:
+                del self._syncing[log]
+        return None
+
+    async def _lower_recovery_point(self, log: PartitionLog) -> None:
+        """Let recovery look at all that is to be cut, before anything can be there that is not synced."""
+        async with self._checkpointing:
+            if self._saved_points.get(log.partition, 0) > self._cuts[log]:
+                await self._write_checkpoints()
+
+    async def _producers_below(self, log: PartitionLog, offset: int) -> ProducerState:
+        """The producers that a log has when it is cut; others have their turn while they are searched for on disk."""
+        known = log.producers.below(offset)
+        if known is not None:
+            return known
+        steps = log.find_producers(offset)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as found:
+                state: ProducerState = found.value
+                return state
+            await asyncio.sleep(0)
+
+    async def _until_nobody_works_on(self, log: PartitionLog, offset: int) -> None:
+        """Wait for a sync that is running and, where closed segments are to be cut, for compaction to be called off."""
+        while True:
+            if (running := self._syncing.get(log)) is not None:
+                await asyncio.wait([running])
+            elif log.is_being_cleaned and offset < log.segment_bases[-1]:
+                await asyncio.sleep(_CLEANING_LOOKED_AT_SECONDS)
+            else:
+                return
+
+    async def _sync_cut(self, log: PartitionLog) -> None:
+        while True:
+            try:
+                await self._sync_once(log)
+                return
+            except DiskFullError as error:
+                logger.error("%s is cut, which waits to be synced: %s", log.partition, error)
+                await asyncio.sleep(_FULL_DISK_RETRY_SECONDS)
+
     # --- compaction
 
     def first_dirty_offset(self, log: PartitionLog) -> int:
@@ -475,12 +660,21 @@ class LogDirectory:
 
     def holds(self, log: PartitionLog) -> bool:
         """Whether a log is still the one of its partition here, on a disk that works."""
-        return self._logs.get(log.partition) is log and self.failure is None and not self._is_closing
+        return (
+            self._logs.get(log.partition) is log
+            and self.failure is None
+            and not self._is_closing
+            and not log.is_being_cut
+        )
 
     async def cleaned_up_to(self, log: PartitionLog, offset: int) -> None:
         """Note, durably, that compaction has been through a log up to an offset."""
+        if self.holds(log):
+            await self._note_clean_offset(log, offset)
+
+    async def _note_clean_offset(self, log: PartitionLog, offset: int) -> None:
         async with self._checkpointing:
-            if not self.holds(log):
+            if self._logs.get(log.partition) is not log or self._is_closing:
                 return
             self._clean_offsets[log.partition] = offset
             offsets = {partition: known for partition, known in self._clean_offsets.items() if partition in self._logs}
@@ -494,8 +688,11 @@ class LogDirectory:
         def work() -> None:
             write_gaps_below(self._disk, log.directory, below)
 
+        # Recovery looks again at all that is beyond its recovery point, and would cut a log at the first damaged batch.
+        # What compaction makes was synced before and is synced again.
+        await self.save_checkpoints()
         await self._disk.offload(lambda: self._unless_gone(log, work))
-        log.gaps_below = below
+        log.gaps_below = max(log.gaps_below, below)
 
     async def replace_segments(self, log: PartitionLog, old: Sequence[Segment]) -> bool:
         """Put the cleaned segment, whole and synced, in the place of those it was made of; whether it is there.

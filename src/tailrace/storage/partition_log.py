@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from tailrace.records.batch import BatchHeader, assign_offset, stamp_append_time
+from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
 from tailrace.records.record import iterate_records
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk, DiskFullError, File, FileRange
+from tailrace.storage.checkpoints import write_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
+from tailrace.storage.producer_snapshots import find_producers, remove_snapshots_beyond, snapshot_path
 from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.replicated_batches import checked_batches, gaps_end
 from tailrace.storage.segment import (
     MAX_RELATIVE_OFFSET,
     SNAPSHOT_SUFFIX,
     CorruptSegmentError,
     Segment,
-    file_stem,
 )
 
 logger = logging.getLogger("tailrace.storage")
@@ -88,6 +90,8 @@ class PartitionLog:
         self.gaps_below = gaps_below
         #: While compaction works on the log nobody else takes segments out of it.
         self.is_being_cleaned = False
+        #: From the decision to cut the log until that is durable: nothing is appended to it, nor compacted in it.
+        self.is_being_cut = False
         #: Acknowledgements may be given up to here: the flush policy has been met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
@@ -100,7 +104,9 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
         self._names_unsynced = True
-        self._active.unchecked_end = min(self._active.unchecked_end, self._active.size)
+        # Where gaps are sound is written down before it is relied upon, like the leader epochs.
+        self._gaps_unsynced = False
+        self._active.grow_on()
         self.synced(flushed_offset)
 
     # --- appending
@@ -188,11 +194,13 @@ class PartitionLog:
             segment.index_bytes >= config.segment_index_bytes
         )
 
-    def _roll(self) -> Segment:
-        """Start a new segment at the log end."""
+    def _roll(self, base_offset: int | None = None) -> Segment:
+        """Start a new segment at the log end, or at the first offset after a gap there."""
         # Sealed first: a new file that the log then does not use would cut it short at the next start.
         self._active.seal()
-        segment = Segment(self._disk, self.directory, self.end_offset, self.end_offset, create=True)
+        base_offset = self.end_offset if base_offset is None else base_offset
+        segment = Segment(self._disk, self.directory, base_offset, base_offset, create=True)
+        self._active.end_offset = base_offset
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self._active = segment
@@ -206,7 +214,7 @@ class PartitionLog:
     def roll_when_old(self) -> None:
         """Start a new segment if the newest has had its time, so that what is in it gets old enough to be compacted."""
         segment = self._active
-        if self.end_offset == segment.base_offset:
+        if self.end_offset == segment.base_offset or self.is_being_cut:
             return
         now_ms = self._clock.wall_ms()
         if segment.first_append_ms is None:
@@ -217,6 +225,160 @@ class PartitionLog:
             except DiskFullError as error:
                 logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
 
+    # --- following a leader
+
+    def append_replicated(self, data: memoryview, committed_offset: int) -> int:
+        """Write whole batches as the leader has them, up to one that is cut short; how many bytes they have.
+
+        Gaps are taken over where compaction may have left them on the leader: below what it says is committed.
+        """
+        batches = checked_batches(self.partition, data, self.end_offset, self.leader_epochs.latest, committed_offset)
+        if not batches:
+            return 0
+        first = batches[0][1]
+        if first.base_offset < self.end_offset:
+            self._begin_within(first)
+        if (gap_end := gaps_end(batches, self.end_offset)) >= self.gaps_below:
+            self._allow_gaps(max(gap_end + 1, committed_offset))
+        now_ms = self._clock.wall_ms()
+        run: list[tuple[int, BatchHeader]] = []
+        run_bytes = total = 0
+        for position, header in batches:
+            segment, size = self._active, header.size
+            # One that is empty takes any batch, unless its offset is out of reach behind a gap.
+            may_roll = run or segment.size or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            if may_roll and self._must_roll(segment, run_bytes + size, header.last_offset, header.max_timestamp):
+                if run:
+                    self._append_run(data, run, now_ms)
+                self._roll(header.base_offset)
+                run, run_bytes = [], 0
+            run.append((position, header))
+            run_bytes += size
+            total += size
+        self._append_run(data, run, now_ms)
+        return total
+
+    def _append_run(self, data: memoryview, batches: Sequence[tuple[int, BatchHeader]], now_ms: int) -> None:
+        """Write batches that go into the newest segment, and take in what their headers say."""
+        segment = self._active
+        start, last = batches[0][0], batches[-1]
+        end = last[0] + last[1].size
+        segment.append_run(data[start:end], batches, start, self.config.index_interval_bytes)
+        if segment.first_append_ms is None:
+            segment.first_append_ms = now_ms
+        epochs = self.leader_epochs
+        for _, header in batches:
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0 and not header.is_control:
+                is_stamped = header.attributes & LOG_APPEND_TIME_BIT
+                self.producers.update(header, header.base_offset, header.max_timestamp if is_stamped else now_ms)
+        self.end_offset = last[1].next_offset
+        self._account(end - start)
+
+    def _begin_within(self, header: BatchHeader) -> None:
+        """Let a log without records begin with a batch that starts below it: the leader's log starts within that batch.
+
+        Any other batch that is not wholly beyond the log end is refused.
+        """
+        if self.start_offset != self.end_offset or header.next_offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Batch {header.base_offset} to {header.last_offset} for {self.partition}, whose log ends at "
+                f"{self.end_offset}",
+            )
+        start_offset = self.start_offset
+        for segment in self.restart_at(header.base_offset):
+            segment.remove_files()
+        self.start_offset = start_offset
+
+    def _allow_gaps(self, below: int) -> None:
+        """Let the log have gaps below an offset; recovery must know by the time that it finds any."""
+        write_gaps_below(self._disk, self.directory, below, sync=False)
+        self.gaps_below = below
+        self._gaps_unsynced = True
+
+    def find_producers(self, end_offset: int) -> Generator[None, None, ProducerState]:
+        """The producers as they were at an earlier log end, from disk and step by step."""
+        return find_producers(self.partition, self._disk, self.directory, list(self._segments), end_offset)
+
+    def truncate(self, offset: int, producers: ProducerState) -> list[Segment]:
+        """Cut off everything from an offset on, given the producers of what is left; the segments that left the log.
+
+        A batch that holds the offset goes as a whole. Until the next sync the cut records may come back in a crash,
+        but never some of them behind others, if the recovery point on disk is not beyond the offset.
+        """
+        if offset >= self.end_offset:
+            return []
+        if offset < self._bases[0]:
+            return self.restart_at(offset)
+        index = bisect_right(self._bases, offset) - 1
+        kept = self._segments[index]
+        position = kept.position_of(offset)
+        if position is not None:
+            _, header = next(kept.headers(position))
+            # In the middle of a gap the log ends where it was told to.
+            offset = min(offset, header.base_offset)
+        kept.open_indexes()  # which may fail on a full disk, while nothing has been done
+        removed = self._segments[index + 1 :]
+        self._take_out(removed)
+        del self._segments[index + 1 :], self._bases[index + 1 :]
+        if position is None:
+            kept.end_offset = offset
+        else:
+            kept.truncate(position, offset)
+        self._active = kept
+        kept.grow_on()
+        self._was_cut(offset, producers)
+        return removed
+
+    def restart_at(self, offset: int) -> list[Segment]:
+        """Become an empty log that starts at an offset; the segments that left it."""
+        segment = next((segment for segment in self._segments if segment.base_offset == offset), None)
+        if segment is None:
+            segment = Segment(self._disk, self.directory, offset, offset, create=True)
+        else:
+            segment.open_indexes()
+        removed = [other for other in self._segments if other is not segment]
+        self._take_out(removed)
+        segment.truncate(0, offset)
+        segment.grow_on()
+        self._segments, self._bases = [segment], [offset]
+        self._active = segment
+        self.start_offset = offset
+        # Nothing that was promised is left, and no epoch has records here.
+        self.flushed_offset = self.promised_offset = offset
+        self.leader_epochs.cut(0)
+        remove_snapshots_beyond(self._disk, self.directory, NO_OFFSET)
+        self._was_cut(offset, ProducerState())
+        return removed
+
+    def _take_out(self, segments: Sequence[Segment]) -> None:
+        """Take the files of segments out of the log's sight, the newest first, so that a crash leaves no hole."""
+        # Where gaps are sound recovery would not miss a segment, so the order itself must be durable. This blocks, but
+        # only where a log gives up what compaction has been through, which is all committed.
+        are_missed = not segments or segments[0].base_offset > self.gaps_below
+        for segment in reversed(segments):
+            segment.rename_for_deletion()
+            if not are_missed:
+                self._disk.sync_directory(self.directory)
+
+    def _was_cut(self, offset: int, producers: ProducerState) -> None:
+        """Let everything that is known of the log go no further than its new end."""
+        self.end_offset = offset
+        self.start_offset = min(self.start_offset, offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self.promised_offset = min(self.promised_offset, offset)
+        self.leader_epochs.cut(offset)
+        self.producers = producers
+        remove_snapshots_beyond(self._disk, self.directory, offset)
+        if self.gaps_below > offset:
+            self.gaps_below = offset
+            self._gaps_unsynced = True
+        self._names_unsynced = True
+        if self.dirty_since is None:
+            self.dirty_since = self._clock.monotonic()
+
     # --- durability
 
     def sync_work(self) -> tuple[int, Callable[[], None]]:
@@ -225,9 +387,13 @@ class PartitionLog:
         segments = self._segments[first:]
         directory = self.directory if self._names_unsynced else None
         self._names_unsynced = False
+        gaps_below = self.gaps_below if self._gaps_unsynced else None
+        self._gaps_unsynced = False
         epochs = self.leader_epochs.sync_work()
 
         def work() -> None:
+            if gaps_below is not None:
+                write_gaps_below(self._disk, self.directory, gaps_below)
             for segment in segments:
                 if not segment.is_removed:
                     segment.sync()
@@ -255,18 +421,24 @@ class PartitionLog:
     @property
     def is_durable(self) -> bool:
         """Whether a sync would have nothing to do."""
-        return self.flushed_offset == self.end_offset and not self._names_unsynced and self.leader_epochs.is_durable
+        return self.flushed_offset == self.end_offset and not self._names_unsynced and not self.has_files_to_write
+
+    @property
+    def has_files_to_write(self) -> bool:
+        """Whether a sync has to write something, and not only to sync what is written."""
+        return self._gaps_unsynced or not self.leader_epochs.is_durable
 
     def sync_failed(self) -> None:
         """A sync did not get to its end: the next one has to do all of it again."""
         self._names_unsynced = True
+        self._gaps_unsynced = self._gaps_unsynced or self.gaps_below > 0
         self.leader_epochs.sync_failed()
         if self.dirty_since is None:
             self.dirty_since = self._clock.monotonic()
 
     def write_producer_snapshot(self) -> None:
         """Keep the producer state as of the log end, and drop the snapshots that it makes unneeded."""
-        path = f"{self.directory}/{file_stem(self.end_offset)}{SNAPSHOT_SUFFIX}"
+        path = snapshot_path(self.directory, self.end_offset)
         self._disk.replace_file(path, self.producers.snapshot(), sync=False)
         names = [name for name in self._disk.list(self.directory) if name.endswith(SNAPSHOT_SUFFIX)]
         for name in names[:-_SNAPSHOTS_KEPT]:
@@ -370,7 +542,7 @@ class PartitionLog:
 
     def remove_expired(self, limit_offset: int) -> list[Segment]:
         """Take segments that retention has ended out of the log, oldest first, none beyond the limit."""
-        if self.is_being_cleaned:
+        if self.is_being_cleaned or self.is_being_cut:
             return []
         now_ms = self._clock.wall_ms()
         total = self.size_bytes
@@ -433,6 +605,11 @@ class PartitionLog:
     def sealed_segments(self) -> Sequence[Segment]:
         """Every segment that nothing is appended to any more, oldest first."""
         return self._segments[:-1]
+
+    def has_sealed(self, segments: Sequence[Segment]) -> bool:
+        """Whether all of these are still in the log, and closed: it may have been cut since they were looked at."""
+        sealed = dict.fromkeys(map(id, self.sealed_segments))
+        return all(id(segment) in sealed for segment in segments)
 
     @property
     def segment_bases(self) -> Sequence[int]:

@@ -110,6 +110,17 @@ class ProducerState:
         if header.producer_id >= 0 and not header.is_control:
             self.update(header, header.base_offset, header.max_timestamp)
 
+    def below(self, offset: int) -> ProducerState | None:
+        """The state as it was at an earlier log end; None where a producer's batches before it are not remembered."""
+        state = ProducerState()
+        for producer_id, entry in self._producers.items():
+            kept = [batch for batch in entry.batches if batch.last_offset < offset]
+            if not kept and entry.batches:
+                return None
+            last_timestamp = kept[-1].timestamp if len(kept) < len(entry.batches) else entry.last_timestamp
+            state._producers[producer_id] = ProducerEntry(entry.epoch, deque(kept, REMEMBERED_BATCHES), last_timestamp)
+        return state
+
     def expire(self, before_ms: int) -> None:
         """Forget producers that wrote nothing since a time."""
         for producer_id in [key for key, entry in self._producers.items() if entry.last_timestamp < before_ms]:

@@ -19,14 +19,13 @@ from tailrace.storage.checkpoints import read_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import PartitionLog
-from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.producer_snapshots import find_producers_at_once, remove_snapshots_beyond
 from tailrace.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -65,8 +64,6 @@ def open_log(
                 _rebuild_sealed(segment, config)
         _open_trusted(segments[-1], config)
     else:
-        # Compaction takes only what is synced, and syncs what it makes of it.
-        recovery_point = max(recovery_point, found_gaps_below or 0)
         segments = _recover(partition, segments, config, epochs, recovery_point, gaps_below)
     if segments[-1].end_offset < log_start_offset:
         # Everything that survived was given up before the crash; offsets must not be used a second time.
@@ -76,7 +73,10 @@ def open_log(
     end_offset = segments[-1].end_offset
     start_offset = min(max(log_start_offset, segments[0].base_offset), end_offset)
     epochs.truncate(start_offset, end_offset)
-    producers = _load_producers(partition, disk, directory, segments, end_offset)
+    if remove_snapshots_beyond(disk, directory, end_offset):
+        # A snapshot that came back after the next crash would describe records that never were.
+        disk.sync_directory(directory)
+    producers = find_producers_at_once(partition, disk, directory, segments, end_offset)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
     return PartitionLog(
         partition,
@@ -286,46 +286,3 @@ def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int, 
     if header.last_offset_delta < 0:
         return None
     return header
-
-
-def _load_producers(
-    partition: TopicPartition, disk: Disk, directory: str, segments: list[Segment], end_offset: int
-) -> ProducerState:
-    """The newest usable snapshot, and every batch header after it."""
-    state, covered = _newest_snapshot(partition, disk, directory, segments[0].base_offset, end_offset)
-    for segment in segments:
-        if segment.end_offset <= covered:
-            continue
-        try:
-            start = segment.position_of(covered) if covered > segment.base_offset else 0
-            for _, header in segment.headers(start or 0):
-                if header.base_offset >= covered:
-                    state.replay(header)
-        except CorruptSegmentError as error:
-            logger.error("%s: producers beyond it in this segment are forgotten: %s", partition, error)
-    return state
-
-
-def _newest_snapshot(
-    partition: TopicPartition, disk: Disk, directory: str, start_offset: int, end_offset: int
-) -> tuple[ProducerState, int]:
-    """The newest sound snapshot at or below the log end; later ones describe records that are gone."""
-    removed = False
-    found: tuple[ProducerState, int] | None = None
-    for name in reversed(disk.list(directory)):
-        if found is not None or not _is_segment(name, SNAPSHOT_SUFFIX):
-            continue
-        offset = int(name[: -len(SNAPSHOT_SUFFIX)])
-        path = f"{directory}/{name}"
-        if offset <= end_offset:
-            try:
-                found = ProducerState.from_snapshot(disk.read_file(path) or b""), offset
-                continue
-            except ValueError as error:
-                logger.warning("%s: %s is not used: %s", partition, path, error)
-        disk.remove(path)
-        removed = True
-    if removed:
-        # A snapshot that came back after the next crash would describe records that never were.
-        disk.sync_directory(directory)
-    return found or (ProducerState(), start_offset)

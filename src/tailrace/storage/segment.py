@@ -7,7 +7,7 @@ not know which offsets may be read or removed: that is the partition log's busin
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_TIMESTAMP
@@ -203,6 +203,22 @@ class Segment:
         if len(positions) > _REMEMBERED_POSITIONS:
             del positions[next(iter(positions))]
 
+    def append_run(
+        self, data: Buffer, batches: Sequence[tuple[int, BatchHeader]], first_position: int, index_interval: int
+    ) -> None:
+        """Write batches that follow each other with one call; each is given with its position, the first's as well."""
+        log = self.log
+        at = log.size - first_position
+        # Whatever can fail comes before the write, as with a single batch.
+        if self._max_timestamp is None:
+            self._find_max_timestamp()
+        if self._bytes_since_entry + len(data) - batches[-1][1].size > index_interval:
+            self.open_indexes()
+        log.append(data)
+        for position, header in batches:
+            self.index_batch(at + position, header, index_interval)
+        self._remember(batches[-1][1].base_offset, at + batches[-1][0])
+
     def _index_time(self) -> None:
         last = self.time_index.last()
         if self.max_timestamp >= 0 and (last is None or self.max_timestamp > last[0]):
@@ -378,15 +394,24 @@ class Segment:
 
     def truncate(self, position: int, end_offset: int) -> None:
         """Cut the log at a batch boundary, and the indexes with it."""
+        # Indexes first: an entry may point to what is there no more, never to what was written in its place.
+        self.offset_index.truncate(self.offset_index.count_below(position, by=1))
+        self.time_index.truncate(self.time_index.count_below(end_offset - self.base_offset, by=1))
         self.log.truncate(position)
         self.end_offset = end_offset
         self._positions.clear()
         self._max_timestamp = None
         self._bytes_since_entry = 0
-        while (last := self.offset_index.last()) is not None and last[1] >= position:
-            self.offset_index.truncate(len(self.offset_index) - 1)
-        while (entry := self.time_index.last()) is not None and self.base_offset + entry[1] >= end_offset:
-            self.time_index.truncate(len(self.time_index) - 1)
+        first, last = self._checked
+        self._checked = (min(first, position), min(last, position))
+        if self.corrupt_position is not None and self.corrupt_position >= position:
+            self.corrupt_position = None
+        if position == 0:
+            self.first_timestamp = self.first_append_ms = None
+
+    def grow_on(self) -> None:
+        """Be the newest segment of a log that was cut: what is appended from now on needs no check when it is read."""
+        self.unchecked_end = min(self.unchecked_end, self.size)
 
     def restart_indexes(self) -> None:
         """Forget both indexes: they are about to be rebuilt by `index_batch` for every batch."""

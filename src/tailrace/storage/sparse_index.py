@@ -37,7 +37,8 @@ class SparseIndex:
 
     @property
     def size_bytes(self) -> int:
-        return len(self) * self._entry.size
+        # Asked before every append: without a call of our own around the lengths.
+        return (self._in_file + len(self._tail)) * self._entry.size
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         if index >= self._in_file:
@@ -119,6 +120,17 @@ class SparseIndex:
             return None
         self._last_found = low - 1
         return self[low - 1]
+
+    def count_below(self, value: int, by: int = 0) -> int:
+        """How many entries have a first (or, by=1, second) number below a value."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle][by] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def truncate(self, entries: int) -> None:
         """Keep only the first entries."""

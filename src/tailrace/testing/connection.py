@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import Context
 from random import Random
 from typing import Protocol
 
@@ -32,13 +33,19 @@ class Wire(Protocol):
     random: Random
     trace: Trace
     retransmission_timeout_seconds: float
+    #: What the network itself does happens here, whichever process made it.
+    context: Context
 
-    def latency(self) -> float:
-        """How long the next piece is on its way."""
+    def latency(self, source: str, target: str) -> float:
+        """How long the next piece is on its way between two hosts."""
         ...
 
-    def passes(self, source: str, target: str) -> bool:
-        """Whether what one host sends reaches another now."""
+    def passes(self, source: str, target: str, opener: str) -> bool:
+        """Whether what one host sends reaches another now, on a connection that one of them opened."""
+        ...
+
+    def context_of(self, host: str) -> Context:
+        """Where the process of a host runs."""
         ...
 
 
@@ -52,9 +59,10 @@ class _End:
 class Stream:
     """One direction of a connection: what is on its way from one end to the other."""
 
-    def __init__(self, wire: Wire, source: SimTransport, target: SimTransport) -> None:
+    def __init__(self, wire: Wire, source: SimTransport, target: SimTransport, opener: str) -> None:
         self.source = source
         self.target = target
+        self._opener = opener
         self._wire = wire
         self._window_bytes = wire.random.choice(_WINDOWS_BYTES)
         self._on_way: deque[tuple[float, bytes | _End]] = deque()
@@ -82,11 +90,11 @@ class Stream:
         """Send something after all that was sent before."""
         if isinstance(payload, bytes):
             self._unacknowledged_bytes += len(payload)
-        due = max(self._wire.loop.time() + self._wire.latency(), self._not_before + _TICK_SECONDS)
+        due = max(self._wire.loop.time() + self._latency(), self._not_before + _TICK_SECONDS)
         self._not_before = due
         self._on_way.append((due, payload))
         if self._timer is None:
-            self._timer = self._wire.loop.call_at(due, self._arrive)
+            self._arrive_at(due)
 
     def reset(self, error: OSError) -> None:
         """Send a reset; how much of what is on its way still arrives is chance."""
@@ -110,22 +118,27 @@ class Stream:
 
     def retry(self) -> None:
         """Go on where a cut, now healed, stopped the stream."""
-        if self._unheard_bytes and self._wire.passes(self.target.host, self.source.host):
+        if self._unheard_bytes and self._wire.passes(self.target.host, self.source.host, self._opener):
             self._unacknowledged_bytes -= self._unheard_bytes
             self._unheard_bytes = 0
             self._calm()
-            self._wire.loop.call_soon(self.source._pump)
+            self._wire.loop.call_soon(self.source._pump, context=self.source.context)
         elif self._unheard_bytes:
             self._worry()
         if self._on_way and self._timer is None:
-            due = max(self._on_way[0][0], self._wire.loop.time() + self._wire.latency())
-            self._timer = self._wire.loop.call_at(due, self._arrive)
+            self._arrive_at(max(self._on_way[0][0], self._wire.loop.time() + self._latency()))
+
+    def _latency(self) -> float:
+        return self._wire.latency(self.source.host, self.target.host)
+
+    def _arrive_at(self, due: float) -> None:
+        self._timer = self._wire.loop.call_at(due, self._arrive, context=self._wire.context)
 
     def _arrive(self) -> None:
         self._timer = None
         if not self._on_way:
             return
-        if not self._wire.passes(self.source.host, self.target.host):
+        if not self._wire.passes(self.source.host, self.target.host, self._opener):
             self._worry()
             return
         self._calm()
@@ -135,12 +148,14 @@ class Stream:
         else:
             self.target._arrived(payload)
         if self._on_way and self._timer is None:
-            self._timer = self._wire.loop.call_at(self._on_way[0][0], self._arrive)
+            self._arrive_at(self._on_way[0][0])
 
     def _worry(self) -> None:
         """Give up after a while in which the other host answered nothing."""
         if self._give_up is None:
-            self._give_up = self._wire.loop.call_later(self._wire.retransmission_timeout_seconds, self._gave_up)
+            self._give_up = self._wire.loop.call_later(
+                self._wire.retransmission_timeout_seconds, self._gave_up, context=self._wire.context
+            )
 
     def _calm(self) -> None:
         if self._give_up is not None:
@@ -165,6 +180,8 @@ class SimTransport:
         self.peer = peer
         self.unsent_bytes = 0
         self.is_open = True
+        #: The process of this end is told everything here, so that nothing is told to one that is stopped.
+        self.context = wire.context_of(host)
         self._wire = wire
         self._receiver: Receiver | None = None
         self._queue: deque[Part] = deque()
@@ -253,13 +270,14 @@ class SimTransport:
             self.outgoing.put(piece)
             if self._queue and random.random() < 0.1:
                 self._writing_later = True
-                self._wire.loop.call_later(self._wire.latency(), self._write_on)
+                later = self._wire.latency(self.host, self.outgoing.target.host)
+                self._wire.loop.call_later(later, self._write_on, context=self.context)
                 return
         if self.is_open and not self._queue:
             if self._closing:
                 self._close_now()
             elif self._owes_drained:
-                self._wire.loop.call_soon(self._tell_drained)
+                self._wire.loop.call_soon(self._tell_drained, context=self.context)
 
     def _write_on(self) -> None:
         self._writing_later = False
@@ -320,7 +338,7 @@ class SimTransport:
 
     def _read_soon(self) -> None:
         if self._reading is None and self.is_open and not self._paused and (self._inbox or self._at_end):
-            self._reading = self._wire.loop.call_soon(self._read)
+            self._reading = self._wire.loop.call_soon(self._read, context=self.context)
 
     def _read(self) -> None:
         self._reading = None
@@ -366,7 +384,7 @@ class SimTransport:
         self.is_open = False
         self._drop()
         self._wire.trace.add(f"{self._wire.loop.time():.6f} {self.local} lost {self.peer}: {reason}")
-        self._wire.loop.call_soon(self._tell_disconnected, reason)
+        self._wire.loop.call_soon(self._tell_disconnected, reason, context=self.context)
 
     def _tell_disconnected(self, reason: Exception | None) -> None:
         receiver, self._receiver = self._receiver, None
@@ -375,9 +393,9 @@ class SimTransport:
 
 
 def connect_ends(one: SimTransport, other: SimTransport, wire: Wire) -> None:
-    """Lay the two streams between two ends."""
-    one.outgoing = other.incoming = Stream(wire, one, other)
-    other.outgoing = one.incoming = Stream(wire, other, one)
+    """Lay the two streams between two ends, of which the first opens the connection."""
+    one.outgoing = other.incoming = Stream(wire, one, other, one.host)
+    other.outgoing = one.incoming = Stream(wire, other, one, one.host)
 
 
 def _piece(limit: int, random: Random) -> int:

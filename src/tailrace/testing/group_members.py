@@ -141,6 +141,8 @@ class _Member:
     history: GroupHistory
     session_timeout_ms: int = 3_000
     rebalance_timeout_ms: int = 4_000
+    #: Brokers that may be asked for the coordinator where the last one does not answer; without any there is only one.
+    bootstrap: Sequence[tuple[str, int]] = ()
     member_id: str = ""
     #: The generation, or the member epoch.
     epoch: int = -1
@@ -157,6 +159,7 @@ class _Member:
             try:
                 client = self._client = await KafkaClient.connect(self.network, self.host, self.port, self.name)
             except OSError:
+                self._ask_elsewhere()
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             try:
@@ -169,9 +172,14 @@ class _Member:
                     # It may still be on its way. Under a new name nothing of it can follow a later commit.
                     self._has_open_commit = False
                     self._forget()
+                self._ask_elsewhere()
                 await asyncio.sleep(_RETRY_SECONDS)
             finally:
                 client.close()
+
+    def _ask_elsewhere(self) -> None:
+        if self.bootstrap:
+            self.host, self.port = self.random.choice(self.bootstrap)
 
     def crash(self) -> None:
         """The process is gone."""
@@ -188,7 +196,11 @@ class _Member:
     async def _find_coordinator(self, client: KafkaClient) -> None:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group])
         response = await client.call(request, _FIND_VERSION, FindCoordinatorResponse, _ANSWER_SECONDS)
-        if response.coordinators[0].error_code:
+        found = response.coordinators[0]
+        if found.error_code:
+            raise _AgainError
+        if (found.host, found.port) != (self.host, self.port):
+            self.host, self.port = found.host, found.port
             raise _AgainError
 
     async def _begin_reading(self, client: KafkaClient, partitions: Sequence[int], *, with_epoch: bool) -> None:

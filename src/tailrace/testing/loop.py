@@ -2,21 +2,24 @@
 
 Owns virtual time and the end of a run. Invariants: one seed gives one order of events; a run that can never
 go on ends with `Deadlock`, one that never ends with `Livelock`, and an exception that nobody retrieved fails
-the run. It must not know sockets, threads or the wall clock.
+the run; what belongs to a process runs only while that runs. It must not know sockets, threads or the wall clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import heapq
 import math
+from collections import deque
 from collections.abc import Coroutine
 from contextvars import Context
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
 from tailrace.errors import TailraceError
+from tailrace.testing.process import Process, process_of
 
 T = TypeVar("T")
 
@@ -46,11 +49,25 @@ class _VirtualSelector:
         return []
 
 
+class _OwnedHandle(asyncio.Handle):
+    """A callback that runs only while its process does."""
+
+    __slots__ = ()
+
+    _context: Context
+
+    def _run(self) -> None:
+        process = process_of(self._context)
+        if process is None or not process.holds_back(self):
+            super()._run()
+
+
 class _OrderedTimer(asyncio.TimerHandle):
     """A timer that fires after those set earlier for the same moment, which in virtual time is common."""
 
     _when: float
     _scheduled: bool
+    _context: Context
 
     def __init__(
         self, when: float, order: int, callback: Any, args: Any, loop: SimLoop, context: Context | None
@@ -63,12 +80,18 @@ class _OrderedTimer(asyncio.TimerHandle):
             return NotImplemented
         return (self._when, self._order) < (other._when, other._order)
 
+    def _run(self) -> None:
+        process = process_of(self._context)
+        if process is None or not process.holds_back(self):
+            super()._run()
+
 
 class SimLoop(asyncio.BaseEventLoop):
     """A deterministic event loop in virtual time, which starts at zero."""
 
     # What the base class keeps and does not declare.
     _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[asyncio.Handle]
     _selector: _VirtualSelector
     _clock_resolution: float
 
@@ -94,7 +117,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers_made = 0
         # Strong references, in order of creation: a task must not vanish when the collector happens to run.
         self._tasks: dict[int, asyncio.Task[Any]] = {}
-        self._failed_tasks: dict[int, asyncio.Task[Any]] = {}
+        self._contexts: dict[int, Context] = {}
+        self._failed_tasks: dict[int, tuple[asyncio.Task[Any], Context]] = {}
+        # Of processes that have ended. They are kept, so that the collector does not choose when they are cleaned up.
+        self._dead_tasks: list[asyncio.Task[Any]] = []
+        self._has_ended_processes = False
+        self._own_context = contextvars.copy_context()
         self._set_now(0.0)
 
     def random_for(self, purpose: str) -> Random:
@@ -125,15 +153,47 @@ class SimLoop(asyncio.BaseEventLoop):
         """Make a task, named by its number in this loop: the interpreter's own count differs between runs."""
         self._tasks_made += 1
         number = self._tasks_made
+        context = contextvars.copy_context() if context is None else context
         task: asyncio.Task[Any] = super().create_task(coro, name=name or f"task-{number}", context=context, **options)
         self._tasks[number] = task
-        task.add_done_callback(lambda _: self._task_done(number))
+        self._contexts[number] = context
+        task.add_done_callback(lambda _: self._task_done(number), context=self._own_context)
         return task
 
     def _task_done(self, number: int) -> None:
+        if number not in self._tasks:
+            return  # its process has ended
         task = self._tasks.pop(number)
+        context = self._contexts.pop(number)
         if task._log_traceback:
-            self._failed_tasks[number] = task
+            self._failed_tasks[number] = task, context
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call in the next turn, if the process that it belongs to runs then."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        handle = _OwnedHandle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def resume(self, process: Process) -> None:
+        """Let a paused process go on."""
+        process.resume(self._ready.extend)
+
+    def end(self, process: Process) -> None:
+        """End a process: none of its tasks goes on, nor does it end."""
+        process.end()
+        self._has_ended_processes = True
+        for number in [number for number, context in self._contexts.items() if process_of(context) is process]:
+            self._dead_tasks.append(self._tasks.pop(number))
+            del self._contexts[number]
+        for number, (task, context) in list(self._failed_tasks.items()):
+            if process_of(context) is process:
+                # Whoever would have asked for its exception ended with it.
+                task._log_traceback = False
+                del self._failed_tasks[number]
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
@@ -149,6 +209,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep what nobody retrieved; `run` reports it."""
+        if self._has_ended_processes and "future" in context and not isinstance(context["future"], asyncio.Task):
+            return  # most likely of a process that ended before it could look
         error = context.get("exception")
         if error is None:
             error = SimulationError(str(context.get("message")))
@@ -211,6 +273,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._max_steps = self.steps + self._max_steps_at_once
         self._max_virtual_seconds = self._now + 3600.0
         self._steps_at_this_time = 0
+        for context in list(self._contexts.values()):
+            process = process_of(context)
+            if process is not None and not process.has_ended:
+                self.end(process)
         try:
             while leftover := self.pending_tasks():
                 for task in leftover:
@@ -218,6 +284,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 for task in leftover:
                     self.run_until_complete(asyncio.wait([task]))
             self.run_until_complete(self.shutdown_asyncgens())
+            self._bury_dead_tasks()
         except SimulationError as error:
             self.unhandled.append(error)
         finally:
@@ -226,9 +293,21 @@ class SimLoop(asyncio.BaseEventLoop):
             gc.collect()
             self.close()
 
+    def _bury_dead_tasks(self) -> None:
+        """Take the tasks of ended processes apart, in order; what they say to that interests nobody."""
+        for task in self._dead_tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            for _ in range(_LONGEST_LIST):
+                try:
+                    task.get_coro().close()
+                    break
+                except BaseException:  # noqa: BLE001, S112  it wanted to wait for something in its end, or failed in it
+                    continue
+        self._dead_tasks.clear()
+
     def _collect_failures(self) -> None:
         """Note the tasks that failed and whose exception nobody has asked for."""
-        for task in self._failed_tasks.values():
+        for task, _ in self._failed_tasks.values():
             if task._log_traceback and (error := task.exception()) is not None:
                 self.unhandled.append(error)
         self._failed_tasks.clear()

@@ -1,18 +1,22 @@
 """The simulated network: hosts by name, connections between them, and everything that can go wrong, by a seed.
 
 Owns which host reaches which, who listens where, and all open connections in the order they were made.
-Invariant: the same seed and the same calls deliver the same bytes at the same virtual times. It must not know
-what the bytes mean.
+Invariants: the same seed and the same calls deliver the same bytes at the same virtual times; what is on its way goes
+on whatever becomes of the process that sent it, and waits for one that is stopped. It must not know what bytes mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
+from collections.abc import Callable
+from contextvars import Context
 from random import Random
 
 from tailrace.runtime.transport import ReceiverFactory
 from tailrace.testing.connection import SimTransport, connect_ends
+from tailrace.testing.process import Process
 from tailrace.testing.trace import Trace
 
 _OWN_NAMES = ("", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
@@ -41,6 +45,8 @@ class SimHost:
         self.name = name
         self.listeners: dict[int, SimListener] = {}
         self.is_up = True
+        #: The process whose connections these are; without one they belong to nobody in particular.
+        self.process: Process | None = None
         self.connecting: dict[int, asyncio.Future[SimTransport]] = {}
         self._network = network
         self._next_port = _FIRST_FREE_PORT
@@ -91,8 +97,16 @@ class _Attempt:
         self._retry_seconds = _FIRST_CONNECT_RETRY_SECONDS
         self._half_open: SimTransport | None = None
         loop = network.loop
-        self._give_up = loop.call_later(network.connect_timeout_seconds, self._fail, self._timeout())
-        loop.call_later(network.latency(), self._knock)
+        self._give_up = loop.call_later(
+            network.connect_timeout_seconds, self._fail, self._timeout(), context=network.context
+        )
+        self._later(self._latency(), self._knock)
+
+    def _later(self, seconds: float, step: Callable[[], None]) -> None:
+        self._network.loop.call_later(seconds, step, context=self._network.context)
+
+    def _latency(self) -> float:
+        return self._network.latency(self._source.name, self._target.name)
 
     def _timeout(self) -> OSError:
         return TimeoutError(errno.ETIMEDOUT, f"{self._target.name}:{self._port} does not answer")
@@ -102,15 +116,16 @@ class _Attempt:
         network, source, target = self._network, self._source, self._target
         if self.outcome.done():
             return
-        if not (network.passes(source.name, target.name) and network.passes(target.name, source.name)):
-            network.loop.call_later(self._retry_seconds, self._knock)
+        reaches = network.passes(source.name, target.name, source.name)
+        if not (reaches and network.passes(target.name, source.name, source.name)):
+            self._later(self._retry_seconds, self._knock)
             self._retry_seconds *= 2
             return
-        answered = network.loop.time() + network.latency()
+        answered = network.loop.time() + self._latency()
         listener = target.listeners.get(self._port)
         if listener is None:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, f"{target.name}:{self._port} refuses")
-            network.loop.call_at(answered, self._fail, refused)
+            network.loop.call_at(answered, self._fail, refused, context=network.context)
             return
         here, there = f"{source.name}:{source.free_port()}", f"{target.name}:{self._port}"
         near = SimTransport(network, source.name, here, there)
@@ -119,8 +134,12 @@ class _Attempt:
         far.outgoing.hold_until(answered)
         network.open(near, far)
         self._half_open = near
-        network.loop.call_at(answered, self._open)
-        far.attach(listener.factory(far))
+        network.loop.call_at(answered, self._open, context=network.context)
+        if target.process is None:
+            far.attach(listener.factory(far))
+        else:
+            # The kernel has taken it; the process hears of it when it runs.
+            network.loop.call_soon(_accept, listener, far, context=far.context)
 
     def _open(self) -> None:
         """The answer arrives, or is lost and sent again later."""
@@ -130,8 +149,8 @@ class _Attempt:
         if not near.is_open:
             self._fail(ConnectionResetError(errno.ECONNRESET, f"reset by {near.peer}"))
             return
-        if not self._network.passes(self._target.name, self._source.name):
-            self._network.loop.call_later(self._retry_seconds, self._open)
+        if not self._network.passes(self._target.name, self._source.name, self._source.name):
+            self._later(self._retry_seconds, self._open)
             self._retry_seconds *= 2
             return
         self._half_open = None
@@ -147,6 +166,11 @@ class _Attempt:
         self._give_up.cancel()
         if self._half_open is not None:
             self._half_open.abort()
+
+
+def _accept(listener: SimListener, end: SimTransport) -> None:
+    if end.is_open:
+        end.attach(listener.factory(end))
 
 
 class SimNetwork:
@@ -168,7 +192,11 @@ class SimNetwork:
         self.latency_seconds = latency_seconds
         self.connect_timeout_seconds = connect_timeout_seconds
         self.retransmission_timeout_seconds = retransmission_timeout_seconds
+        #: By so much what some hosts send and receive takes longer.
+        self.slowness: dict[str, float] = {}
+        self.context = contextvars.copy_context()
         self._cuts: dict[tuple[str, str], None] = {}
+        self._stalled: dict[str, None] = {}
         self._ends: dict[int, SimTransport] = {}
 
     def host(self, name: str) -> SimHost:
@@ -199,6 +227,17 @@ class SimNetwork:
         self.trace.add(f"{self.loop.time():.6f} heal {one} {other}")
         wanted = [name for name in (one, other) if name is not None]
         self._cuts = {pair: None for pair in self._cuts if not all(name in pair for name in wanted)}
+        self._retry_streams()
+
+    def stall(self, name: str) -> None:
+        """Let nothing pass on connections that a host opens, as if the part of it that uses them hung."""
+        self.trace.add(f"{self.loop.time():.6f} stall {name}")
+        self._stalled[name] = None
+
+    def unstall(self, name: str) -> None:
+        """Let a host's own connections go on."""
+        self.trace.add(f"{self.loop.time():.6f} unstall {name}")
+        self._stalled.pop(name, None)
         self._retry_streams()
 
     def reset(self, one: str, other: str) -> int:
@@ -243,14 +282,23 @@ class SimNetwork:
 
     # What connections ask of the network.
 
-    def latency(self) -> float:
+    def latency(self, source: str, target: str) -> float:
         """How long the next piece is on its way; now and then much longer than usual."""
         usual = self.random.uniform(*self.latency_seconds)
+        if self.slowness:
+            usual *= max(self.slowness.get(source, 1.0), self.slowness.get(target, 1.0))
         return usual * 20 if self.random.random() < 0.01 else usual
 
-    def passes(self, source: str, target: str) -> bool:
-        """Whether what one host sends reaches another now."""
-        return (source, target) not in self._cuts and self.hosts[source].is_up and self.hosts[target].is_up
+    def passes(self, source: str, target: str, opener: str) -> bool:
+        """Whether what one host sends reaches another now, on a connection that one of them opened."""
+        if (source, target) in self._cuts or opener in self._stalled:
+            return False
+        return self.hosts[source].is_up and self.hosts[target].is_up
+
+    def context_of(self, host: str) -> Context:
+        """Where the process of a host runs; that of the network itself where it has none."""
+        process = self.hosts[host].process
+        return self.context if process is None else process.context
 
     def open(self, near: SimTransport, far: SimTransport) -> None:
         """Take note of a new connection."""

@@ -300,6 +300,20 @@ def test_fetch_returns_one_whole_batch_however_small_the_limits_are(tmp_path: Pa
     with_broker(tmp_path, test)
 
 
+def test_what_is_produced_before_a_fetch_begins_to_wait_ends_its_wait(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        await broker.create("orders")
+        topics = [FetchTopic(topic="orders", partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])]
+        waiting = broker.answer(FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=topics), 12)
+        assert isinstance(waiting, asyncio.Future)
+        # Answered before the fetch has had its first turn.
+        answer = broker.answer(produce_request("orders", 1), 9)
+        assert isinstance(answer, list)
+        await asyncio.wait_for(waiting, 10)
+
+    with_broker(tmp_path, test)
+
+
 def test_fetch_waits_for_data_until_it_comes_or_the_time_is_over(tmp_path: Path) -> None:
     async def test(broker: TestedBroker) -> None:
         await broker.create("orders")

@@ -14,7 +14,9 @@ from tailrace.cli import options
 from tailrace.cli.main import cli
 from tailrace.client import connection
 
-COMMANDS = ("serve", "topic", "config", "produce", "consume", "group", "log", "doctor", "completion")
+COMMANDS = (
+    *("serve", "cluster", "topic", "config", "produce", "consume", "group", "log", "store", "doctor", "completion"),
+)
 CLIENT_COMMANDS = (
     ["topic", "create", "orders"],
     ["topic", "list"],
@@ -27,6 +29,8 @@ CLIENT_COMMANDS = (
     ["config", "set", "broker-default", "max.connections=5"],
     ["produce", "orders", "--value", "x"],
     ["consume", "orders"],
+    ["cluster", "status"],
+    ["cluster", "elect-leaders"],
     ["group", "list"],
     ["group", "describe", "billing"],
     ["group", "reset-offsets", "billing", "--all-topics", "--to", "earliest"],
@@ -58,6 +62,12 @@ def test_help_names_every_command() -> None:
     "command",
     [
         ["serve"],
+        ["cluster"],
+        ["cluster", "start"],
+        ["cluster", "status"],
+        ["cluster", "elect-leaders"],
+        ["store"],
+        ["store", "migrate"],
         ["topic"],
         ["topic", "create"],
         ["topic", "list"],

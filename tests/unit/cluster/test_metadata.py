@@ -40,18 +40,22 @@ class SlowStore(MemoryStore):
         self.is_down = False
         #: Whether changes are made but never answered.
         self.loses_answers = False
+        #: Whether changes are neither made nor answered.
+        self.loses_requests = False
 
     async def get(self, key: str) -> Entry | None:
         await self._answer()
         return await super().get(key)
 
-    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> bool:
+    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
         await self._answer()
-        done = await super().txn(checks, writes)
+        if self.loses_requests:
+            raise Unavailable("was that a no?")
+        versions = await super().txn(checks, writes)
         await self._answer()
-        if done and self.loses_answers:
+        if versions is not None and self.loses_answers:
             raise Unavailable("was that a yes?")
-        return done
+        return versions
 
     async def _answer(self) -> None:
         await asyncio.sleep(0)
@@ -190,21 +194,6 @@ def test_names_that_exist_or_differ_only_in_dots_and_underscores_are_refused() -
     run(test)
 
 
-def test_new_epochs_begin_everywhere_this_broker_leads_and_are_stored() -> None:
-    async def test(store: SlowStore) -> None:
-        metadata = await loaded(store)
-        for number in range(3):
-            await metadata.create_topic(planned(metadata, f"t{number}", 2))
-        await metadata.bump_leader_epochs()
-        again = await loaded(store)
-        for image in (metadata.image, again.image):
-            assert [state.leader_epoch for topic in image.topics.values() for state in topic.partitions] == [1] * 6
-        await again.bump_leader_epochs()
-        assert again.image.topics["t0"].partitions[0].leader_epoch == 2
-
-    run(test)
-
-
 def with_config(name: str, value: str) -> Callable[[TopicImage], TopicImage]:
     return lambda topic: replace(topic, configs=MappingProxyType({**topic.configs, name: value}))
 
@@ -315,30 +304,55 @@ def test_a_crash_around_a_change_of_configuration_leaves_the_old_or_the_new(turn
     run(test)
 
 
-def test_a_change_whose_outcome_nobody_heard_of_is_learned_by_the_next() -> None:
+def test_a_change_that_was_made_and_not_answered_is_found_out_about() -> None:
     async def test(store: SlowStore) -> None:
         metadata = await loaded(store)
         await metadata.create_topic(planned(metadata, "orders"))
-        topic = metadata.image.topics["orders"]
+        await metadata.create_topic(planned(metadata, "bills"))
         store.loses_answers = True
+        topic = metadata.image.topics["orders"]
+        await metadata.alter_topic(topic, lambda stored: metadata.plan_partitions(stored, 2, None))
+        await metadata.alter_broker_configs("1", lambda stored: {"a": "1"})
+        await metadata.create_topic(planned(metadata, "payments"))
+        await metadata.delete_topic(metadata.image.topics["bills"])
+        again = (await loaded(store)).image
+        assert metadata.image.topics == again.topics
+        assert metadata.image.broker_configs == again.broker_configs == {"1": {"a": "1"}}
+        assert sorted(again.topics) == ["orders", "payments"]
+        assert len(again.topics["orders"].partitions) == 2
+
+    run(test)
+
+
+def test_a_change_that_was_neither_made_nor_answered_is_a_timeout_to_clients() -> None:
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await metadata.create_topic(planned(metadata, "orders"))
+        topic, before = metadata.image.topics["orders"], metadata.image
+        store.loses_requests = True
         for change in (
             metadata.alter_topic(topic, with_config("retention.ms", "6")),
             metadata.alter_broker_configs("1", lambda stored: {"a": "1"}),
             metadata.create_topic(planned(metadata, "payments")),
+            metadata.delete_topic(topic),
+            metadata.claim_producer_ids(),
         ):
-            with pytest.raises(KafkaError):
+            with pytest.raises(KafkaError) as caught:
                 await change
-        assert metadata.image.topics["orders"].configs["retention.ms"] == "5"
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert metadata.image is before
+
+    run(test)
+
+
+def test_producer_ids_whose_claim_was_not_answered_are_given_to_nobody() -> None:
+    async def test(store: SlowStore) -> None:
+        one, two = await loaded(store), await loaded(store)
+        store.loses_answers = True
+        with pytest.raises(KafkaError):
+            await one.claim_producer_ids()
         store.loses_answers = False
-        await metadata.alter_topic(topic, with_config("retention.ms", "6"))
-        await metadata.alter_broker_configs("1", lambda stored: {"a": "1"})
-        with pytest.raises(KafkaError) as caught:
-            await metadata.create_topic(planned(metadata, "payments"))
-        assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
-        again = (await loaded(store)).image
-        assert metadata.image.topics == again.topics
-        assert metadata.image.broker_configs == again.broker_configs
-        assert sorted(again.topics) == ["orders", "payments"]
+        assert await two.claim_producer_ids() == range(PRODUCER_ID_BLOCK, 2 * PRODUCER_ID_BLOCK)
 
     run(test)
 
@@ -381,9 +395,33 @@ def test_a_topic_is_stored_with_a_version_and_a_newer_one_is_refused() -> None:
         "orders", UUID(int=5), (PartitionState((1, 2), (1,), 1, 7),), MappingProxyType({"cleanup.policy": "delete"})
     )
     assert TopicImage.from_bytes(topic.to_bytes()) == topic
-    newer = json.loads(topic.to_bytes()) | {"version": 2}
-    with pytest.raises(StorageError, match="format 2"):
+    assert json.loads(topic.to_bytes())["partitions"] == [[[1, 2], [1], 1, 7]]
+    newer = json.loads(topic.to_bytes()) | {"version": 3}
+    with pytest.raises(StorageError, match="format 3"):
         TopicImage.from_bytes(json.dumps(newer).encode())
+
+
+def test_a_topic_that_was_stored_in_the_first_format_is_still_read() -> None:
+    stored = {
+        "version": 1,
+        "name": "orders",
+        "topic_id": str(UUID(int=5)),
+        "configs": {"cleanup.policy": "delete"},
+        "partitions": [{"replicas": [1, 2], "isr": [1], "leader": 1, "leader_epoch": 7}],
+    }
+    assert TopicImage.from_bytes(json.dumps(stored).encode()) == TopicImage(
+        "orders", UUID(int=5), (PartitionState((1, 2), (1,), 1, 7),), MappingProxyType({"cleanup.policy": "delete"})
+    )
+
+
+def test_a_broker_is_registered_with_a_version_and_a_newer_one_is_refused() -> None:
+    broker = BrokerImage(
+        3, (BrokerEndpoint("PLAINTEXT", "one", 9092),), "a", 7, "machine", 4711, ("d1", "d2"), "0.1", 1_700_000_000_000
+    )
+    assert BrokerImage.from_bytes(broker.to_bytes()) == broker
+    newer = json.loads(broker.to_bytes()) | {"version": 2}
+    with pytest.raises(StorageError, match="broker 3 is registered in format 2"):
+        BrokerImage.from_bytes(json.dumps(newer).encode())
 
 
 def test_a_broker_is_known_by_the_listener_that_was_asked() -> None:

@@ -18,7 +18,8 @@ from tailrace.groups.subscription import (
     decode_assignment,
     encode_assignment,
 )
-from tests.unit.groups.world import GROUP, GroupWorld, simulate, subscription
+from tailrace.model import TopicPartition
+from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
 
 
 @dataclass
@@ -301,15 +302,124 @@ def test_a_fleet_moves_to_the_newer_protocol_and_back_without_a_partition_left_o
     simulate(scenario)
 
 
-def test_a_classic_group_that_nobody_can_read_is_not_touched() -> None:
+def check_not_found(answer: HeartbeatResult | KafkaError, message: str) -> None:
+    assert isinstance(answer, KafkaError)
+    assert (answer.code, answer.message) == (ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def test_who_was_put_out_of_a_group_that_is_classic_again_is_told_so_and_may_join_anew() -> None:
     async def scenario(world: GroupWorld) -> None:
-        (one,) = await world.form(1, protocol_type="connect")
-        answer = await Client(world, "new").beat()
-        assert isinstance(answer, KafkaError)
-        assert answer.code is ErrorCode.GROUP_ID_NOT_FOUND
-        assert world.heartbeat(one.member_id, 1) is ErrorCode.NONE
+        await world.create_topic("orders", 4)
+        joined = await world.join(protocols=[("range", subscription("orders"))], session_ms=600_000)
+        await world.sync(joined.member_id, 1, {joined.member_id: encode_assignment(ConsumerProtocolAssignment())})
+        silent = Client(world, "silent")
+        await silent.beat()
+        await silent.beat()
+        assert isinstance(world.shard.describe(GROUP), ConsumerGroup)
+        await asyncio.sleep(50)
+        assert isinstance(world.shard.describe(GROUP), ClassicGroup)
+        assert silent.epoch > 0
+        for answer in (await silent.beat(), await silent.leave()):
+            check_not_found(answer, f"Group {GROUP} is not a consumer group.")
+        assert isinstance(await silent.beat(), HeartbeatResult)
+        assert isinstance(world.shard.describe(GROUP), ConsumerGroup)
 
     simulate(scenario)
+
+
+def test_a_group_that_is_not_there_is_not_made_by_who_is_no_newcomer() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        check_not_found(await Client(world, "m", epoch=3).beat(), f"Consumer group {GROUP} not found.")
+        check_not_found(await Client(world, "m").leave(), f"Group {GROUP} not found.")
+        assert world.shard.list_groups() == []
+        # A group that only has offsets is a classic one.
+        await now(world.shard.commit(GROUP, "", None, -1, -1, [(TopicPartition("orders", 0), 1, -1, None)]))
+        check_not_found(await Client(world, "m", epoch=3).beat(), f"Group {GROUP} is not a consumer group.")
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "assignment", "settings", "why"),
+    [
+        pytest.param(
+            "connect",
+            b"",
+            {},
+            "the group does not use the consumer embedded protocol.",
+            id="of another protocol",
+        ),
+        pytest.param(
+            "consumer",
+            b"\x00\x00\x7f",
+            {},
+            "the embedded consumer protocol is malformed.",
+            id="malformed",
+        ),
+        pytest.param(
+            "consumer",
+            encode_assignment(ConsumerProtocolAssignment(user_data=b"mine")),
+            {},
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+            "assignor before re-attempting the upgrade.",
+            id="with data of its own assignor",
+        ),
+        pytest.param(
+            "consumer",
+            b"",
+            {"group_consumer_migration_policy": "downgrade"},
+            "online upgrade is disabled.",
+            id="disabled",
+        ),
+        pytest.param(
+            "consumer",
+            b"",
+            {"group_consumer_max_size": "1"},
+            "the group size exceeds the consumer group maximum size.",
+            id="too large",
+        ),
+    ],
+)
+def test_a_classic_group_that_cannot_become_a_newer_one_is_not_touched(
+    protocol_type: str, assignment: bytes, settings: dict[str, str], why: str
+) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        protocols = [("own", subscription("orders"))]
+        joins = [world.join(client_id=name, protocol_type=protocol_type, protocols=protocols) for name in ("a", "b")]
+        one, two = [await join for join in joins]
+        plan = {one.member_id: assignment, two.member_id: assignment}
+        for sync in [world.sync(joined.member_id, 1, plan) for joined in (one, two)]:
+            assert (await sync).error is ErrorCode.NONE
+        check_not_found(
+            await Client(world, "new").beat(),
+            f"Cannot upgrade classic group {GROUP} to consumer group because {why}",
+        )
+        assert world.heartbeat(one.member_id, 1) is ErrorCode.NONE
+        assert isinstance(world.shard.describe(GROUP), ClassicGroup)
+
+    simulate(scenario, **settings)
+
+
+@pytest.mark.parametrize(
+    ("assignor", "expected"), [("own", ErrorCode.UNSUPPORTED_ASSIGNOR), (None, ErrorCode.GROUP_MAX_SIZE_REACHED)]
+)
+def test_who_does_not_get_in_does_not_change_a_classic_group(assignor: str | None, expected: ErrorCode) -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        joined = await world.join(protocols=[("range", subscription("orders"))])
+        await world.sync(joined.member_id, 1, {joined.member_id: encode_assignment(ConsumerProtocolAssignment())})
+        call = HeartbeatCall(
+            "m", 0, rebalance_timeout_ms=1000, topics=frozenset({"orders"}), assignor=assignor, owned={}
+        )
+        answer = await world.consumer(call)
+        assert isinstance(answer, KafkaError)
+        assert answer.code is expected
+        assert isinstance(world.shard.describe(GROUP), ClassicGroup)
+        assert world.heartbeat(joined.member_id, 1) is ErrorCode.NONE
+
+    simulate(scenario, group_consumer_max_size="1")
 
 
 def test_an_assignor_that_is_not_there_is_refused() -> None:

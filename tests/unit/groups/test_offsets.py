@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.runtime.disk import DiskFullError
@@ -139,15 +141,19 @@ def test_a_full_disk_refuses_a_commit_and_forgets_nothing() -> None:
     simulate(scenario)
 
 
+def in_next_epochs(topic: TopicImage) -> TopicImage:
+    states = [replace(state, leader_epoch=state.leader_epoch + 1) for state in topic.partitions]
+    return replace(topic, partitions=tuple(states))
+
+
 def test_a_disk_that_fails_while_the_offsets_are_loaded_costs_its_directory_and_not_the_broker() -> None:
     async def scenario(world: GroupWorld) -> None:
         assert await commit(world, 5) is ErrorCode.NONE
         assert world.broker is not None
         fault = world.node.disk.fail(lambda path: OFFSETS_TOPIC in path, "read", times=None)
         # Led again in a new epoch, as after a failover: the shards are loaded anew.
-        for partition in world.broker.partitions:
-            partition.leader_epoch += 1
-        world.broker.groups.apply(world.broker.metadata.image, world.broker.metadata.image)
+        metadata = world.broker.metadata
+        await metadata.alter_topic(metadata.image.topics[OFFSETS_TOPIC], in_next_epochs)
         await asyncio.sleep(1)
         with pytest.raises(KafkaError) as refusal:
             world.broker.groups.shard(GROUP)

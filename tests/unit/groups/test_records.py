@@ -28,6 +28,7 @@ from tailrace.groups.records import (
     RecordType,
     decode_key,
     decode_value,
+    encode_committed,
     encode_key,
     encode_value,
 )
@@ -267,3 +268,23 @@ def test_a_value_that_cannot_be_encoded_is_a_value_error_that_names_the_field() 
     value = OffsetCommitValue(offset=2**63)
     with pytest.raises(ValueError, match="offset: 9223372036854775808 is not an int64"):
         encode_value(value)
+
+
+@SOME
+@given(
+    st.text(max_size=300),
+    st.text(max_size=249),
+    st.integers(0, 2**31 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.sampled_from(["", "x", "é" * 63, "x" * 126, "x" * 127, "x" * 16_383, "x" * 30_000]),
+    st.integers(-1, 2**63 - 1),
+)
+def test_a_commit_written_by_hand_has_the_bytes_of_its_description(
+    group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, timestamp: int
+) -> None:
+    value = OffsetCommitValue(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_timestamp=timestamp)
+    assert encode_committed(group, topic, partition, offset, leader_epoch, metadata, timestamp) == (
+        encode_key(OffsetCommitKey(group=group, topic=topic, partition=partition)),
+        encode_value(value),
+    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import HEADER_BYTES, check_produced, has_valid_crc, read_header
 from tailrace.records.compression import Compression
-from tailrace.records.record import NewRecord, Record, build_batch, iterate_records
+from tailrace.records.record import NewRecord, Record, build_batch, build_keyed_batch, iterate_records
 from tests.unit.records.strategies import quick, record_lists
 
 
@@ -129,3 +129,19 @@ def test_a_header_name_that_is_no_text_does_not_make_the_batch_unreadable() -> N
     at = batch.index("\u00e9".encode())
     batch[at : at + 2] = b"\xff\xfe"
     assert read(batch)[0].value == b"value"
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.none() | st.binary(max_size=9000)), min_size=1, max_size=70),
+    st.integers(0, 2**62),
+)
+def test_a_batch_of_keys_and_values_of_one_time_is_the_one_that_records_make(
+    pairs: list[tuple[bytes, bytes | None]], timestamp: int
+) -> None:
+    batch = build_keyed_batch(pairs, timestamp)
+    assert batch == build_batch([NewRecord(value, key, timestamp) for key, value in pairs])
+    assert [(record.key, record.value, record.timestamp) for record in read(batch)] == [
+        (key, value, timestamp) for key, value in pairs
+    ]
+    check_produced(memoryview(batch))

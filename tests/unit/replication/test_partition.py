@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from tailrace.cluster.image import PartitionState
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import ACKS_ALL, Partition
@@ -45,7 +46,8 @@ class World:
         self.directory = LogDirectory("/data", runtime, background_bytes=1 << 30, background_ms=-1)
         self.directory.open()
         log = self.directory.open_partition(NAME, UUID(int=1), config)
-        self.partition = Partition(NAME, UUID(int=1), log, self.directory, leader_epoch=4)
+        self.partition = Partition(NAME, UUID(int=1), log, self.directory, 1)
+        self.partition.apply_state(PartitionState((1,), (1,), 1, 4), {}, 0.0)
         self.directory.on_promise = lambda _: self.partition.advance()
 
     def append(self, data: bytearray | None = None, acks: int = ACKS_ALL) -> int:

@@ -106,3 +106,24 @@ def test_a_sync_that_did_not_get_to_its_end_is_owed_again(tmp_path: Path) -> Non
     epochs.sync_failed()
     epochs.sync_work()()
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n1\n1 0\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (100, ((1, 0), (3, 50), (4, 90))),
+        (90, ((1, 0), (3, 50))),
+        (51, ((1, 0), (3, 50))),
+        (50, ((1, 0),)),
+        (0, ()),
+    ],
+)
+def test_a_cut_forgets_every_epoch_that_began_there_or_later(
+    tmp_path: Path, end: int, expected: tuple[tuple[int, int], ...]
+) -> None:
+    epochs = history(tmp_path, (1, 0), (3, 50), (4, 90))
+    epochs.cut(end)
+    assert (epochs.entries, epochs.latest) == (expected, expected[-1][0] if expected else -1)
+    assert history(tmp_path).entries == expected
+    epochs.assign(9, end)
+    assert epochs.entries == (*expected, (9, end))

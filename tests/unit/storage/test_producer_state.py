@@ -143,3 +143,20 @@ def test_control_batches_and_batches_of_nobody_leave_no_trace_on_replay() -> Non
     assert len(state) == 0
     state.replay(header(0))
     assert len(state) == 1
+
+
+def test_what_was_known_at_an_earlier_end_is_known_again_as_long_as_it_is_remembered() -> None:
+    state = ProducerState()
+    for number in range(8):
+        state.update(read_header(batch(producer=(1, 0, number))), 10 * number, 100 + number)
+    state.update(read_header(batch(producer=(2, 0, 0))), 15, 50)
+    earlier = state.below(61)
+    assert earlier is not None
+    entries = dict(earlier.entries())
+    assert [kept.base_offset for kept in entries[1].batches] == [30, 40, 50, 60]
+    assert (entries[1].last_timestamp, entries[2].last_timestamp) == (106, 50)
+    assert state.below(31) is not None
+    assert state.below(30) is None, "the batches before are forgotten, not absent"
+    assert state.below(15) is None
+    entries[1].batches.clear()
+    assert [kept.base_offset for kept in dict(state.entries())[1].batches] == [30, 40, 50, 60, 70]

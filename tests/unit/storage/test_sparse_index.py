@@ -133,3 +133,16 @@ def test_lookups_in_any_order_over_a_large_index_agree_with_a_plain_search(path:
     for value in [*forwards, *random.sample(range(numbers[-1]), 500), *reversed(forwards[::50])]:
         place = bisect_right(numbers, value)
         assert index.floor(value, by) == (pairs[place - 1] if place else None)
+
+
+@pytest.mark.parametrize("by", [0, 1])
+@pytest.mark.parametrize("flushed", [0, 3, 10])
+def test_how_many_entries_are_below_a_value(tmp_path: Path, by: int, flushed: int) -> None:
+    index = OffsetIndex(SystemDisk(), str(tmp_path / "x.index"))
+    entries = [(10 * number, 100 * number) for number in range(1, 11)]
+    for number, entry in enumerate(entries):
+        if number == flushed:
+            index.flush()
+        index.append(*entry)
+    for value in range(0, 1200, 5):
+        assert index.count_below(value, by) == sum(1 for entry in entries if entry[by] < value)

@@ -22,6 +22,7 @@ from tailrace.broker.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -59,6 +60,7 @@ from tailrace.wire.messages.describe_groups import DescribeGroupsRequest
 from tailrace.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from tailrace.wire.messages.describe_producers import DescribeProducersRequest
 from tailrace.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from tailrace.wire.messages.elect_leaders import ElectLeadersRequest
 from tailrace.wire.messages.fetch import FetchRequest
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.wire.messages.heartbeat import HeartbeatRequest
@@ -163,6 +165,7 @@ _TABLE = (
         "Change single keys of topics and brokers, and levels of loggers, while the broker runs.",
     ),
     Api(DeleteGroupsRequest, 0, 2, delete_groups.handle, "Forget groups without members."),
+    Api(ElectLeadersRequest, 0, 2, elect_leaders.handle, "Preferred leaders, or any where none is in sync."),
     Api(OffsetDeleteRequest, 0, 0, offset_delete.handle, "Forget committed offsets."),
     Api(DescribeClusterRequest, 0, 2, describe_cluster.handle, "Brokers and controller."),
     Api(DescribeProducersRequest, 0, 0, describe_producers.handle, "Idempotent producers that a partition knows."),

@@ -1,11 +1,19 @@
-"""DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark."""
+"""DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark.
+
+Odd: it is answered when all replicas whose brokers are alive have given up the records, with the lowest of their log
+starts; what takes longer than the client waits is REQUEST_TIMED_OUT, and goes on nevertheless.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from typing import NamedTuple
+
+from tailrace.broker.replica_sessions import ReplicaSession
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS
-from tailrace.storage.log_directory import LogDirectory
+from tailrace.replication.partition import Partition
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -17,8 +25,16 @@ from tailrace.wire.messages.delete_records import (
 _HIGH_WATERMARK = -1
 
 
+class _Moved(NamedTuple):
+    """A log whose start was moved here, and the place in the response that says what became of it."""
+
+    partition: Partition
+    offset: int
+    result: DeleteRecordsPartitionResult
+
+
 async def handle(services: Services, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    moved: list[tuple[LogDirectory, DeleteRecordsPartitionResult]] = []
+    moved: list[_Moved] = []
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name,
@@ -26,27 +42,28 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
         )
         for topic in request.topics
     ]
-    for directory in dict.fromkeys(directory for directory, _ in moved):
+    for directory in dict.fromkeys(one.partition.directory for one in moved):
         try:
             await directory.save_checkpoints()
         except StorageError:
-            for home, result in moved:
-                if home is directory:
-                    result.error_code, result.low_watermark = ErrorCode.KAFKA_STORAGE_ERROR, -1
+            for one in moved:
+                if one.partition.directory is directory:
+                    _refuse(one.result, ErrorCode.KAFKA_STORAGE_ERROR)
+    waiting = [one for one in moved if one.result.error_code == ErrorCode.NONE and one.partition.is_replicated]
+    if waiting:
+        await _wait_for_followers(services, waiting, request.timeout_ms)
     return DeleteRecordsResponse(topics=topics)
 
 
 def _advance(
-    services: Services,
-    topic: str,
-    wanted: DeleteRecordsPartition,
-    moved: list[tuple[LogDirectory, DeleteRecordsPartitionResult]],
+    services: Services, topic: str, wanted: DeleteRecordsPartition, moved: list[_Moved]
 ) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index)
     try:
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
         partition = services.partitions.find(topic, wanted.partition_index)
-        partition.require_served()
+        partition.require_leader()
         config = partition.log.config
         if config.compact and not config.delete_expired:
             raise KafkaError(
@@ -57,12 +74,34 @@ def _advance(
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         partition.log.advance_start(offset)
-        result = DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=partition.log.start_offset
-        )
-        moved.append((partition.directory, result))
-        return result
+        result.low_watermark = partition.log.start_offset
+        moved.append(_Moved(partition, offset, result))
     except KafkaError as error:
-        return DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
-        )
+        _refuse(result, error.code)
+    return result
+
+
+def _refuse(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
+    result.error_code, result.low_watermark = code, -1
+
+
+async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout_ms: int) -> None:
+    """Let followers hear of it at once, and wait until their own fetches say that they have done the same."""
+    for partition, _, _ in waiting:
+        key = partition.topic_id, partition.partition.partition
+        for session in services.fetch_sessions:
+            if isinstance(session, ReplicaSession):
+                session.look_at(key)
+    futures = [partition.wait_for_low_watermark(offset) for partition, offset, _ in waiting]
+    try:
+        await asyncio.wait(futures, timeout=max(0, timeout_ms) / 1000)
+    finally:
+        for future in futures:
+            future.cancel()
+    for (partition, _, result), future in zip(waiting, futures, strict=True):
+        if future.cancelled():
+            _refuse(result, ErrorCode.REQUEST_TIMED_OUT)
+        elif isinstance(error := future.exception(), KafkaError):
+            _refuse(result, error.code)
+        else:
+            result.low_watermark = partition.low_watermark

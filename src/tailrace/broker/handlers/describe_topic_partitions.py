@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tailrace.broker.authorized_operations import ON_TOPIC
+from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.image import TopicImage
+from tailrace.cluster.image import PartitionState, TopicImage
 from tailrace.errors import ErrorCode
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.wire.messages.describe_topic_partitions import (
@@ -19,7 +20,9 @@ from tailrace.wire.messages.describe_topic_partitions import (
 def handle(
     services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    topics = services.metadata.image.topics
+    image = services.metadata.image
+    topics = image.topics
+    view = ListenerView(image, context.listener)
     named = [topic.name for topic in request.topics]
     first = request.cursor or Cursor()
     # The topic of the cursor must be among those asked for; of all topics it may have been deleted meanwhile.
@@ -41,7 +44,7 @@ def handle(
             continue
         start = first.partition_index if name == first.topic_name else 0
         shown = range(start, min(start + room, len(topic.partitions)))
-        response.topics.append(_described(topic, shown))
+        response.topics.append(_described(topic, shown, view))
         room -= len(shown)
         if shown.stop < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=shown.stop)
@@ -53,22 +56,25 @@ def _unknown(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopi
     return DescribeTopicPartitionsResponseTopic(name=name, error_code=error, topic_authorized_operations=ON_TOPIC)
 
 
-def _described(topic: TopicImage, shown: range) -> DescribeTopicPartitionsResponseTopic:
+def _described(topic: TopicImage, shown: range, view: ListenerView) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            DescribeTopicPartitionsResponsePartition(
-                partition_index=number,
-                leader_id=topic.partitions[number].leader,
-                leader_epoch=topic.partitions[number].leader_epoch,
-                replica_nodes=list(topic.partitions[number].replicas),
-                isr_nodes=list(topic.partitions[number].isr),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-            )
-            for number in shown
-        ],
+        partitions=[_partition(number, topic.partitions[number], view) for number in shown],
         topic_authorized_operations=ON_TOPIC,
+    )
+
+
+def _partition(number: int, state: PartitionState, view: ListenerView) -> DescribeTopicPartitionsResponsePartition:
+    seen = view.of(state)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=number,
+        leader_id=seen.leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=seen.offline_replicas,
     )

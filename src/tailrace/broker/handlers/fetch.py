@@ -2,47 +2,60 @@
 
 Odd: at least one whole batch is returned however small the limits are, or a client could never get past a large
 one (KIP-74). Topics are named by id from version 13. Small ranges are read and sent with the response's own bytes,
-large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first.
+large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first. What followers
+ask for, who name themselves in their requests, is answered by `replica_fetch`. Who asks the wrong broker is told the
+right one from version 16 on (KIP-951).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.broker.fetch_sessions import FetchSession, PartitionKey, TopicKey, wanted_partitions
-from tailrace.broker.request_memory import FREE_BYTES
+from tailrace.broker.fetch_answers import (
+    Cold,
+    FetchWaiter,
+    by_topic,
+    count_refused,
+    fail,
+    find_partition,
+    inline_if_small,
+    refuse,
+    warm,
+)
+from tailrace.broker.fetch_sessions import FetchSession, PartitionKey, wanted_partitions
+from tailrace.broker.handlers import replica_fetch
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
-from tailrace.replication.traffic import TopicTraffic
 from tailrace.runtime.disk import FileRange
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,
-    FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
 _FIRST_VERSION_WITH_IDS = 13
+_FIRST_VERSION_WITH_REPLICA_STATE = 15
+_FIRST_VERSION_WITH_LEADERS = 16
+_LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _READ_COMMITTED = 1
-#: Below this a copy costs less than a second system call.
-_READ_INLINE_BYTES = 32 * 1024
-#: So much of one response is read into memory, where it stays for as long as its client does not read it.
-_READ_INLINE_TOTAL_BYTES = 1 << 20
 
 
 class _Fetch(NamedTuple):
     """One fetch request, resolved: what to read and for whom."""
 
     services: Services
+    context: RequestContext
     request: FetchRequest
-    by_topic_id: bool
     session: FetchSession | None
     wanted: list[tuple[PartitionKey, FetchPartition]]
 
@@ -53,15 +66,23 @@ class _Answers(NamedTuple):
     data: list[tuple[PartitionKey, PartitionData]]
     size: int
     has_error: bool
-    cold: list[tuple[Partition, PartitionData, FileRange]]
+    cold: list[Cold]
     #: What has records, with the partitions they are of.
     found: list[tuple[Partition, PartitionData]]
+    #: Brokers that are to be asked instead.
+    leaders: dict[int, NodeEndpoint]
 
 
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
     by_topic_id = context.version >= _FIRST_VERSION_WITH_IDS
+    if context.version >= _FIRST_VERSION_WITH_REPLICA_STATE:
+        replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    else:
+        replica_id, broker_epoch = request.replica_id, -1
+    if replica_id >= 0:
+        return replica_fetch.handle(services, request, replica_id, broker_epoch, by_topic_id=by_topic_id)
     try:
         session = services.fetch_sessions.resolve(request, by_topic_id)
     except KafkaError as error:
@@ -71,7 +92,7 @@ def handle(
         wanted = wanted_partitions(request, by_topic_id)
     else:
         wanted = [(key, partition.wanted) for key, partition in session.partitions.items()]
-    fetch = _Fetch(services, request, by_topic_id, session, wanted)
+    fetch = _Fetch(services, context, request, session, wanted)
     answers = _read_all(fetch)
     if answers.cold or not (answers.has_error or answers.size >= request.min_bytes or request.max_wait_ms <= 0):
         return _wait(fetch, answers)
@@ -80,93 +101,61 @@ def handle(
 
 async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     if not answers.cold:
-        waiter = _Waiter(fetch.request.min_bytes - answers.size, asyncio.get_running_loop())
+        waiter = FetchWaiter(fetch.request.min_bytes - answers.size, asyncio.get_running_loop())
         partitions = [partition for key, _ in fetch.wanted if (partition := _find(fetch, key)) is not None]
         try:
             for partition in partitions:
                 partition.watch(waiter)
+            if _has_moved(answers, partitions):
+                waiter.end()
             await waiter.wait(fetch.request.max_wait_ms / 1000)
         finally:
             for partition in partitions:
                 partition.unwatch(waiter)
         answers = _read_all(fetch)
-    for partition, data, part in answers.cold:
-        try:
-            data.records = _inline_if_small(fetch, await partition.log.warm(part), answers.size)
-        except KafkaError as error:
-            data.error_code, data.records = error.code, b""
-            _count_refused(fetch, partition.traffic, error.code)
-        except StorageError as error:
-            _fail(fetch, partition, data, error)
+    if answers.cold:
+        await warm(fetch.services, answers.cold, answers.size)
     return _respond(fetch, answers)
 
 
-def _fail(fetch: _Fetch, partition: Partition, data: PartitionData, error: StorageError) -> None:
-    partition.directory.fail(error)
-    data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
-    _count_refused(fetch, partition.traffic, data.error_code)
-
-
-def _count_refused(fetch: _Fetch, traffic: TopicTraffic, code: int) -> None:
-    traffic.failed_fetches += 1
-    fetch.services.counters.refused(ApiKey.FETCH, code)
-
-
-class _Waiter:
-    """A fetch that waits for more bytes, told by the partitions it watches."""
-
-    def __init__(self, missing: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._missing = missing
-        self._loop = loop
-        self._enough: asyncio.Future[None] = loop.create_future()
-
-    def more_to_read(self, size: int) -> None:
-        self._missing -= size
-        if self._missing <= 0 and not self._enough.done():
-            self._enough.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        timer = self._loop.call_later(seconds, self.more_to_read, 1 << 62)
-        try:
-            await self._enough
-        finally:
-            timer.cancel()
+def _has_moved(answers: _Answers, partitions: list[Partition]) -> bool:
+    """Whether there is more to read since the answers were put together: others had their turn meanwhile."""
+    told = sum([data.high_watermark for _, data in answers.data])
+    return told != sum([partition.high_watermark for partition in partitions])
 
 
 def _find(fetch: _Fetch, key: PartitionKey) -> Partition | None:
     try:
-        return _require(fetch, key)
+        return find_partition(fetch.services, key)
     except KafkaError:
         return None
 
 
-def _require(fetch: _Fetch, key: PartitionKey) -> Partition:
-    topic, number = key
-    if isinstance(topic, UUID):
-        return fetch.services.partitions.find_by_id(topic, number)
-    return fetch.services.partitions.find(topic, number)
-
-
 def _read_all(fetch: _Fetch) -> _Answers:
     """Read every partition until the size limit is reached, the first batch of all whatever its size."""
-    request = fetch.request
-    left = min(request.max_bytes, fetch.services.config.get_int("fetch.max.bytes"))
+    services, request = fetch.services, fetch.request
+    find: Callable[[Any, int], Partition] = services.partitions.find
+    if fetch.context.version >= _FIRST_VERSION_WITH_IDS:
+        find = services.partitions.find_by_id
+    left = min(request.max_bytes, services.config.get_int("fetch.max.bytes"))
     answers: list[tuple[PartitionKey, PartitionData]] = []
-    cold: list[tuple[Partition, PartitionData, FileRange]] = []
+    cold: list[Cold] = []
     found: list[tuple[Partition, PartitionData]] = []
+    leaders: dict[int, NodeEndpoint] = {}
     size = 0
     has_error = False
     for key, wanted in fetch.wanted:
         data = PartitionData(partition_index=key[1], records=b"", aborted_transactions=None)
         answers.append((key, data))
         try:
-            partition = _require(fetch, key)
+            partition = find(*key)
             part = _read(fetch, partition, wanted, data, left, may_exceed=size == 0)
         except KafkaError as error:
-            data.error_code, data.high_watermark, data.log_start_offset = error.code, -1, -1
-            data.last_stable_offset = -1
+            refuse(data, error.code)
+            if error.code in _LED_OTHERWISE and fetch.context.version >= _FIRST_VERSION_WITH_LEADERS:
+                _name_leader(fetch, key, data, leaders)
             has_error = True
-            _count_refused(fetch, fetch.services.partitions.traffic_of(key[0]), error.code)
+            count_refused(services, services.partitions.traffic_of(key[0]), error.code)
             continue
         if data.diverging_epoch is not None:
             has_error = True
@@ -174,31 +163,48 @@ def _read_all(fetch: _Fetch) -> _Answers:
             continue
         try:
             if partition.log.is_warm(part):
-                data.records = _inline_if_small(fetch, part, size)
+                data.records = inline_if_small(services, part, size)
             else:
-                cold.append((partition, data, part))
+                cold.append(Cold(partition, data, part))
         except StorageError as error:
-            _fail(fetch, partition, data, error)
+            fail(services, partition, data, error)
             has_error = True
             continue
         found.append((partition, data))
         size += part.size
         left -= part.size
-    return _Answers(answers, size, has_error, cold, found)
+    return _Answers(answers, size, has_error, cold, found, leaders)
+
+
+def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders: dict[int, NodeEndpoint]) -> None:
+    """Say who leads a partition, and where that broker is reached, if anybody does."""
+    image = fetch.services.metadata.image
+    name, number = key
+    topic = image.topics_by_id.get(name) if isinstance(name, UUID) else image.topics.get(name)
+    if topic is None or number >= len(topic.partitions):
+        return
+    state = topic.partitions[number]
+    broker = image.brokers.get(state.leader)
+    endpoint = None if broker is None else broker.endpoint(fetch.context.listener)
+    if broker is not None and endpoint is not None:
+        data.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+        leaders[state.leader] = NodeEndpoint(
+            node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
 
 
 def _read(
     fetch: _Fetch, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, may_exceed: bool
 ) -> FileRange | None:
-    partition.require_served()
-    partition.require_epoch(wanted.current_leader_epoch)
-    diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
+    part = None
+    diverging = None
+    has_room = left > 0 or may_exceed
+    if not has_room or wanted.last_fetched_epoch != NO_LEADER_EPOCH:
+        partition.require_leader(wanted.current_leader_epoch)  # which reading does, too
+        diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
     if diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-        part = None
-    elif left <= 0 and not may_exceed:
-        part = None
-    else:
+    elif has_room:
         limit = min(wanted.partition_max_bytes, left)
         part = partition.read(wanted.fetch_offset, limit, wanted.current_leader_epoch)
         if part is not None and part.size > limit and not may_exceed:
@@ -210,41 +216,23 @@ def _read(
     return part
 
 
-def _inline_if_small(fetch: _Fetch, part: FileRange, already: int) -> FileRange | bytes:
-    """Read a small range, unless the response has much already or memory is short: a range of a file takes none."""
-    if (
-        part.size > _READ_INLINE_BYTES
-        or already > _READ_INLINE_TOTAL_BYTES
-        or (fetch.services.request_memory.is_short and already + part.size > FREE_BYTES)
-    ):
-        return part
-    return part.file.read(part.position, part.size)
-
-
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     for partition, found in answers.found:
         partition.traffic.bytes_out += len(found.records or b"")
+    response = _without_leaders(fetch, answers)
+    if answers.leaders:
+        response.node_endpoints = list(answers.leaders.values())
+    return response
+
+
+def _without_leaders(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     session = fetch.session
     if session is None:
-        return FetchResponse(responses=_by_topic(fetch, answers.data))
+        return FetchResponse(responses=by_topic(answers.data))
     news = [
         (key, data)
         for key, data in answers.data
         if (known := session.partitions.get(key)) is not None and known.is_news(data)
     ]
     session.moved_to_end([key for key, data in news if data.records])
-    return FetchResponse(session_id=session.session_id, responses=_by_topic(fetch, news))
-
-
-def _by_topic(fetch: _Fetch, answers: Iterable[tuple[PartitionKey, PartitionData]]) -> list[FetchableTopicResponse]:
-    topics: dict[TopicKey, FetchableTopicResponse] = {}
-    for (topic, _), data in answers:
-        response = topics.get(topic)
-        if response is None:
-            response = topics[topic] = FetchableTopicResponse()
-            if isinstance(topic, UUID):
-                response.topic_id = topic
-            else:
-                response.topic = topic
-        response.partitions.append(data)
-    return list(topics.values())
+    return FetchResponse(session_id=session.session_id, responses=by_topic(news))

@@ -1,4 +1,9 @@
-"""ListOffsets 1 to 10: earliest (-2), latest (-1), largest timestamp (-3), local log start (-4), by timestamp."""
+"""ListOffsets 1 to 10: earliest (-2), latest (-1), largest timestamp (-3), local log start (-4), by timestamp.
+
+Odd: for clients the latest offset is the high watermark, for followers the log end. A leader that was elected lately
+does not know the high watermark yet: OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is a
+person with a tool, who is answered by followers too.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,11 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+_CLIENT = -1
+_DEBUGGER = -2
 #: A search by time reads from disk: others get their turn in between.
 _LOOK_UPS_PER_TURN = 20
+_OFFSET_NOT_AVAILABLE_FROM = 5
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
@@ -40,7 +48,7 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
                 answers.append(refused)
                 continue
             seen[topic.name, wanted.partition_index] = None
-            answers.append(_look_up(services, context.version, topic.name, wanted))
+            answers.append(_look_up(services, context.version, request.replica_id, topic.name, wanted))
             if len(seen) % _LOOK_UPS_PER_TURN == 0:
                 await asyncio.sleep(0)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -48,14 +56,17 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
 
 
 def _look_up(
-    services: Services, version: int, topic: str, wanted: ListOffsetsPartition
+    services: Services, version: int, replica_id: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         partition = services.partitions.find(topic, wanted.partition_index)
-        partition.require_served()
-        partition.require_epoch(wanted.current_leader_epoch)
-        found = _find(partition, version, wanted.timestamp)
+        if replica_id == _DEBUGGER:
+            partition.require_served()
+            partition.require_epoch(wanted.current_leader_epoch)
+        else:
+            partition.require_leader(wanted.current_leader_epoch)
+        found = _find(partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -72,18 +83,31 @@ def _look_up(
     return answer
 
 
-def _find(partition: Partition, version: int, timestamp: int) -> TimestampedOffset:
+def _find(partition: Partition, version: int, timestamp: int, *, is_client: bool) -> TimestampedOffset:
     log = partition.log
+    limit = partition.high_watermark if is_client else log.end_offset
     if version < _SINCE_VERSION.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp == LATEST:
-        return TimestampedOffset(partition.high_watermark, NO_TIMESTAMP)
+        if is_client and not partition.has_current_high_watermark:
+            raise _not_available(version)
+        return TimestampedOffset(limit, NO_TIMESTAMP)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return TimestampedOffset(log.start_offset, NO_TIMESTAMP)
     if timestamp == LATEST_TIERED:
         return TimestampedOffset(NO_OFFSET, NO_TIMESTAMP)
     if timestamp == MAX_TIMESTAMP:
-        return log.offset_of_max_timestamp(partition.high_watermark)
-    if timestamp < 0:
+        found = log.offset_of_max_timestamp(limit)
+    elif timestamp < 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    return log.offset_for_timestamp(timestamp, partition.high_watermark)
+    else:
+        found = log.offset_for_timestamp(timestamp, limit)
+    if found.offset == NO_OFFSET and is_client and not partition.has_current_high_watermark:
+        # It may be among the records of which it is not known yet that they are committed.
+        raise _not_available(version)
+    return found
+
+
+def _not_available(version: int) -> KafkaError:
+    is_known = version >= _OFFSET_NOT_AVAILABLE_FROM
+    return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)

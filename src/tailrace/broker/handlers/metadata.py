@@ -1,4 +1,9 @@
-"""Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow."""
+"""Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow.
+
+Odd: a leader that cannot be reached is none: LEADER_NOT_AVAILABLE, from version 6 LISTENER_NOT_FOUND where it only
+lacks the listener. Version 0 lists no replicas that are offline. Every broker takes what clients send to the
+controller, so while there is none this broker is named.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ from typing import Any
 
 from tailrace.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
 from tailrace.broker.handlers import create_topics
+from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.image import TopicImage
+from tailrace.cluster.image import PartitionState, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.wire.messages.create_topics import CreatableTopic
@@ -22,6 +28,7 @@ from tailrace.wire.messages.metadata import (
 )
 
 _DEFAULT = -1
+_FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
 
 
 def handle(
@@ -40,17 +47,24 @@ async def _describe(
     before = services.metadata.image
     # In version 0 an empty list asks for all topics; later null does.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
+    view = ListenerView(before, context.listener)
     if wants_all:
-        topics = [_topic(topic) for topic in services.metadata.image.topics.values()]
+        topics = [_topic(topic, view, context.version) for topic in before.topics.values()]
     else:
-        topics = [await _find(services, context, request, wanted) for wanted in request.topics or ()]
-    image = services.metadata.image
+        topics = []
+        for wanted in request.topics or ():
+            topics.append(await _find(services, context, request, wanted, view))
+            view = _up_to_date(services, context, view)
+    image = view.image
     brokers = [
         MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-        for broker, endpoint in image.reachable_through(context.listener)
+        for broker, endpoint in view.brokers.values()
     ]
     response = MetadataResponse(
-        brokers=brokers, cluster_id=image.cluster_id, controller_id=image.controller_id, topics=topics
+        brokers=brokers,
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id if image.controller_id in view.brokers else services.broker_id,
+        topics=topics,
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER
@@ -65,30 +79,42 @@ async def _describe(
     return encoded
 
 
-async def _find(
-    services: Services, context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
-) -> MetadataResponseTopic:
+def _up_to_date(services: Services, context: RequestContext, view: ListenerView) -> ListenerView:
+    """What clients of the listener see now, which may have changed while a topic was created."""
     image = services.metadata.image
+    return view if view.image is image else ListenerView(image, context.listener)
+
+
+async def _find(
+    services: Services,
+    context: RequestContext,
+    request: MetadataRequest,
+    wanted: MetadataRequestTopic,
+    view: ListenerView,
+) -> MetadataResponseTopic:
+    image = view.image
     # The Java client leaves the name empty where it names a topic by its id, others make it null.
     if wanted.name is None or wanted.topic_id.int:
         by_id = image.topics_by_id.get(wanted.topic_id)
         if by_id is None:
             name = None if context.version >= 12 else ""
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
-        return _topic(by_id)
+        return _topic(by_id, view, context.version)
     topic = image.topics.get(wanted.name)
     if topic is not None:
-        return _topic(topic)
+        return _topic(topic, view, context.version)
     if topic_name_problem(wanted.name) is not None:
         return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name)
     # Before version 4 a request could not say that it does not want topics to be created.
     may_create = context.version < 4 or request.allow_auto_topic_creation
     if not may_create or not services.config.get_bool("auto.create.topics.enable"):
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
-    return await _auto_create(services, context, wanted.name)
+    return await _auto_create(services, context, wanted.name, view)
 
 
-async def _auto_create(services: Services, context: RequestContext, name: str) -> MetadataResponseTopic:
+async def _auto_create(
+    services: Services, context: RequestContext, name: str, view: ListenerView
+) -> MetadataResponseTopic:
     try:
         request = CreatableTopic(name=name, num_partitions=_DEFAULT, replication_factor=_DEFAULT)
         planned = create_topics.plan(services, request)
@@ -98,25 +124,37 @@ async def _auto_create(services: Services, context: RequestContext, name: str) -
         # Somebody else may have created it meanwhile.
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             return MetadataResponseTopic(error_code=error.code, name=name)
-    topic = services.metadata.image.topics.get(name)
+    view = _up_to_date(services, context, view)
+    topic = view.image.topics.get(name)
     if topic is None:
         return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
-    return _topic(topic)
+    return _topic(topic, view, context.version)
 
 
-def _topic(topic: TopicImage) -> MetadataResponseTopic:
+def _topic(topic: TopicImage, view: ListenerView, version: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=number,
-                leader_id=state.leader,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.isr),
-            )
-            for number, state in enumerate(topic.partitions)
-        ],
+        partitions=[_partition(number, state, view, version) for number, state in enumerate(topic.partitions)],
     )
+
+
+def _partition(number: int, state: PartitionState, view: ListenerView, version: int) -> MetadataResponsePartition:
+    leader_id, error, offline = view.of(state)
+    if error is ErrorCode.LISTENER_NOT_FOUND and version < _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    partition = MetadataResponsePartition(
+        error_code=error,
+        partition_index=number,
+        leader_id=leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=offline,
+    )
+    if version == 0 and offline:
+        partition.replica_nodes = [replica for replica in state.replicas if replica not in offline]
+        partition.isr_nodes = [replica for replica in state.isr if replica not in offline]
+        partition.error_code = error or ErrorCode.REPLICA_NOT_AVAILABLE
+    return partition

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
 from tailrace.wire.messages.offset_commit import (
@@ -22,24 +23,29 @@ from tailrace.wire.messages.offset_commit import (
 
 _IDS_FROM = 10
 
+#: A partition that exists, and the place in the response that says what became of its offset.
+_Asked: TypeAlias = tuple[TopicPartition, OffsetCommitResponsePartition]
+
 
 def handle(
     services: Services, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]:
-    names = [_name(services, context.version, topic) for topic in request.topics]
-    topics = services.metadata.image.topics
-    known = [
-        (
-            TopicPartition(name, item.partition_index),
-            item.committed_offset,
-            item.committed_leader_epoch,
-            item.committed_metadata,
-        )
-        for name, topic in zip(names, request.topics, strict=True)
-        if name is not None and name in topics
-        for item in topic.partitions
-        if 0 <= item.partition_index < len(topics[name].partitions)
-    ]
+    response = OffsetCommitResponse(topics=[])
+    asked: list[_Asked] = []
+    offsets: list[tuple[TopicPartition, int, int, str | None]] = []
+    image = services.metadata.image
+    for topic in request.topics:
+        known, missing = _find(image, context.version, topic)
+        answers = []
+        for item in topic.partitions:
+            index = item.partition_index
+            answer = OffsetCommitResponsePartition(partition_index=index, error_code=missing)
+            answers.append(answer)
+            if known is not None and 0 <= index < len(known.partitions):
+                place = TopicPartition(known.name, index)
+                asked.append((place, answer))
+                offsets.append((place, item.committed_offset, item.committed_leader_epoch, item.committed_metadata))
+        response.topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
     try:
         result = services.groups.shard(request.group_id).commit(
             request.group_id,
@@ -47,63 +53,42 @@ def handle(
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             request.retention_time_ms,
-            known,
+            offsets,
         )
     except KafkaError as error:
-        return _respond(context.version, request, names, {}, error.code)
+        return _refused(response, error.code)
     if isinstance(result, asyncio.Future):
-        return _wait(context.version, request, names, result)
-    return _respond(context.version, request, names, result)
+        return _wait(response, asked, result)
+    return _filled(response, asked, result)
 
 
 async def _wait(
-    version: int,
-    request: OffsetCommitRequest,
-    names: list[str | None],
-    result: asyncio.Future[dict[TopicPartition, ErrorCode]],
+    response: OffsetCommitResponse, asked: list[_Asked], result: asyncio.Future[dict[TopicPartition, ErrorCode]]
 ) -> OffsetCommitResponse:
     try:
-        return _respond(version, request, names, await asyncio.shield(result))
+        return _filled(response, asked, await asyncio.shield(result))
     except KafkaError as error:
-        return _respond(version, request, names, {}, error.code)
+        return _refused(response, error.code)
 
 
-def _name(services: Services, version: int, topic: OffsetCommitRequestTopic) -> str | None:
+def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) -> tuple[TopicImage | None, ErrorCode]:
+    """The topic that is meant, and the error of what it does not have."""
     if version < _IDS_FROM:
-        return topic.name
-    known = services.metadata.image.topics_by_id.get(topic.topic_id)
-    return None if known is None else known.name
+        return image.topics.get(topic.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    known = image.topics_by_id.get(topic.topic_id)
+    return known, ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _respond(
-    version: int,
-    request: OffsetCommitRequest,
-    names: list[str | None],
-    results: dict[TopicPartition, ErrorCode],
-    refusal: ErrorCode | None = None,
+def _filled(
+    response: OffsetCommitResponse, asked: list[_Asked], results: dict[TopicPartition, ErrorCode]
 ) -> OffsetCommitResponse:
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= _IDS_FROM else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=item.partition_index,
-                        error_code=(
-                            refusal
-                            if refusal is not None
-                            else unknown
-                            if name is None
-                            else results.get(
-                                TopicPartition(name, item.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                            )
-                        ),
-                    )
-                    for item in topic.partitions
-                ],
-            )
-            for name, topic in zip(names, request.topics, strict=True)
-        ]
-    )
+    for place, answer in asked:
+        answer.error_code = results[place]
+    return response
+
+
+def _refused(response: OffsetCommitResponse, code: ErrorCode) -> OffsetCommitResponse:
+    for topic in response.topics:
+        for answer in topic.partitions:
+            answer.error_code = code
+    return response

@@ -1,8 +1,15 @@
-"""OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that a reader learns whether its log was cut (KIP-320)."""
+"""OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that a reader learns whether its log was cut (KIP-320).
+
+Odd: the present epoch ends at the log end, not at the high watermark, which a new leader does not know yet: a reader
+that was further would believe that records were lost. A controller asks replicas that do not lead, in an epoch without
+a leader, by a replica id of -2.
+"""
 
 from __future__ import annotations
 
+from tailrace.broker.log_ends import ANY_REPLICA
 from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.image import NO_LEADER
 from tailrace.errors import KafkaError
 from tailrace.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -20,19 +27,23 @@ def handle(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_look_up(services, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=[_look_up(services, topic.topic, wanted, request.replica_id) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
         partition = services.partitions.find(topic, wanted.partition)
-        partition.require_served()
-        partition.require_epoch(wanted.current_leader_epoch)
+        if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
+            partition.require_whole(wanted.current_leader_epoch)
+            # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
+            end_offset, epoch = partition.fetch_position()
+            return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+        partition.require_leader(wanted.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
-    epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.high_watermark)
+    epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.end_offset)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -1,8 +1,9 @@
-"""Produce 3 to 13: one batch per partition, checked by header and CRC, appended inline, acknowledged when promised.
+"""Produce 3 to 13: one batch per partition, checked by header and CRC, appended inline, acknowledged as acks asks for.
 
-Odd: acks=0 gets no response at all, but an error closes the connection so that the producer looks for news. From
-version 13 topics are named by id. The records are patched where they were received and must not outlive the call,
-so everything is appended before anything is awaited, or copied where a topic wants it prepared beside the loop.
+Odd: acks may be any number of replicas, not only 0, 1 and -1 (all). acks=0 gets no response at all, but an error closes
+the connection so that the producer looks for news. From version 13 topics are named by id. The records are patched
+where they were received and must not outlive the call, so everything is appended before anything is awaited, or copied
+where a topic wants it prepared beside the loop.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def handle(
         if failed:
             context.disconnect()
         # The request counts as open until its batches are in: a producer that waits for nothing must be slowed down.
-        return _finish_silently(services, context, results, waiting) if waiting else None
-    return _finish(services, call.timeout_ms, results, waiting) if waiting else results
+        return _finish_silently(services, context, call, results, waiting) if waiting else None
+    return _finish(services, call, results, waiting) if waiting else results
 
 
 def _append(
@@ -65,7 +66,7 @@ def _append(
             partition = services.partitions.find(topic, index)
         else:
             partition = services.partitions.find_by_id(topic, index)
-        if not records or call.transactional_id is not None or not ACKS_ALL <= call.acks <= 1 or partition.is_internal:
+        if not records or call.transactional_id is not None or call.acks < ACKS_ALL or partition.is_internal:
             raise _refusal(call, partition)
         if version < _FIRST_VERSION_WITH_ZSTD:
             _refuse_zstd(records)
@@ -79,21 +80,23 @@ def _append(
         waiting.append((result, partition, appended))
         return result
     result = ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, partition.log.start_offset, None)
-    if not partition.is_acknowledged(appended.last_offset) and call.acks != 0:
+    if call.acks != 0 and not partition.is_acknowledged(appended.last_offset, call.acks):
         waiting.append((result, partition, appended.last_offset))
     return result
 
 
 def _fail(result: ProduceResult, error: KafkaError) -> None:
-    result.error_code, result.message = error.code, error.message
+    result.error_code, result.message, result.base_offset = error.code, error.message, -1
     if isinstance(error, RecordsRefusedError):
         result.record_errors = error.record_errors
 
 
 def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
     """Why a request is refused whatever its records are."""
-    if not ACKS_ALL <= call.acks <= 1:
-        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {call.acks}")
+    if call.acks < ACKS_ALL:
+        return KafkaError(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1 (all), 0, 1 or a number of replicas, not {call.acks}"
+        )
     if call.transactional_id is not None:
         return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker.")
     if partition.is_internal:
@@ -116,34 +119,34 @@ def _count_refused(services: Services, results: ProduceResults) -> None:
                 services.partitions.traffic_of(topic).failed_produces += 1
 
 
-async def _finish(services: Services, timeout_ms: int, results: ProduceResults, waiting: _Waiting) -> ProduceResults:
+async def _finish(services: Services, call: ProduceCall, results: ProduceResults, waiting: _Waiting) -> ProduceResults:
     """Answer when everything appended may be acknowledged, or the producer's patience ends."""
-    unpromised = await _append_rest(waiting)
-    if unpromised:
-        await _wait_for_promises(timeout_ms, unpromised)
+    unacknowledged = await _append_rest(call.acks, waiting)
+    if unacknowledged:
+        await _wait_for_acknowledgements(call, unacknowledged)
     _count_refused(services, results)
     return results
 
 
 async def _finish_silently(
-    services: Services, context: RequestContext, results: ProduceResults, waiting: _Waiting
+    services: Services, context: RequestContext, call: ProduceCall, results: ProduceResults, waiting: _Waiting
 ) -> None:
-    await _append_rest(waiting)
+    await _append_rest(call.acks, waiting)
     _count_refused(services, results)
     if any(result.error_code for result, _, _ in waiting):
         context.disconnect()
 
 
-async def _append_rest(waiting: _Waiting) -> list[tuple[ProduceResult, Partition, int]]:
+async def _append_rest(acks: int, waiting: _Waiting) -> list[tuple[ProduceResult, Partition, int]]:
     """Wait until batches that are being prepared are in their logs, or refused; what may not be acknowledged yet."""
     futures = [where for _, _, where in waiting if not isinstance(where, int)]
     if futures:
         # Not awaited one by one: that would call them off when whoever asked goes away, and others stand behind them.
         await asyncio.wait(futures)
-    unpromised = []
+    unacknowledged = []
     for result, partition, where in waiting:
         if isinstance(where, int):
-            unpromised.append((result, partition, where))
+            unacknowledged.append((result, partition, where))
             continue
         try:
             appended = where.result()
@@ -153,20 +156,19 @@ async def _append_rest(waiting: _Waiting) -> list[tuple[ProduceResult, Partition
         result.base_offset = appended.base_offset
         result.append_time_ms = appended.append_time_ms
         result.log_start_offset = partition.log.start_offset
-        if not partition.is_acknowledged(appended.last_offset):
-            unpromised.append((result, partition, appended.last_offset))
-    return unpromised
+        if not partition.is_acknowledged(appended.last_offset, acks):
+            unacknowledged.append((result, partition, appended.last_offset))
+    return unacknowledged
 
 
-async def _wait_for_promises(timeout_ms: int, unpromised: list[tuple[ProduceResult, Partition, int]]) -> None:
-    futures = [partition.wait_for(last_offset) for _, partition, last_offset in unpromised]
-    done, _ = await asyncio.wait(futures, timeout=max(0, timeout_ms) / 1000)
-    for (result, _, _), future in zip(unpromised, futures, strict=True):
-        error: ErrorCode | None = None
+async def _wait_for_acknowledgements(
+    call: ProduceCall, unacknowledged: list[tuple[ProduceResult, Partition, int]]
+) -> None:
+    futures = [partition.wait_for(last_offset, call.acks) for _, partition, last_offset in unacknowledged]
+    done, _ = await asyncio.wait(futures, timeout=max(0, call.timeout_ms) / 1000)
+    for (result, _, _), future in zip(unacknowledged, futures, strict=True):
         if future not in done:
             future.cancel()
-            error = ErrorCode.REQUEST_TIMED_OUT
+            _fail(result, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         elif (reason := future.exception()) is not None:
-            error = reason.code if isinstance(reason, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-        if error is not None:
-            result.error_code, result.base_offset = error, -1
+            _fail(result, reason if isinstance(reason, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))

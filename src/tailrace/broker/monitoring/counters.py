@@ -6,7 +6,7 @@ A counter costs the hot path an addition; it must not know how it will be shown.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -79,16 +79,14 @@ class Counters:
 
 def count_errors(counters: RequestCounters, response: Message) -> None:
     """Count every error code that a response carries, at its top or in anything that it lists."""
-    for code, times in _errors_in(response).items():
-        counters.refused(code, times)
-
-
-def _errors_in(response: Message) -> Mapping[int, int]:
-    found: dict[int, int] = {}
     search = _search(type(response))
-    if search is not None:
-        search(response, found)
-    return found
+    if search is None:
+        return
+    found: dict[int, int] = {}
+    search(response, found)
+    if found:
+        for code, times in found.items():
+            counters.refused(code, times)
 
 
 @cache

@@ -127,7 +127,7 @@ def _offline_partitions(look: Look) -> int:
 
 
 def _leads(partition: Partition) -> bool:
-    return partition.directory.failure is None
+    return partition.is_leader and partition.directory.failure is None
 
 
 def _directories(value: Callable[[bool], int]) -> Samples:

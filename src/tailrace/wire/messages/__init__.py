@@ -27,6 +27,7 @@ from tailrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from tailrace.wire.messages.fetch import FetchRequest, FetchResponse
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -78,6 +79,7 @@ REQUESTS: dict[int, type[Message]] = {
         DescribeLogDirsRequest,
         CreatePartitionsRequest,
         DeleteGroupsRequest,
+        ElectLeadersRequest,
         IncrementalAlterConfigsRequest,
         OffsetDeleteRequest,
         DescribeClusterRequest,
@@ -116,6 +118,7 @@ RESPONSES: dict[int, type[Message]] = {
         DescribeLogDirsResponse,
         CreatePartitionsResponse,
         DeleteGroupsResponse,
+        ElectLeadersResponse,
         IncrementalAlterConfigsResponse,
         OffsetDeleteResponse,
         DescribeClusterResponse,

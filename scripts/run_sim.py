@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Runs seeds of the simulated cluster, several at a time, and prints what each came to.
+
+On a failure it prints the seed, what was violated, the last events and the command that runs the seed alone; the exit
+code is 1 then. All seeds are run whatever fails, up to a number of failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+
+from tailrace.testing.cluster_run import run_seed
+
+MOST_FAILURES = 10
+
+
+def run_one(seed: int) -> tuple[int, str, str | None, float]:
+    """One seed in a process of its own: its line, or what went wrong."""
+    started = time.monotonic()
+    try:
+        line, failure = run_seed(seed).line(), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is reported with its seed
+        line, failure = f"seed {seed}: {error}", "".join(traceback.format_exception(error))
+    return seed, line, failure, time.monotonic() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument(
+        "--trace", action="store_true", help="print the whole failure of every seed, not only the first"
+    )
+    arguments = parser.parse_args()
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    started = time.monotonic()
+    failures: list[tuple[int, str, str]] = []
+    done = 0
+    with multiprocessing.get_context("spawn").Pool(min(arguments.jobs, len(seeds)), maxtasksperchild=20) as pool:
+        for seed, line, failure, seconds in pool.imap_unordered(run_one, seeds):
+            done += 1
+            print(f"{line} [{seconds:.1f} s]" if failure is None else f"FAILED {line} [{seconds:.1f} s]", flush=True)
+            if failure is not None:
+                failures.append((seed, line, failure))
+                if arguments.trace or len(failures) == 1:
+                    print(failure, flush=True)
+                print(f"  alone: make sim SEEDS=1 FIRST={seed}", flush=True)
+                if len(failures) >= MOST_FAILURES:
+                    print(f"stopped after {MOST_FAILURES} failures", flush=True)
+                    pool.terminate()
+                    break
+    print(f"{done} seeds, {len(failures)} failed, {(time.monotonic() - started) / 60:.1f} min")
+    for _, line, _ in failures:
+        print(f"  FAILED {line.splitlines()[0]}")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

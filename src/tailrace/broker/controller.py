@@ -1,0 +1,308 @@
+"""The controller: the one broker that sees to it that every partition has a leader while brokers come and go.
+
+Every broker campaigns; the elected one works through what `cluster/controller` plans, in rounds: who is alive is asked
+of the store at the start of each, so that late news never makes it act on yesterday's cluster. Everything it writes is
+checked against the controller epoch; a refused write or a lost session ends its rule, and it campaigns again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+from uuid import UUID
+
+from tailrace.broker.config import BrokerConfig
+from tailrace.broker.log_ends import Leaderless
+from tailrace.cluster.controller import (
+    LogEnd,
+    candidates_for,
+    failed_over,
+    plan_failover,
+    plan_internal_replication,
+    with_longest_leaders,
+    with_replicas,
+)
+from tailrace.cluster.election import Election, Fence, FencedError
+from tailrace.cluster.image import NO_LEADER, BrokerImage, TopicImage
+from tailrace.cluster.keys import TOPIC_NAMES, TOPICS
+from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.cluster.placement import Load
+from tailrace.cluster.registration import Registration
+from tailrace.cluster.store import ABSENT, Check, Session, Store, Unavailable, Write
+from tailrace.errors import ConfigError
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
+from tailrace.runtime.tasks import Tasks
+
+logger = logging.getLogger("tailrace.controller")
+
+#: Asks brokers how far their logs of partitions without a leader reach.
+AskLogEnds: TypeAlias = Callable[
+    [Mapping[int, BrokerImage], Sequence[Leaderless]], Awaitable[Mapping[TopicPartition, Mapping[int, LogEnd]]]
+]
+
+_RETRY_SECONDS = 0.5
+#: When the store was away, the sessions of all may have ended: others get this long to be back.
+_RETURN_SECONDS = 1.0
+#: How often all is looked at without an event.
+_LOOK_SECONDS = 300.0
+
+
+class Controller:
+    """One broker's readiness to be the controller, and its work while it is."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: Store,
+        metadata: ClusterMetadata,
+        registration: Registration,
+        broker_id: int,
+        tasks: Tasks,
+        ask_log_ends: AskLogEnds,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._registration = registration
+        self._broker_id = broker_id
+        self._tasks = tasks
+        self._ask_log_ends = ask_log_ends
+        self._election = Election(store, broker_id)
+        self._fence: Fence | None = None
+        self._news = asyncio.Event()
+        self._work: list[asyncio.Task[None]] = []
+        #: What the last round has seen to: who was alive, and which topics.
+        self._live: tuple[int, ...] = ()
+        self._settled: dict[UUID, TopicImage] = {}
+        self._is_look_due = False
+        #: The session in which this broker was started; after it has been lost, others may have lost theirs too.
+        self._first_session: Session | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._fence is not None
+
+    async def start(self) -> None:
+        """Campaign once, so that a broker alone is its own controller before it serves, and from now on."""
+        self._metadata.on_news = self._news.set
+        self._registration.on_change = self._news.set
+        try:
+            await self._campaign()
+        except Unavailable as error:
+            logger.warning("no controller is elected yet: %s", error)
+        self._work = [
+            self._tasks.spawn(self._run(), "controller"),
+            self._tasks.spawn(self._look_now_and_then(), "partitions at large"),
+        ]
+
+    async def close(self) -> None:
+        """Work no more, and let another broker be elected at once."""
+        for task in self._work:
+            task.cancel()
+        fence, self._fence = self._fence, None
+        if fence is not None:
+            try:
+                await self._election.resign(fence)
+            except Unavailable as error:
+                logger.warning("another controller is elected only when this broker's session has ended: %s", error)
+
+    # --- being elected
+
+    async def _run(self) -> None:
+        is_told = False
+        while True:
+            try:
+                if self._fence is None:
+                    await self._wait_for_election()
+                await self._rule()
+                is_told = False
+            except FencedError as error:
+                self._step_down(str(error))
+            except Unavailable as error:
+                if not is_told:
+                    logger.error("the metadata store does not answer the controller, which tries on: %s", error)
+                is_told = True
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _wait_for_election(self) -> None:
+        while True:
+            self._news.clear()
+            # A controller of this broker's own id is one of an earlier session of it, or one that nobody told it of.
+            if self._metadata.controller_id in (NO_LEADER, self._broker_id) and await self._campaign():
+                return
+            await self._news.wait()
+
+    async def _campaign(self) -> bool:
+        session = self._registration.session
+        if session is None or session.is_lost:
+            return False
+        self._first_session = self._first_session or session
+        self._fence = await self._election.campaign(session)
+        if self._fence is None:
+            return False
+        self._live, self._settled = (), {}
+        logger.info(
+            "this broker is the controller now, in epoch %d",
+            self._fence.epoch,
+            extra={"controller_epoch": self._fence.epoch},
+        )
+        await self._metadata.learn_controller(self._broker_id)
+        return True
+
+    def _step_down(self, reason: str) -> None:
+        if self._fence is not None:
+            logger.warning("this broker is the controller no more: %s", reason)
+        self._fence = None
+
+    # --- ruling
+
+    async def _rule(self) -> None:
+        """Work until the session is lost; a refused write raises FencedError."""
+        fence, session = self._fence, self._registration.session
+        if fence is None or session is None:
+            return
+        if session is not self._first_session:
+            await asyncio.sleep(_RETURN_SECONDS)
+        await self._metadata.refresh()
+        await self._remove_orphans(fence)
+        while True:
+            self._news.clear()
+            if self._metadata.controller_id not in (NO_LEADER, self._broker_id):
+                await self._election.renew(fence)  # by the news another rules, which may be old
+            is_held = not session.is_lost and session is self._registration.session
+            if not is_held or not await self._round(fence):
+                self._step_down("its session in the metadata store is over")
+                await asyncio.sleep(_RETRY_SECONDS)  # where the store knows that before this broker does
+                return
+            if not self._news.is_set():
+                await self._news.wait()
+            # What happens at once is seen to at once: events that belong together come in turns of the loop.
+            await asyncio.sleep(0)
+
+    async def _round(self, fence: Fence) -> bool:
+        """See to everything that is not as it should be; False where this broker is not alive itself to the store."""
+        brokers = await self._metadata.registered_brokers()
+        live = tuple(brokers)
+        if self._broker_id not in brokers:
+            return False
+        seen = self._metadata.topics
+        # Now and then all are looked at, for what no event tells: a default that was changed, above all.
+        topics = seen if live != self._live or self._is_look_due else self._unsettled(seen)
+        self._is_look_due = False
+        undecided: Sequence[UUID] = ()
+        if topics:
+            await self._fail_over(fence, topics, live)
+            undecided = await self._elect(fence, brokers)
+            await self._raise_replication(fence, topics, brokers)
+        # What was changed meanwhile, by this round too, is looked at in the next one.
+        self._live = live
+        self._settled = {topic.topic_id: topic for topic in seen if topic.topic_id not in undecided}
+        return True
+
+    def _unsettled(self, topics: Sequence[TopicImage]) -> Sequence[TopicImage]:
+        """Those that changed since they were seen to."""
+        return [topic for topic in topics if self._settled.get(topic.topic_id) is not topic]
+
+    async def _fail_over(self, fence: Fence, topics: Sequence[TopicImage], live: tuple[int, ...]) -> None:
+        planned = plan_failover(topics, live, self._is_unclean)
+        if not planned:
+            return
+        before = {topic.topic_id: topic for topic in topics}
+        await self._alter(fence, planned, lambda topic: failed_over(topic, live, self._is_unclean))
+        gone = [broker_id for broker_id in self._live if broker_id not in live]
+        back = [broker_id for broker_id in live if broker_id not in self._live]
+        moved, lost, shrunk = _summary(before, planned)
+        logger.info(
+            "brokers alive %s%s%s: %d partitions have another leader, %d have none, %d have a smaller ISR",
+            list(live),
+            f", gone {gone}" if gone else "",
+            f", new {back}" if back and self._live else "",
+            moved,
+            lost,
+            shrunk,
+            extra={"live": list(live), "gone": gone, "moved": moved, "leaderless": lost, "shrunk": shrunk},
+        )
+
+    async def _elect(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
+        """Give partitions leaders that several could lead: the one that is furthest; the topics that wait on."""
+        live = tuple(brokers)
+        leaderless = [
+            (topic, number, Leaderless(TopicPartition(topic.name, number), state.leader_epoch, candidates))
+            for topic in self._metadata.topics
+            for number, state in enumerate(topic.partitions)
+            if state.leader == NO_LEADER and len(candidates := candidates_for(state, live)) > 1
+        ]
+        if not leaderless:
+            return ()
+        ends = await self._ask_log_ends(brokers, [wanted for _, _, wanted in leaderless])
+        found: dict[UUID, dict[int, tuple[int, Mapping[int, LogEnd]]]] = {}
+        undecided: dict[UUID, None] = {}
+        for topic, number, wanted in leaderless:
+            answers = ends.get(wanted.partition)
+            if answers:
+                found.setdefault(topic.topic_id, {})[number] = (wanted.leader_epoch, answers)
+            else:
+                undecided[topic.topic_id] = None
+        planned = [topic for topic in self._metadata.topics if topic.topic_id in found]
+        await self._alter(fence, planned, lambda topic: with_longest_leaders(topic, found[topic.topic_id], live))
+        logger.info("%d partitions got leaders, by how far their replicas are", sum(map(len, found.values())))
+        if undecided:
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
+        return list(undecided)
+
+    def _is_unclean(self, topic: TopicImage) -> bool:
+        try:
+            return self._config.topic_bool("unclean.leader.election.enable", topic.configs)
+        except ConfigError as error:
+            logger.error("topic %s gets no unclean leaders: %s", topic.name, error)
+            return False
+
+    async def _raise_replication(
+        self, fence: Fence, topics: Sequence[TopicImage], brokers: dict[int, BrokerImage]
+    ) -> None:
+        factor = self._config.get_int("offsets.topic.replication.factor")
+        planned = plan_internal_replication(topics, brokers, {OFFSETS_TOPIC: factor})
+        if not planned:
+            return
+        load = Load.of(self._metadata.topics)
+        await self._alter(fence, planned, lambda topic: with_replicas(topic, brokers, factor, load))
+        for topic in planned:
+            logger.info("%s gets more replicas, now that there are %d brokers", topic.name, len(brokers))
+
+    async def _alter(
+        self, fence: Fence, planned: Sequence[TopicImage], change: Callable[[TopicImage], TopicImage]
+    ) -> None:
+        await self._metadata.alter_topics(
+            {topic.topic_id: change for topic in planned}, [fence.check], lambda: self._election.renew(fence)
+        )
+
+    async def _remove_orphans(self, fence: Fence) -> None:
+        """Free names whose topics are not there: a store that was restored or filled by hand may hold some."""
+        known = dict.fromkeys(str(topic.topic_id) for topic in self._metadata.topics)
+        for entry in await self._store.list(TOPIC_NAMES):
+            topic_id = entry.value.decode()
+            if topic_id in known:
+                continue
+            checks = [fence.check, Check(entry.key, entry.version), Check(f"{TOPICS}/{topic_id}", ABSENT)]
+            if await self._store.txn(checks, [Write(entry.key, None)]) is not None:
+                logger.warning("the name %s is free again: its topic is not there", entry.key.rpartition("/")[2])
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._is_look_due = True
+            self._news.set()
+
+
+def _summary(before: dict[UUID, TopicImage], after: Sequence[TopicImage]) -> tuple[int, int, int]:
+    """How many partitions got another leader, lost theirs, and have fewer in sync."""
+    moved = lost = shrunk = 0
+    for topic in after:
+        for old, new in zip(before[topic.topic_id].partitions, topic.partitions, strict=True):
+            moved += new.leader not in (old.leader, NO_LEADER)
+            lost += new.leader == NO_LEADER != old.leader
+            shrunk += len(new.isr) < len(old.isr)
+    return moved, lost, shrunk

@@ -1,0 +1,125 @@
+"""ElectLeaders 0 to 2: preferred leaders, or any where no replica in sync is alive, for some partitions or for all.
+
+Odd: a preferred leader is made by the one that leads now, which waits until it has everything. So any broker may be
+asked, and passes the question on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tailrace.broker.events import log_change
+from tailrace.broker.leadership import FORWARDING_BROKER
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.controller import ElectionType, elect
+from tailrace.cluster.image import ClusterImage, TopicImage
+from tailrace.cluster.metadata import TopicChange
+from tailrace.cluster.store import Unavailable
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
+from tailrace.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+
+async def handle(services: Services, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    try:
+        election = ElectionType(request.election_type)
+    except ValueError:
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    image = services.metadata.image
+    wanted = _wanted(image, request)
+    if election is ElectionType.PREFERRED:
+        outcomes = await _prefer(services, context, image, wanted)
+    else:
+        outcomes = await _elect(services, image, wanted, election)
+    elected = 0
+    results = []
+    for name, numbers in wanted.items():
+        outcome = outcomes.get(name, {})
+        result = ReplicaElectionResult(topic=name)
+        for number in numbers:
+            refusal = outcome.get(number) if name in image.topics else _no_such_topic(name)
+            elected += refusal is None
+            # Whoever asks for all partitions is not told of those that are as they should be.
+            is_idle = refusal is not None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED
+            if request.topic_partitions is not None or not is_idle:
+                result.partition_result.append(_result(number, refusal))
+        if result.partition_result:
+            results.append(result)
+    if elected:
+        kind = election.name.lower()
+        log_change(context, "%d partitions elected their %s leaders", elected, kind, partitions=elected, election=kind)
+    return ElectLeadersResponse(replica_election_results=results)
+
+
+def _wanted(image: ClusterImage, request: ElectLeadersRequest) -> dict[str, Sequence[int]]:
+    if request.topic_partitions is None:
+        return {name: range(len(topic.partitions)) for name, topic in image.topics.items()}
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topic_partitions:
+        wanted.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
+    return {name: list(numbers) for name, numbers in wanted.items()}
+
+
+async def _prefer(
+    services: Services, context: RequestContext, image: ClusterImage, wanted: dict[str, Sequence[int]]
+) -> dict[str, dict[int, KafkaError]]:
+    """Have preferred leaders made; why there are none, by topic and partition."""
+    outcomes: dict[str, dict[int, KafkaError]] = {}
+    due: list[TopicPartition] = []
+    for name, numbers in wanted.items():
+        if name in image.topics:
+            _, outcomes[name] = elect(image.topics[name], numbers, ElectionType.PREFERRED, list(image.brokers))
+            due += [TopicPartition(name, number) for number in numbers if number not in outcomes[name]]
+    try:
+        refusals = await services.leadership.prefer(due, may_forward=context.client_id != FORWARDING_BROKER)
+    except Unavailable as error:
+        refusals = dict.fromkeys(due, KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+    for (name, number), refusal in refusals.items():
+        outcomes[name][number] = refusal
+    return outcomes
+
+
+async def _elect(
+    services: Services, image: ClusterImage, wanted: dict[str, Sequence[int]], election: ElectionType
+) -> dict[str, dict[int, KafkaError]]:
+    """Make the elections; why there was none, by topic and partition."""
+    outcomes: dict[str, dict[int, KafkaError]] = {}
+    changes: dict[UUID, TopicChange] = {}
+
+    def elected(name: str, live: Sequence[int]) -> TopicChange:
+        def change(topic: TopicImage) -> TopicImage:
+            # Asked again where somebody else changed the topic: the last answer counts.
+            changed, outcomes[name] = elect(topic, wanted[name], election, live)
+            return changed
+
+        return change
+
+    try:
+        live = list(await services.metadata.registered_brokers())
+        for name in wanted:
+            if name in image.topics:
+                changes[image.topics[name].topic_id] = elected(name, live)
+        await services.metadata.alter_topics(changes)
+    except Unavailable as error:
+        refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+        return {name: dict.fromkeys(numbers, refusal) for name, numbers in wanted.items()}
+    for name in wanted:
+        if name in image.topics and name not in outcomes:
+            outcomes[name] = dict.fromkeys(wanted[name], _no_such_topic(name))  # deleted meanwhile
+    return outcomes
+
+
+def _result(number: int, refusal: KafkaError | None) -> PartitionResult:
+    if refusal is None:
+        return PartitionResult(partition_id=number, error_message=None)
+    return PartitionResult(partition_id=number, error_code=refusal.code, error_message=refusal.message)
+
+
+def _no_such_topic(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")

@@ -1,0 +1,225 @@
+"""Fetch by followers: up to the log end, and what they ask for tells the leader how far they are.
+
+Odd: the position that a request names counts as the follower's log end only if its log does not part from ours and is
+in range; what waits for the follower is acknowledged before anything is read. Only appends end a follower's wait, while
+a high watermark that moved travels with the next answer. A request that comes while the one before it in the same
+session is held back ends that wait: followers do that when they have more partitions to name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from tailrace.broker.fetch_answers import (
+    Cold,
+    FetchWaiter,
+    by_topic,
+    count_refused,
+    fail,
+    find_partition,
+    inline_if_small,
+    refuse,
+    warm,
+)
+from tailrace.broker.fetch_sessions import NO_SESSION
+from tailrace.broker.replica_sessions import FollowedPartition, ReplicaSession
+from tailrace.broker.services import Services
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model import NO_LEADER_EPOCH
+from tailrace.replication.partition import Partition
+from tailrace.runtime.disk import FileRange
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+
+#: In the time after which a follower counts as lagging, all its partitions are looked at so often.
+_VISITS_PER_LAG = 4
+
+
+class _Fetch(NamedTuple):
+    """One request of a follower."""
+
+    services: Services
+    request: FetchRequest
+    replica_id: int
+    broker_epoch: int
+    session: ReplicaSession
+
+
+class _Answers(NamedTuple):
+    """What looking at the partitions of a session gave."""
+
+    data: list[tuple[FollowedPartition, PartitionData]]
+    size: int
+    has_error: bool
+    cold: list[Cold]
+
+
+def handle(
+    services: Services, request: FetchRequest, replica_id: int, broker_epoch: int, *, by_topic_id: bool
+) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+    """Answer a follower, now or when there is something to tell."""
+
+    def make(session_id: int, by_topic_id: bool, now: float) -> ReplicaSession:
+        return ReplicaSession(session_id, by_topic_id, last_used=now, replica_id=replica_id, broker_epoch=broker_epoch)
+
+    try:
+        _require_incarnation(services, replica_id, broker_epoch)
+        session = services.fetch_sessions.resolve(request, by_topic_id, make)
+        if session is not None and not isinstance(session, ReplicaSession):
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # a client's
+    except KafkaError as error:
+        services.counters.refused(ApiKey.FETCH, error.code)
+        return FetchResponse(error_code=error.code)
+    now = services.clock.monotonic()
+    if session is None:
+        session = make(NO_SESSION, by_topic_id, now)  # for this request alone
+        session.update(request)
+    elif session.waiter is not None:
+        session.waiter.end()
+        session.waiter = None
+    session.visit(now, services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG)
+    fetch = _Fetch(services, request, replica_id, broker_epoch, session)
+    answers = _look(fetch, is_first=True)
+    if answers.cold:
+        return _warm(fetch, answers)
+    if _has_news(fetch, answers) or request.max_wait_ms <= 0:
+        return _respond(fetch, answers)
+    # From here on, not from when the wait begins: what is appended in between must end it.
+    waiter = session.waiter = FetchWaiter(request.min_bytes - answers.size, asyncio.get_running_loop())
+    return _wait(fetch, waiter)
+
+
+def _require_incarnation(services: Services, replica_id: int, broker_epoch: int) -> None:
+    """Refuse a process that has been replaced by another one of the same broker (KIP-903)."""
+    broker = services.metadata.image.brokers.get(replica_id)
+    if broker is not None and 0 <= broker_epoch < broker.epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {replica_id} is registered in epoch {broker.epoch}, not {broker_epoch}",
+        )
+
+
+async def _wait(fetch: _Fetch, waiter: FetchWaiter) -> FetchResponse:
+    session = fetch.session
+    is_alone = session.session_id == NO_SESSION
+    try:
+        # Without a session nothing was watched so far: nobody would end that if the client were gone by now.
+        if not (is_alone and _has_news(fetch, _look(fetch, is_first=False))):
+            await waiter.wait(fetch.request.max_wait_ms / 1000)
+        if session.waiter is not waiter:
+            return FetchResponse(session_id=session.session_id)  # the request after this one is answered instead
+        answers = _look(fetch, is_first=False)
+        if answers.cold:
+            return await _warm(fetch, answers)
+        return _respond(fetch, answers)
+    finally:
+        if session.waiter is waiter:
+            session.waiter = None
+        if is_alone:
+            session.close()
+
+
+def _has_news(fetch: _Fetch, answers: _Answers) -> bool:
+    """Whether answers are worth a response before the time of the request is over."""
+    return bool(answers.cold) or answers.has_error or answers.size >= fetch.request.min_bytes
+
+
+async def _warm(fetch: _Fetch, answers: _Answers) -> FetchResponse:
+    await warm(fetch.services, answers.cold, answers.size)
+    return _respond(fetch, answers)
+
+
+def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
+    """Look at all partitions of which there may be something to say; records up to the size limit."""
+    services, session = fetch.services, fetch.session
+    left = fetch.request.max_bytes
+    answers: list[tuple[FollowedPartition, PartitionData]] = []
+    cold: list[Cold] = []
+    size = 0
+    has_error = False
+    for followed in list(session.ready.values()):
+        data = PartitionData(partition_index=followed.key[1], records=b"", aborted_transactions=None)
+        answers.append((followed, data))
+        try:
+            partition = find_partition(services, followed.key)
+            part = _read(fetch, followed, partition, data, left, may_exceed=size == 0, is_first=is_first)
+        except KafkaError as error:
+            refuse(data, error.code)
+            count_refused(services, services.partitions.traffic_of(followed.key[0]), error.code)
+            has_error = True
+            continue
+        if part is not None:
+            try:
+                if partition.log.is_warm(part):
+                    data.records = inline_if_small(services, part, size)
+                else:
+                    cold.append(Cold(partition, data, part))
+            except StorageError as error:
+                fail(services, partition, data, error)
+                has_error = True
+                continue
+            size += part.size
+            left -= part.size
+        elif data.diverging_epoch is not None:
+            has_error = True
+        elif left > 0 and followed.has_told(data):
+            # With no room left nothing was read, and there may be records.
+            del session.ready[followed.key]
+    return _Answers(answers, size, has_error, cold)
+
+
+def _read(
+    fetch: _Fetch,
+    followed: FollowedPartition,
+    partition: Partition,
+    data: PartitionData,
+    left: int,
+    *,
+    may_exceed: bool,
+    is_first: bool,
+) -> FileRange | None:
+    wanted = followed.wanted
+    partition.require_leader(wanted.current_leader_epoch)
+    if fetch.replica_id not in partition.replicas:
+        # It may be one since a change that is not known here yet; without an epoch nobody can tell.
+        has_epoch = wanted.current_leader_epoch != NO_LEADER_EPOCH
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if not is_first or fetch.session.session_id != NO_SESSION:
+        followed.watch(partition)
+    part = None
+    diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
+    if diverging is not None:
+        data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+    else:
+        limit = min(wanted.partition_max_bytes, max(left, 0))
+        part = partition.read_for_replica(wanted.fetch_offset, limit, wanted.current_leader_epoch)
+        if is_first:
+            partition.follower_fetched(
+                fetch.replica_id,
+                fetch.broker_epoch,
+                wanted.fetch_offset,
+                wanted.log_start_offset,
+                fetch.services.clock.monotonic(),
+            )
+        if part is not None and part.size > limit and not may_exceed:
+            part = None
+    data.high_watermark = data.last_stable_offset = partition.high_watermark
+    data.log_start_offset = partition.log.start_offset
+    return part
+
+
+def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
+    session = fetch.session
+    if session.session_id == NO_SESSION:
+        return FetchResponse(responses=by_topic([(followed.key, data) for followed, data in answers.data]))
+    news = [
+        (followed.key, data)
+        for followed, data in answers.data
+        if session.followed.get(followed.key) is followed and followed.is_news(data)
+    ]
+    for key, data in news:
+        if data.records and (served := session.ready.pop(key, None)) is not None:
+            session.ready[key] = served  # others first, next time
+    return FetchResponse(session_id=session.session_id, responses=by_topic(news))

@@ -1,0 +1,43 @@
+"""What clients of one listener see of a partition: a leader they can reach or why there is none, replicas that are not.
+
+A broker that is gone, or has no listener of that name, cannot be reached through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState
+from tailrace.errors import ErrorCode
+
+NO_LEADER = -1
+
+
+class PartitionView(NamedTuple):
+    """Who leads as seen through a listener; -1 with the reason where that is nobody."""
+
+    leader_id: int
+    error: ErrorCode
+    offline_replicas: list[int]
+
+
+class ListenerView:
+    """The brokers of an image that are reached through one listener."""
+
+    def __init__(self, image: ClusterImage, listener: str) -> None:
+        self.image = image
+        self.brokers: Mapping[int, tuple[BrokerImage, BrokerEndpoint]] = {
+            broker.broker_id: (broker, endpoint) for broker, endpoint in image.reachable_through(listener)
+        }
+
+    def of(self, state: PartitionState) -> PartitionView:
+        """A partition as clients see it."""
+        brokers = self.brokers
+        offline = [replica for replica in state.replicas if replica not in brokers]
+        if state.leader in brokers:
+            return PartitionView(state.leader, ErrorCode.NONE, offline)
+        is_alive = state.leader in self.image.brokers
+        return PartitionView(
+            NO_LEADER, ErrorCode.LISTENER_NOT_FOUND if is_alive else ErrorCode.LEADER_NOT_AVAILABLE, offline
+        )

@@ -1,0 +1,212 @@
+"""`tailrace cluster`: run several brokers on this machine, and see how a cluster is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tailrace.cli.options import PairType, WholeNumber, client_options, pairs_without_repeats
+from tailrace.cli.output import count_of, print_json, print_table
+from tailrace.cli.serve import DEFAULT_HOST, DEFAULT_PORT
+from tailrace.runtime.system.listening import listening_process
+
+if TYPE_CHECKING:
+    from tailrace.client.cluster import ClusterState, ReplicaState
+
+_DEFAULT_BROKERS = 3
+_MOST_BROKERS = 100
+_DEFAULT_DIRECTORY = "cluster"
+_MOST_LISTED = 20
+
+
+@click.group("cluster")
+def command() -> None:
+    """Run a cluster on this machine, and see how a cluster is.
+
+    \b
+    Examples:
+      tailrace cluster start --brokers 3
+      tailrace cluster status
+    """
+
+
+@command.command()
+@click.option(
+    "--brokers", type=WholeNumber(1, _MOST_BROKERS), default=_DEFAULT_BROKERS, show_default=True, help="How many."
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    default=_DEFAULT_DIRECTORY,
+    show_default=True,
+    metavar="DIR",
+    help="Where all of them keep their records; a directory for each.",
+)
+@click.option(
+    "--port",
+    type=WholeNumber(1, 65535 - _MOST_BROKERS),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port of the first broker; the others have the ports after it.",
+)
+@click.option("--host", metavar="NAME", default=DEFAULT_HOST, show_default=True, help="The address to listen on.")
+@click.option(
+    "--set",
+    "settings",
+    type=PairType(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A configuration key for every broker. May be repeated.",
+)
+def start(brokers: int, data_dir: str, port: int, host: str, settings: tuple[tuple[str, str], ...]) -> int:
+    """Run a cluster of brokers on this machine until Ctrl-C.
+
+    Each broker is a process of its own, as `tailrace serve` starts it. Topics have a copy on each of three brokers
+    unless they say otherwise. Started again on the same directory, the cluster goes on where it was.
+
+    \b
+    Examples:
+      tailrace cluster start
+      tailrace cluster start --brokers 5 --data-dir /var/lib/tailrace --port 9092
+    """
+    from tailrace.cli.supervisor import run_cluster
+
+    return run_cluster(brokers, data_dir, host, port, pairs_without_repeats(settings, "--set"))
+
+
+@command.command()
+@client_options
+def status(bootstrap: str, as_json: bool) -> None:
+    """Show brokers, controller and partitions that are not as they should be.
+
+    \b
+    Examples:
+      tailrace cluster status
+      tailrace cluster status --bootstrap broker1:9092 --json
+    """
+    from tailrace.client.cluster import describe_cluster
+
+    state = describe_cluster(bootstrap)
+    if as_json:
+        print_json(_as_json(state))
+    else:
+        _print_state(state)
+
+
+def _as_json(state: ClusterState) -> dict[str, object]:
+    return {
+        "cluster_id": state.cluster_id,
+        "controller": state.controller,
+        "brokers": [
+            {
+                "id": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "pid": listening_process(broker.host, broker.port),
+            }
+            for broker in state.brokers
+        ],
+        "topics": state.topics,
+        "leaders": {str(broker_id): count for broker_id, count in state.leaders.items()},
+        "under_replicated": [_name(partition) for partition in state.partitions if partition.is_under_replicated],
+        "offline": [_name(partition) for partition in state.partitions if partition.is_offline],
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+            }
+            for partition in state.partitions
+        ],
+    }
+
+
+def _name(partition: ReplicaState) -> str:
+    return f"{partition.topic}-{partition.partition}"
+
+
+def _print_state(state: ClusterState) -> None:
+    controller = "no controller" if state.controller is None else f"controller {state.controller}"
+    click.echo(
+        f"cluster {state.cluster_id}: {count_of(len(state.brokers), 'broker')}, {controller}, "
+        f"{count_of(state.topics, 'topic')}, {count_of(len(state.partitions), 'partition')}"
+    )
+    leaders = state.leaders
+    print_table(
+        ("BROKER", "ADDRESS", "RACK", "PID", "LEADS"),
+        [
+            (
+                broker.broker_id,
+                f"{broker.host}:{broker.port}",
+                broker.rack,
+                listening_process(broker.host, broker.port),
+                leaders.get(broker.broker_id, 0),
+            )
+            for broker in state.brokers
+        ],
+    )
+    _print_partitions("offline (no leader)", [each for each in state.partitions if each.is_offline])
+    _print_partitions(
+        "under-replicated", [each for each in state.partitions if each.is_under_replicated and not each.is_offline]
+    )
+    if not any(each.is_offline or each.is_under_replicated for each in state.partitions):
+        click.echo("all partitions have a leader and all their replicas in sync")
+
+
+def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
+    if not partitions:
+        return
+    click.echo(f"{count_of(len(partitions), 'partition')} {what}:")
+    print_table(
+        ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"),
+        [
+            (
+                partition.topic,
+                partition.partition,
+                partition.leader,
+                ",".join(map(str, partition.replicas)),
+                ",".join(map(str, partition.isr)),
+            )
+            for partition in partitions[:_MOST_LISTED]
+        ],
+    )
+    if len(partitions) > _MOST_LISTED:
+        click.echo(f"… and {len(partitions) - _MOST_LISTED} more; --json lists all")
+
+
+@command.command("elect-leaders")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics. May be repeated.")
+@click.option("--unclean", is_flag=True, help="Let replicas lead that are not in sync, where no other is alive.")
+@client_options
+def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_json: bool) -> None:
+    """Let the first replica of each partition lead again.
+
+    With --unclean: give partitions a leader that have none, from replicas that may not have all records. What only
+    the others had is lost.
+
+    \b
+    Example:
+      tailrace cluster elect-leaders --topic orders
+    """
+    from tailrace.client.cluster import describe_cluster
+    from tailrace.client.elections import elect
+
+    state = describe_cluster(bootstrap)
+    wanted: dict[str, list[int]] = {}
+    for partition in state.partitions:
+        if not topics or partition.topic in topics:
+            wanted.setdefault(partition.topic, []).append(partition.partition)
+    missing = [name for name in topics if name not in wanted]
+    if missing:
+        raise click.UsageError(f"There is no topic {missing[0]}.")
+    outcome = elect(bootstrap, wanted, unclean=unclean)
+    if as_json:
+        print_json({"elected": outcome.elected, "failed": outcome.failed})
+        return
+    click.echo(f"{count_of(len(outcome.elected), 'partition')} got another leader")
+    for name, reason in outcome.failed.items():
+        click.echo(f"{name}: {reason}", err=True)

@@ -1,0 +1,96 @@
+"""Copying metadata from the file of a single broker to the store of a cluster.
+
+The cluster's id is written last: a copy that was interrupted is no cluster yet, and is done again from the start. What
+was copied is read back before the file is marked as moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tailrace.cluster.keys import (
+    BROKER_CONFIGS,
+    BROKER_EPOCHS,
+    CLUSTER_ID,
+    CONTROLLER_EPOCH,
+    MOVED_TO,
+    PRODUCER_IDS,
+    TOPIC_NAMES,
+    TOPICS,
+)
+from tailrace.cluster.store import ABSENT, Check, Entry, Store, Write
+from tailrace.errors import StorageError
+from tailrace.runtime.system.clock import SystemClock
+from tailrace.stores.opening import open_store
+from tailrace.stores.sqlite import SqliteStore
+
+_DIRECTORIES = (TOPIC_NAMES, TOPICS, BROKER_EPOCHS, BROKER_CONFIGS)
+_SINGLE_KEYS = (CONTROLLER_EPOCH, PRODUCER_IDS)
+_BATCH_OPERATIONS = 50
+_BATCH_BYTES = 512 << 10
+_SAID_EVERY = 1000
+
+
+async def migrate_store(path: str, target: str, say: Callable[[str], None]) -> int:
+    """Copy everything; how many entries there were."""
+    source = SqliteStore(path)
+    try:
+        destination = open_store(target, SystemClock())
+        try:
+            return await _migrate(source, destination, target, say)
+        finally:
+            await destination.close()
+    finally:
+        await source.close()
+
+
+async def _migrate(source: Store, destination: Store, target: str, say: Callable[[str], None]) -> int:
+    cluster_id = await source.get(CLUSTER_ID)
+    if cluster_id is None:
+        raise StorageError("the file has no metadata: its broker was never started")
+    there = await destination.get(CLUSTER_ID)
+    if there is not None:
+        if there.value == cluster_id.value:
+            raise StorageError(
+                f"{target} has the metadata of this very cluster already: start with --coordination {target}"
+            )
+        raise StorageError(f"{target} is in use by cluster {there.value.decode()}: choose another prefix or chroot")
+    entries = await _read(source)
+    done = 0
+    for batch in _batches(entries):
+        if await destination.txn([], [Write(entry.key, entry.value) for entry in batch]) is None:
+            raise StorageError(f"{target} refuses to be written")
+        done += len(batch)
+        if done // _SAID_EVERY != (done - len(batch)) // _SAID_EVERY:
+            say(f"copied {done} of {len(entries)} entries")
+    copied = {entry.key: entry.value for entry in await _read(destination)}
+    for entry in entries:
+        if copied.get(entry.key) != entry.value:
+            raise StorageError(f"{entry.key} is not in {target} as it was written: nothing was changed here, try again")
+    if await destination.txn([Check(CLUSTER_ID, ABSENT)], [Write(CLUSTER_ID, cluster_id.value)]) is None:
+        raise StorageError(f"{target} has become the store of another cluster meanwhile")
+    await source.txn([], [Write(MOVED_TO, target.encode())])
+    return len(entries) + 1
+
+
+async def _read(store: Store) -> list[Entry]:
+    entries: list[Entry] = []
+    for directory in _DIRECTORIES:
+        entries += await store.list(directory)
+    for key in _SINGLE_KEYS:
+        entry = await store.get(key)
+        if entry is not None:
+            entries.append(entry)
+    return entries
+
+
+def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
+    batches: list[list[Entry]] = []
+    size = 0
+    for entry in entries:
+        size += len(entry.value)
+        if not batches or len(batches[-1]) >= _BATCH_OPERATIONS or size > _BATCH_BYTES:
+            batches.append([])
+            size = len(entry.value)
+        batches[-1].append(entry)
+    return batches

@@ -1,0 +1,95 @@
+"""Where everything is in the store, and how the values are written there that are no more than a number.
+
+Keys that are checked are never made anew while anybody may remember them: topics are under their ids, epochs stay for
+ever. The exceptions belong to sessions, and are taken as they come.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tailrace.errors import StorageError
+
+CLUSTER_ID = "/cluster/id"
+TOPICS = "/topics"
+TOPIC_NAMES = "/topic-names"
+#: The brokers that are alive, each in its session.
+BROKERS = "/brokers"
+#: How often each broker was started.
+BROKER_EPOCHS = "/broker-epochs"
+#: A directory of its own, so that it can be watched.
+CONTROLLERS = "/controller"
+#: Who the controller is, in its session.
+CONTROLLER = f"{CONTROLLERS}/elected"
+#: How often a controller was elected; checked by everything that it writes.
+CONTROLLER_EPOCH = "/controller-epoch"
+BROKER_CONFIGS = "/configs/brokers"
+PRODUCER_IDS = "/producer-ids/next"
+#: In the file of a single broker: where its metadata has gone.
+MOVED_TO = "/moved-to"
+
+_EPOCH_FORMAT = 1
+_CONTROLLER_FORMAT = 1
+
+
+def topic_key(topic_id: UUID) -> str:
+    return f"{TOPICS}/{topic_id}"
+
+
+def topic_of(key: str) -> UUID:
+    """The topic that a key below `TOPICS` is of."""
+    return UUID(key.rpartition("/")[2])
+
+
+def name_key(name: str) -> str:
+    return f"{TOPIC_NAMES}/{name}"
+
+
+def broker_key(broker_id: int) -> str:
+    return f"{BROKERS}/{broker_id}"
+
+
+def broker_of(key: str) -> int:
+    """The broker that a key below `BROKERS` is of."""
+    return int(key.rpartition("/")[2])
+
+
+def broker_epoch_key(broker_id: int) -> str:
+    return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def epoch_to_bytes(epoch: int) -> bytes:
+    """An epoch as the store holds it."""
+    return json.dumps({"version": _EPOCH_FORMAT, "epoch": epoch}, separators=(",", ":")).encode()
+
+
+def epoch_from_bytes(value: bytes) -> int:
+    """What `epoch_to_bytes` wrote."""
+    epoch: int = _known_format(value, _EPOCH_FORMAT, "an epoch")["epoch"]
+    return epoch
+
+
+class ElectedController(NamedTuple):
+    """Who the controller is, and by which election."""
+
+    broker_id: int
+    epoch: int
+
+    def to_bytes(self) -> bytes:
+        """As the store holds it."""
+        data = {"version": _CONTROLLER_FORMAT, "broker_id": self.broker_id, "epoch": self.epoch}
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> ElectedController:
+        data = _known_format(value, _CONTROLLER_FORMAT, "the controller")
+        return cls(data["broker_id"], data["epoch"])
+
+
+def _known_format(value: bytes, newest: int, what: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(value)
+    if data["version"] > newest:
+        raise StorageError(f"{what} is stored in format {data['version']}, this software knows {newest}")
+    return data

@@ -1,0 +1,184 @@
+"""The newest that a broker has seen of each key: from its own writes, from its reads, from its watches.
+
+These come in any order. A topic's version says which is newer, and one that was deleted never comes back, since its id
+is never used again. Keys of sessions may be made anew, so they are what the watch said last; only a broker's own
+registration is what the broker itself says. Pure: it holds what it is told, and makes images of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+from uuid import UUID
+
+from tailrace.cluster.image import (
+    ALL_BROKERS,
+    NO_LEADER,
+    BrokerImage,
+    ClusterImage,
+    TopicImage,
+    configs_from_bytes,
+)
+from tailrace.cluster.keys import BROKER_CONFIGS, ElectedController, broker_of, topic_of
+from tailrace.cluster.store import ABSENT, Entry
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+FOR_ALL_BROKERS = "default"
+#: Deleted topics that are remembered: events are late by seconds, so that these are far more than it takes.
+_MOST_DELETED = 10_000
+
+
+class Known:
+    """What is known of the store, and which of it no image shows yet."""
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self.topics: dict[UUID, TopicImage] = {}
+        self._topic_versions: dict[UUID, int] = {}
+        self._deleted: dict[UUID, None] = {}
+        #: Topics with a write whose outcome nobody heard of, and the version that it would have replaced.
+        self._uncertain: dict[UUID, int] = {}
+        self._brokers: dict[int, BrokerImage] = {}
+        self._own_registration: BrokerImage | None = None
+        self._configs: dict[str, Mapping[str, str]] = {}
+        self._config_versions: dict[str, int] = {}
+        self._controller_id = NO_LEADER
+        self._changed_topics: dict[UUID, None] = {}
+        self._has_other_changes = False
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is the controller, -1 where none is."""
+        return self._controller_id
+
+    # --- topics
+
+    def version_of(self, topic_id: UUID) -> int:
+        """The version of a topic as it is known; ABSENT where it is not."""
+        return self._topic_versions.get(topic_id, ABSENT)
+
+    def learn_topic(self, topic: TopicImage, version: int) -> None:
+        """A topic was so at a version, if that is newer than what is known."""
+        topic_id = topic.topic_id
+        if self._is_old(topic_id, version):
+            return
+        self._topic_versions[topic_id] = version
+        if self._uncertain.get(topic_id, version) < version:
+            del self._uncertain[topic_id]
+        if self.topics.get(topic_id) != topic:
+            self.topics[topic_id] = topic
+            self._changed_topics[topic_id] = None
+
+    def learn_topic_entry(self, entry: Entry) -> None:
+        """The same from what the store holds, which is looked into only if it is new."""
+        if not self._is_old(topic_of(entry.key), entry.version):
+            self.learn_topic(TopicImage.from_bytes(entry.value), entry.version)
+
+    def _is_old(self, topic_id: UUID, version: int) -> bool:
+        return version <= self.version_of(topic_id) or topic_id in self._deleted
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """A topic was deleted, for good."""
+        self._deleted[topic_id] = None
+        if len(self._deleted) > _MOST_DELETED:
+            del self._deleted[next(iter(self._deleted))]
+        self._topic_versions.pop(topic_id, None)
+        self._uncertain.pop(topic_id, None)
+        if self.topics.pop(topic_id, None) is not None:
+            self._changed_topics[topic_id] = None
+
+    def doubt(self, topic_id: UUID) -> None:
+        """A write to a topic was not answered: it may still be applied, until the version is another."""
+        if topic_id in self._topic_versions:
+            self._uncertain[topic_id] = self._topic_versions[topic_id]
+
+    def is_doubtful(self, topic_id: UUID) -> bool:
+        """Whether a write to a topic may still be applied that nobody waits for any more."""
+        return topic_id in self._uncertain
+
+    def topics_not_in(self, entries: Iterable[Entry]) -> list[UUID]:
+        """Topics that are known here and not among all entries of the store at some moment."""
+        there = dict.fromkeys(topic_of(entry.key) for entry in entries)
+        return [topic_id for topic_id in self.topics if topic_id not in there]
+
+    # --- brokers, their configuration, the controller
+
+    def register_own(self, broker: BrokerImage) -> None:
+        """This broker is registered so."""
+        if self._own_registration != broker:
+            self._own_registration = broker
+            self._has_other_changes = True
+
+    def learn_brokers(self, entries: Sequence[Entry], removed: Sequence[str], is_complete: bool) -> None:
+        """What the store says of those who are registered."""
+        before = dict(self._brokers)
+        if is_complete:
+            self._brokers.clear()
+        for key in removed:
+            self._brokers.pop(broker_of(key), None)
+        for entry in entries:
+            self._brokers[broker_of(entry.key)] = BrokerImage.from_bytes(entry.value)
+        self._has_other_changes |= self._brokers != before
+
+    def learn_configs(self, entry: Entry) -> None:
+        """The configuration of a broker, or of all, was so at a version."""
+        name = entry.key.removeprefix(f"{BROKER_CONFIGS}/")
+        broker = ALL_BROKERS if name == FOR_ALL_BROKERS else name
+        if entry.version <= self._config_versions.get(broker, ABSENT):
+            return
+        self._config_versions[broker] = entry.version
+        configs = configs_from_bytes(entry.value)
+        if self._configs.get(broker) != configs:
+            self._configs[broker] = configs
+            self._has_other_changes = True
+
+    def learn_controller(self, entries: Sequence[Entry]) -> None:
+        """What the store says of the controller."""
+        elected = [ElectedController.from_bytes(entry.value).broker_id for entry in entries]
+        self.set_controller(elected[0] if elected else NO_LEADER)
+
+    def set_controller(self, broker_id: int) -> None:
+        """A broker is the controller, or none."""
+        self._has_other_changes |= broker_id != self._controller_id
+        self._controller_id = broker_id
+
+    # --- the image
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether something is known that the last image made of this does not show."""
+        return bool(self._changed_topics) or self._has_other_changes
+
+    def next_image(self, image: ClusterImage) -> ClusterImage:
+        """An image after all changes since the last was made."""
+        changed, self._changed_topics = self._changed_topics, {}
+        if changed:
+            image = image.with_topic_changes(
+                [self.topics[topic_id] for topic_id in changed if topic_id in self.topics],
+                [topic_id for topic_id in changed if topic_id not in self.topics],
+            )
+        if self._has_other_changes:
+            self._has_other_changes = False
+            image = replace(
+                image,
+                controller_id=self._controller_id,
+                brokers=_same_or_new(image.brokers, self._image_of_brokers()),
+                broker_configs=_same_or_new(image.broker_configs, self._configs),
+            )
+        return image
+
+    def _image_of_brokers(self) -> dict[int, BrokerImage]:
+        # What the store says of this broker's own id is of an earlier process, or was written by this one.
+        brokers = {broker_id: each for broker_id, each in self._brokers.items() if broker_id != self._broker_id}
+        if self._own_registration is not None:
+            brokers[self._broker_id] = self._own_registration
+        return dict(sorted(brokers.items()))
+
+
+def _same_or_new(before: Mapping[K, V], now: Mapping[K, V]) -> Mapping[K, V]:
+    """What was there before where nothing has changed, so that nobody has to compare."""
+    return before if before == now else MappingProxyType(dict(now))

@@ -1,0 +1,268 @@
+"""This broker as a member of the cluster: its epoch, its session, and the key by which others know that it is alive.
+
+Every start of the process claims a new broker epoch before anything else, so that nothing of the process before can be
+taken for this one's. A broker whose logs may have lost their ends leaves the ISRs of others before it registers. A
+session that is lost is replaced by another as soon as the store answers, in the same epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+from typing import TypeAlias
+
+from tailrace.cluster.controller import after_crash, handed_over
+from tailrace.cluster.image import BrokerImage, TopicImage
+from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_from_bytes, epoch_to_bytes
+from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.cluster.patience import RETRY_SECONDS, insist
+from tailrace.cluster.store import ABSENT, Check, Entry, Session, Store, Unavailable, Write
+from tailrace.errors import StorageError
+from tailrace.runtime.clock import Clock
+from tailrace.runtime.tasks import Tasks
+
+logger = logging.getLogger("tailrace.cluster")
+
+_Departure: TypeAlias = Callable[[TopicImage, int, Collection[int]], TopicImage]
+
+#: Stores notice somewhat later than after its time to live that a session has ended.
+_EXPIRY_MARGIN_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+NO_EPOCH = -1
+
+
+class Registration:
+    """Makes a broker known to the others, and keeps it so."""
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: ClusterMetadata,
+        clock: Clock,
+        random: Random,
+        broker_id: int,
+        session_timeout_ms: int,
+        tasks: Tasks,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._random = random
+        self._broker_id = broker_id
+        self._session_timeout_ms = session_timeout_ms
+        self._tasks = tasks
+        #: Which start of the broker this is; part of its fetches, and of the mark of a clean stop.
+        self.epoch = NO_EPOCH
+        self._epoch_version = ABSENT
+        self._directory_ids: tuple[str, ...] = ()
+        self._broker: BrokerImage | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        #: The session that this broker is registered in; a new one where it was lost.
+        self.session: Session | None = None
+        #: Called when the session was lost, and when there is another.
+        self.on_change: Callable[[], None] = _ignore
+
+    @property
+    def deadline(self) -> float:
+        """Until when others take this broker for alive for sure, by the monotonic clock."""
+        return -math.inf if self.session is None else self.session.deadline
+
+    @property
+    def is_registered(self) -> bool:
+        return self.session is not None and not self.session.is_lost
+
+    # --- before anything is served
+
+    async def claim(self, directory_ids: Sequence[str], stopped_in_epoch: int | None) -> int:
+        """Begin a new epoch, and leave the ISRs unless the logs are as this broker left them in the last one.
+
+        `stopped_in_epoch` is the epoch of the last clean stop by the mark in the log directories: None where there is
+        no mark, -1 where it is of a time without epochs.
+        """
+        self._directory_ids = tuple(directory_ids)
+        await insist(self._wait_until_free)
+        last = await insist(self._last_epoch)
+        await insist(self._begin_epoch)
+        if stopped_in_epoch is not None and stopped_in_epoch != last:
+            logger.warning(
+                "the log directories were last stopped cleanly in broker epoch %d, but the last one was %d: they are "
+                "an older copy, or not all of this broker's, and count as not in sync",
+                stopped_in_epoch,
+                last,
+            )
+        if stopped_in_epoch != last:
+            await insist(lambda: self._depart(after_crash))
+        return self.epoch
+
+    async def _wait_until_free(self) -> None:
+        """Refuse to be a second broker of this id: nothing of the first one's may be touched."""
+        deadline: float | None = None
+        while True:
+            entry = await self._store.get(broker_key(self._broker_id))
+            if entry is None or self._is_ours(entry):
+                return
+            other = BrokerImage.from_bytes(entry.value)
+            if deadline is None:
+                wait = self._session_timeout_ms / 1000 + _EXPIRY_MARGIN_SECONDS
+                deadline = self._clock.monotonic() + wait
+                logger.warning(
+                    "node.id=%d is registered by %s: waiting up to %.0f s for its session to end",
+                    self._broker_id,
+                    _description(other),
+                    wait,
+                )
+            elif self._clock.monotonic() >= deadline:
+                raise _already_registered(other)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _is_ours(self, entry: Entry) -> bool:
+        """Whether a registration is this process's, or of one that is dead, as its directory is locked by this one."""
+        registered = BrokerImage.from_bytes(entry.value)
+        is_dead = any(each and each in self._directory_ids for each in registered.directory_ids)
+        return is_dead or registered.epoch == self.epoch
+
+    async def _last_epoch(self) -> int:
+        entry = await self._store.get(broker_epoch_key(self._broker_id))
+        return NO_EPOCH if entry is None else epoch_from_bytes(entry.value)
+
+    async def _begin_epoch(self) -> None:
+        """Claim the next epoch; one that was claimed and not answered is skipped."""
+        key = broker_epoch_key(self._broker_id)
+        while True:
+            entry = await self._store.get(key)
+            epoch = 1 if entry is None else epoch_from_bytes(entry.value) + 1
+            check = Check(key, ABSENT if entry is None else entry.version)
+            versions = await self._store.txn([check], [Write(key, epoch_to_bytes(epoch))])
+            if versions is not None:
+                self.epoch, self._epoch_version = epoch, versions[0]
+                return
+
+    async def _depart(self, departure: _Departure) -> None:
+        """Leave ISRs and leadership to those who are alive, in every topic."""
+        live = await self._others_alive()
+        # As it is now, in this epoch: nothing that was asked for in an earlier one can be added any more.
+        await self._metadata.refresh()
+
+        def departed(topic: TopicImage) -> TopicImage:
+            return departure(topic, self._broker_id, live)
+
+        changes = {
+            topic.topic_id: departed
+            for topic in self._metadata.topics
+            if departed(topic) is not topic or self._metadata.is_doubtful(topic.topic_id)
+        }
+        await self._metadata.alter_topics(changes)
+
+    async def _others_alive(self) -> list[int]:
+        brokers = await self._metadata.registered_brokers()
+        return [broker_id for broker_id in brokers if broker_id != self._broker_id]
+
+    # --- while it serves
+
+    async def register(self, broker: BrokerImage) -> None:
+        """Make this broker known, and keep it so until it is closed."""
+        self._broker = replace(broker, epoch=self.epoch, directory_ids=self._directory_ids)
+        await insist(self._open)
+        self._keeping = self._tasks.spawn(self._keep(), "registration")
+        await self._metadata.register_broker(self._broker)
+
+    async def _open(self) -> None:
+        """Write the registration in a new session."""
+        session = await self._store.open_session(self._session_timeout_ms)
+        try:
+            await self._write(session)
+        except BaseException:
+            await session.close()
+            raise
+        self.session = session
+        self.on_change()
+
+    async def _write(self, session: Session) -> None:
+        assert self._broker is not None
+        key = broker_key(self._broker_id)
+        value = replace(self._broker, epoch=self.epoch).to_bytes()
+        while True:
+            entry = await self._store.get(key)
+            if entry is not None and not self._is_ours(entry):
+                raise _already_registered(BrokerImage.from_bytes(entry.value))
+            checks = [
+                Check(key, ABSENT if entry is None else entry.version),
+                Check(broker_epoch_key(self._broker_id), self._epoch_version),
+            ]
+            if await self._store.txn(checks, [Write(key, value, session)]) is not None:
+                return
+            await self._require_own_epoch()
+
+    async def _require_own_epoch(self) -> None:
+        if await self._last_epoch() != self.epoch:
+            raise StorageError(
+                f"another process has started as node.id={self._broker_id} while this one was cut off from the store: "
+                "give one of them another --node-id"
+            )
+
+    async def _keep(self) -> None:
+        while True:
+            assert self.session is not None
+            await self.session.wait_until_lost()
+            logger.warning(
+                "the session in the metadata store is over: the other brokers take this one for gone, and it does not "
+                "acknowledge alone until it is registered again"
+            )
+            self.on_change()
+            await self._open_again()
+            logger.info("registered in the metadata store again")
+
+    async def _open_again(self) -> None:
+        is_told = False
+        while True:
+            try:
+                return await self._open()
+            except Unavailable as error:
+                if not is_told:
+                    logger.error("the metadata store cannot be reached, which is tried on: %s", error)
+                is_told = True
+            await asyncio.sleep(RETRY_SECONDS * (0.5 + self._random.random()))
+
+    # --- the end
+
+    async def hand_over(self) -> None:
+        """Give leadership to others before a stop, and leave ISRs where others are alive; the image shows it then."""
+        try:
+            await insist(self._hand_over)
+        except Unavailable as error:
+            logger.warning("stopping without having handed over leadership: %s", error)
+
+    async def _hand_over(self) -> None:
+        if await self._others_alive():
+            # A new epoch, so that no leader takes this broker back into an ISR for the fetches it still sends.
+            await self._begin_epoch()
+        await self._depart(handed_over)
+
+    async def close(self) -> None:
+        """Be known no more."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self.session is not None:
+            await self.session.close()
+
+
+def _description(broker: BrokerImage) -> str:
+    address = next((f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints), broker.host or "unknown")
+    started = datetime.fromtimestamp(broker.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"a broker at {address} (pid {broker.pid} on {broker.host or 'an unknown machine'}, started {started})"
+
+
+def _already_registered(broker: BrokerImage) -> StorageError:
+    return StorageError(
+        f"node.id={broker.broker_id} is already registered by {_description(broker)}: stop it, or give this one "
+        "another --node-id"
+    )
+
+
+def _ignore() -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,91 @@
+"""Producer state from disk: the newest sound snapshot of a log, and every batch header after it.
+
+Owns how a log's producers at some offset are found again, at a start or where the log is cut. A replay may be of a
+whole segment, so it is done in steps, between which others may be served. Whoever cuts a log removes the snapshots of
+what is gone, and makes that durable before anything is written in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+
+from tailrace.model import TopicPartition
+from tailrace.runtime.disk import Disk
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import SNAPSHOT_SUFFIX, CorruptSegmentError, Segment
+
+logger = logging.getLogger("tailrace.storage")
+
+#: So many headers are replayed before others have their turn: about a millisecond.
+_STEP_HEADERS = 500
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """The log ends that the snapshots in a partition's directory are of, oldest first."""
+    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in disk.list(directory) if name.endswith(SNAPSHOT_SUFFIX)]
+    return [int(stem) for stem in stems if stem.isdecimal()]
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    """Where the producer state as of a log end is kept."""
+    return f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def remove_snapshots_beyond(disk: Disk, directory: str, end_offset: int) -> bool:
+    """Remove the snapshots of records that are gone; whether there were any."""
+    gone = [offset for offset in snapshot_offsets(disk, directory) if offset > end_offset]
+    for offset in gone:
+        disk.remove(snapshot_path(directory, offset))
+    return bool(gone)
+
+
+def find_producers(
+    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int
+) -> Generator[None, None, ProducerState]:
+    """The producers of a log that ends at an offset, step by step."""
+    state, covered = _newest_snapshot(partition, disk, directory, segments[0].base_offset, end_offset)
+    replayed = 0
+    for segment in segments:
+        if segment.end_offset <= covered or segment.base_offset >= end_offset:
+            continue
+        try:
+            start = segment.position_of(covered) if covered > segment.base_offset else 0
+            for _, header in segment.headers(start or 0):
+                if header.next_offset > end_offset:
+                    break
+                if header.base_offset >= covered:
+                    state.replay(header)
+                replayed += 1
+                if replayed % _STEP_HEADERS == 0:
+                    yield
+        except CorruptSegmentError as error:
+            logger.error("%s: producers beyond it in this segment are forgotten: %s", partition, error)
+    return state
+
+
+def find_producers_at_once(
+    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int
+) -> ProducerState:
+    """The same without letting anybody have a turn."""
+    steps = find_producers(partition, disk, directory, segments, end_offset)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            state: ProducerState = found.value
+            return state
+
+
+def _newest_snapshot(
+    partition: TopicPartition, disk: Disk, directory: str, start_offset: int, end_offset: int
+) -> tuple[ProducerState, int]:
+    """The newest sound snapshot at or below the log end; later ones describe records that are gone."""
+    for offset in reversed(snapshot_offsets(disk, directory)):
+        if offset <= end_offset:
+            path = snapshot_path(directory, offset)
+            try:
+                return ProducerState.from_snapshot(disk.read_file(path) or b""), offset
+            except ValueError as error:
+                logger.warning("%s: %s is not used: %s", partition, path, error)
+    return ProducerState(), start_offset

@@ -1,0 +1,21 @@
+"""What no store takes: refused here in all of them alike, so that code which runs on one runs on every one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.cluster.store import MAX_OPERATIONS, Check, Write
+
+
+def refuse_impossible(checks: Sequence[Check], writes: Sequence[Write]) -> None:
+    """ValueError for a transaction that is too long, writes a key twice, has a key that is no path or two sessions."""
+    if len(checks) + len(writes) > MAX_OPERATIONS:
+        raise ValueError(f"{len(checks)} checks and {len(writes)} writes are more than {MAX_OPERATIONS} operations")
+    keys = [write.key for write in writes]
+    if len(dict.fromkeys(keys)) < len(keys):
+        raise ValueError(f"a transaction writes a key twice: {keys}")
+    for key in keys:
+        if not key.startswith("/") or key.endswith("/") or "//" in key:
+            raise ValueError(f"{key!r} is not a path of a key")
+    if len(dict.fromkeys(write.session for write in writes if write.session is not None)) > 1:
+        raise ValueError("a transaction gives keys to two sessions")

@@ -1,0 +1,98 @@
+"""A session as a session of ZooKeeper's, with a connection of its own.
+
+ZooKeeper renews a session by anything it hears on its connection; what the holder may be sure of is counted here, from
+the moment a request was sent that the leader of the servers has answered. A quarter of the granted time is taken off:
+a server tells the leader whom it heard only at the leader's next ping, half a tick later, and no session is shorter
+than two ticks.
+
+Each session has a node that is gone with it. Every transaction that gives keys to the session checks it, for kazoo goes
+on with another session by itself when one has expired, and keys must not end up there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tailrace.cluster.store import Unavailable
+from tailrace.runtime.clock import Clock
+from tailrace.stores.sessions import HeldSession
+from tailrace.stores.zookeeper_client import Connection
+from tailrace.stores.zookeeper_nodes import session_key
+
+logger = logging.getLogger("tailrace.stores")
+
+_SURE_SHARE = 0.75
+#: How often within the granted time it is renewed, and how long an answer may take before another server is tried.
+_RENEWALS = 5
+_ANSWER_SHARE = 0.25
+
+
+class ZooKeeperSession(HeldSession):
+    """A session that is renewed until it is closed or lost."""
+
+    def __init__(self, connection: Connection, clock: Clock, session_id: int, sent_at: float) -> None:
+        self._granted_seconds = connection.granted_ms / 1000
+        super().__init__(clock, sent_at + self._granted_seconds * _SURE_SHARE)
+        self.connection = connection
+        #: ZooKeeper's number of it, which every node that belongs to it shows.
+        self.session_id = session_id
+        self._time = clock
+        connection.on_change = self._reached
+        self._renewing = asyncio.ensure_future(self._renew_until_lost())
+
+    async def close(self) -> None:
+        """End it: its keys are gone at once, or within its time to live where no server can be reached."""
+        self.lose()
+        self._renewing.cancel()
+        await self.connection.stop()
+
+    async def abandon(self) -> None:
+        """Renew it no more, and leave it to its time to live."""
+        self.lose()
+        self._renewing.cancel()
+        await self.connection.stop(goodbye=False)
+
+    def _reached(self, is_reached: bool) -> None:
+        if not is_reached and self.connection.is_expired:
+            self.lose()
+
+    async def _renew_until_lost(self) -> None:
+        interval = self._granted_seconds / _RENEWALS
+        pause = interval
+        while not self.is_lost:
+            await asyncio.sleep(pause)
+            # From here, not from the answer: ZooKeeper may have counted from any moment in between.
+            sent_at = self._time.monotonic()
+            try:
+                await self.connection.run(
+                    [lambda client: client.sync_async("/")], self._granted_seconds * _ANSWER_SHARE
+                )
+            except Unavailable:
+                pause = interval / 4
+                continue
+            self.extend(sent_at + self._granted_seconds * _SURE_SHARE)
+            pause = max(sent_at + interval - self._time.monotonic(), 0.0)
+        # Where it is alive for ZooKeeper, nobody shall wait for its end.
+        await self.connection.stop()
+
+
+async def open_zookeeper_session(
+    connection: Connection, clock: Clock, prefix: str, ttl_ms: int, seconds: float
+) -> ZooKeeperSession:
+    """Begin a session on a connection of its own; the directory of sessions' nodes is there."""
+    session_id = await connection.begin_session(seconds)
+    node = prefix + session_key(session_id)
+    sent_at = clock.monotonic()
+    created, found = await connection.run(
+        [
+            lambda client: client.create_async(node, ephemeral=True),
+            lambda client: client.exists_async(node),
+        ],
+        seconds,
+    )
+    if found is None or found.ephemeralOwner != session_id:
+        raise Unavailable(f"ZooKeeper at {connection.name}: the session ended as it began: {created}")
+    if connection.granted_ms != ttl_ms:
+        logger.info("ZooKeeper grants a session timeout of %d ms instead of %d ms", connection.granted_ms, ttl_ms)
+    return ZooKeeperSession(connection, clock, session_id, sent_at)

@@ -1,0 +1,116 @@
+"""What must hold of a simulated cluster when everything is healed and nothing is under way any more.
+
+Each check raises `Violation` with what it saw. The history has objected already to all that could be seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from tailrace.cluster.image import NO_LEADER
+from tailrace.model import INTERNAL_TOPICS, TopicPartition
+from tailrace.testing.cluster import SimCluster
+from tailrace.testing.cluster_history import (
+    ACKS_ALL,
+    DISAGREE,
+    DUPLICATE,
+    LOST,
+    ORDER,
+    TWO_VALUES,
+    ClusterHistory,
+    Promise,
+    Violation,
+)
+from tailrace.testing.cluster_watch import ClusterWatch
+from tailrace.testing.cluster_workload import ClusterProducer
+
+ACKS_LEADER = 1
+
+
+def what_is_missing(cluster: SimCluster, watch: ClusterWatch) -> list[str]:
+    """Why the cluster is not whole: brokers that do not serve, partitions without a leader or with a small ISR."""
+    missing = [f"{node.name} does not serve" for node in cluster.nodes if not node.is_serving]
+    for topic in watch.topics.values():
+        for number, state in enumerate(topic.partitions):
+            if state.leader == NO_LEADER or set(state.isr) != set(state.replicas):
+                missing.append(
+                    f"{topic.name}-{number} is led by {state.leader}, in sync {state.isr} of {state.replicas}"
+                )
+    return missing
+
+
+def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: ClusterHistory) -> None:
+    """All replicas have the same records, up to the same end, and those are what was seen to be committed."""
+    ends: dict[TopicPartition, tuple[int, str]] = {}
+    for node in cluster.nodes:
+        assert node.broker is not None
+        for replica in node.broker.partitions:
+            end, other = ends.setdefault(replica.partition, (replica.log.end_offset, node.name))
+            if replica.log.end_offset != end:
+                raise Violation(
+                    DISAGREE,
+                    f"{replica.partition} ends at {end} on {other} and at {replica.log.end_offset} on {node.name}",
+                )
+    watch.look()
+    for partition, (end, _) in ends.items():
+        committed = history.committed.get(partition, {})
+        beyond = [offset for offset in committed if offset >= end]
+        if beyond:
+            raise Violation(LOST, f"{partition} ends at {end}, {committed[beyond[0]]} was at {beyond[0]}")
+        if partition.topic not in INTERNAL_TOPICS and len(committed) != end:
+            gap = next(offset for offset in range(end) if offset not in committed)
+            raise Violation(DISAGREE, f"{partition} ends at {end}, but nobody has seen offset {gap}")
+
+
+def check_promises(history: ClusterHistory) -> None:
+    """Every acknowledged record is where its producer was told, unless more brokers failed than it was to survive."""
+    for promise in history.promises:
+        seen = history.committed.get(promise.partition, {}).get(promise.offset)
+        if seen is not None and seen.value == promise.value:
+            continue
+        if promise.acks == ACKS_ALL:
+            raise Violation(LOST, f"{promise} is not there, but {seen}")
+        if promise.acks > ACKS_LEADER:
+            lost_at = history.loop.time() if seen is None else seen.at
+            failed = history.count_failed(promise.sent_at, lost_at)
+            if failed < promise.acks:
+                raise Violation(LOST, f"{promise} is not there, but {seen}; by then {failed} brokers had failed")
+
+
+def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer]) -> None:
+    """What is in the logs was sent, in this order, and by producers that do not repeat themselves once."""
+    idempotent = {f"{producer.name}~0" for producer in producers if producer.is_idempotent}
+    again = {f"{producer.name}~0" for producer in producers if producer.sends_again and not producer.is_idempotent}
+    for partition, records in history.committed.items():
+        if partition.topic in INTERNAL_TOPICS:
+            continue
+        numbers: dict[str, list[int]] = {}
+        for offset in sorted(records):
+            value = records[offset].value or b""
+            name = history.sent.get(value)
+            if name is None:
+                raise Violation(TWO_VALUES, f"{partition} at {offset} has {value!r}, which nobody sent")
+            numbers.setdefault(name, []).append(int(value.rpartition(b":")[2]))
+        for name, found in numbers.items():
+            _check_order(f"{partition} of {name}", found, is_once=name not in again, is_idempotent=name in idempotent)
+
+
+def _check_order(whose: str, numbers: list[int], *, is_once: bool, is_idempotent: bool) -> None:
+    if is_once and len(set(numbers)) < len(numbers):
+        twice = next(number for number in numbers if numbers.count(number) > 1)
+        raise Violation(DUPLICATE if is_idempotent else ORDER, f"{whose}: {twice} is there more than once")
+    # Whatever is sent again may be there again, at any time; for the first time it comes in order.
+    for before, after in pairwise(dict.fromkeys(numbers)):
+        if after < before:
+            raise Violation(ORDER, f"{whose}: {after} follows {before}")
+
+
+def check_leader_order(promises: Iterable[Promise]) -> None:
+    """Records that one leader acknowledged one after another have growing offsets."""
+    last: dict[tuple[str, TopicPartition], Promise] = {}
+    for promise in promises:
+        before = last.get((promise.producer, promise.partition))
+        if before is not None and promise.acks != ACKS_ALL and promise.offset <= before.offset:
+            raise Violation(ORDER, f"{promise} after {before}")
+        last[promise.producer, promise.partition] = promise

@@ -1,0 +1,93 @@
+"""A client of a simulated cluster: it finds leaders by Metadata and goes where they are, as client libraries do.
+
+Owns its connections and what it knows of leaders. Invariant: it never goes back to an older leader epoch than it has
+seen. It hides nothing: whatever fails is a `ConnectionError`, after which whoever uses it asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from tailrace.errors import ErrorCode
+from tailrace.model import TopicPartition
+from tailrace.runtime.transport import Network
+from tailrace.testing.client import KafkaClient
+from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+_METADATA_VERSION = 12
+_CONNECT_SECONDS = 3.0
+_ANSWER_SECONDS = 5.0
+
+
+class ClusterClient:
+    """One program that talks to the brokers."""
+
+    def __init__(self, name: str, network: Network, addresses: Sequence[tuple[str, int]], random: Random) -> None:
+        self.name = name
+        self._network = network
+        self._addresses = list(addresses)
+        self._random = random
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._leaders: dict[TopicPartition, tuple[int, int]] = {}
+        self._connections: dict[tuple[str, int], KafkaClient] = {}
+        #: How many partitions each topic has, as far as this client was told.
+        self.partitions: dict[str, int] = {}
+
+    async def connect(self, address: tuple[str, int]) -> KafkaClient:
+        """A connection to an address, kept for the next time."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        try:
+            connection = await KafkaClient.connect(self._network, *address, self.name, _CONNECT_SECONDS)
+        except OSError as error:
+            raise ConnectionError(f"{self.name} cannot reach {address}: {error}") from None
+        self._connections[address] = connection
+        return connection
+
+    async def any_broker(self) -> KafkaClient:
+        """A connection to one broker or another."""
+        return await self.connect(self._random.choice([*self._addresses, *self._brokers.values()]))
+
+    async def refresh(self, topic: str) -> None:
+        """Ask somebody who leads the partitions of a topic."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        connection = await self.any_broker()
+        response = await connection.call(request, _METADATA_VERSION, MetadataResponse, _ANSWER_SECONDS)
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for found in response.topics:
+            if found.error_code or found.name is None:
+                continue
+            self.partitions[found.name] = max(self.partitions.get(found.name, 0), len(found.partitions))
+            for state in found.partitions:
+                partition = TopicPartition(found.name, state.partition_index)
+                _, known_epoch = self._leaders.get(partition, (-1, -1))
+                if state.leader_epoch >= known_epoch:
+                    self._leaders[partition] = (state.leader_id, state.leader_epoch)
+
+    async def leader_of(self, partition: TopicPartition) -> tuple[KafkaClient, int, int]:
+        """A connection to the leader of a partition, the leader's id and its epoch."""
+        leader, epoch = self._leaders.get(partition, (-1, -1))
+        if leader not in self._brokers:
+            await self.refresh(partition.topic)
+            leader, epoch = self._leaders.get(partition, (-1, -1))
+        address = self._brokers.get(leader)
+        if address is None:
+            raise ConnectionError(f"{partition} has no leader")
+        return await self.connect(address), leader, epoch
+
+    def doubt(self, partition: TopicPartition) -> None:
+        """The leader may be another: ask before the next request. Its epoch is remembered."""
+        _, epoch = self._leaders.get(partition, (-1, -1))
+        self._leaders[partition] = (-1, epoch)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+def code_of(number: int) -> ErrorCode:
+    """An error code of an answer; one that nobody knows is a fault of the broker."""
+    return ErrorCode(number)

@@ -1,0 +1,377 @@
+"""One seed of a simulated cluster: load, faults, healing, and all the checks.
+
+Owns the order of a run: brokers come up, clients begin, for two virtual minutes and more one thing after another goes
+wrong, then all is healed and the cluster has to become whole again within a bounded time. Everything follows from the
+seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from tailrace.errors import KafkaError
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
+from tailrace.testing.checkers import (
+    check_leader_order,
+    check_promises,
+    check_records,
+    check_replicas_are_equal,
+    what_is_missing,
+)
+from tailrace.testing.cluster import ClusterLog, SimCluster
+from tailrace.testing.cluster_client import ClusterClient
+from tailrace.testing.cluster_faults import ClusterFaults
+from tailrace.testing.cluster_history import (
+    ACKS_ALL,
+    GROUP_OFFSETS,
+    LIVENESS,
+    SELF,
+    ClusterHistory,
+    Violation,
+)
+from tailrace.testing.cluster_watch import ClusterWatch
+from tailrace.testing.cluster_workload import ClusterConsumer, ClusterProducer, add_partitions, create_topic
+from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupHistory
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.process import current_process
+
+LOAD_SECONDS = 120.0
+MIN_FAULTS = 10
+#: Within so long after the last fault everything is in sync again, and all clients have what they asked for.
+WHOLE_SECONDS = 180.0
+_LOOK_SECONDS = 0.25
+_CALM_SECONDS = 5.0
+GROUP = "billing"
+ORDERS, AUDIT, LATE = "orders", "audit", "late"
+MIN_INSYNC_REPLICAS = 2
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What one seed came to."""
+
+    seed: int
+    brokers: int
+    virtual_seconds: float
+    faults: dict[str, int]
+    store_faults: int
+    acknowledged: int
+    committed: int
+    commits: int
+    elections: int
+    steps: int
+    digest: str
+
+    def line(self) -> str:
+        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"seed {self.seed}: {self.virtual_seconds:.0f} s virtual, {self.brokers} brokers, "
+            f"{sum(self.faults.values())} faults ({faults}; {self.store_faults} of the store), "
+            f"{self.acknowledged} records acknowledged, {self.commits} group commits, "
+            f"{self.elections} controllers, trace {self.digest}"
+        )
+
+
+@dataclass(slots=True)
+class _Load:
+    """The clients of one run."""
+
+    cluster: SimCluster
+    history: ClusterHistory
+    watch: ClusterWatch
+    random: Random
+    pause_seconds: float
+    groups: GroupHistory
+    names: list[str] = field(default_factory=list)
+    producers: list[ClusterProducer] = field(default_factory=list)
+    consumers: list[ClusterConsumer] = field(default_factory=list)
+    members: list[ClassicMember | ConsumerMember] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    producing: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def client(self, name: str) -> ClusterClient:
+        self.names.append(name)
+        random = self.cluster.loop.random_for(f"client {name}")
+        return ClusterClient(name, self.cluster.network.host(name), self.cluster.addresses, random)
+
+    def produce(self, partition: TopicPartition, acks: int, *, is_idempotent: bool = False) -> None:
+        loop = self.cluster.loop
+        name = f"p{len(self.producers)}"
+        producer = ClusterProducer(
+            name,
+            partition,
+            acks,
+            is_idempotent,
+            self.client(name),
+            loop,
+            loop.random_for(name),
+            self.history,
+            self.watch,
+            MIN_INSYNC_REPLICAS,
+            self.pause_seconds,
+        )
+        self.producers.append(producer)
+        self.producing.append(loop.create_task(producer.run(), name=name))
+
+    def consume(self, partition: TopicPartition) -> None:
+        loop = self.cluster.loop
+        name = f"c{len(self.consumers)}"
+        consumer = ClusterConsumer(name, partition, self.client(name), loop, loop.random_for(name), self.history)
+        self.consumers.append(consumer)
+        self.tasks.append(loop.create_task(consumer.run(), name=name))
+
+    def use(self, partition: TopicPartition) -> None:
+        """Give a partition a producer of some kind and a reader."""
+        kind = self.random.choice(["idempotent", "plain", "two", "leader"])
+        acks = {"two": 2, "leader": 1}.get(kind, ACKS_ALL)
+        self.produce(partition, acks, is_idempotent=kind == "idempotent")
+        self.consume(partition)
+
+    def join(self, topic_id: UUID, partitions: int) -> None:
+        """Let somebody be a member of the group."""
+        loop = self.cluster.loop
+        name = f"m{len(self.members)}"
+        self.names.append(name)
+        host, port = self.random.choice(self.cluster.addresses)
+        common = (name, GROUP, ORDERS, self.cluster.network.host(name), host, port, loop, loop.random_for(name))
+        member: ClassicMember | ConsumerMember
+        if self.random.random() < 0.5:
+            member = ClassicMember(*common, self.groups, bootstrap=self.cluster.addresses, partitions=partitions)
+        else:
+            member = ConsumerMember(*common, self.groups, bootstrap=self.cluster.addresses, topic_id=topic_id)
+        self.members.append(member)
+        self.tasks.append(loop.create_task(member.run(), name=name))
+
+    def check(self) -> None:
+        """A client that ended by itself ended by an objection."""
+        for task in [*self.tasks, *self.producing]:
+            if task.done():
+                _result_of(task)
+
+
+def _result_of(task: asyncio.Task[None]) -> None:
+    try:
+        task.result()
+    except Violation:
+        raise
+    except AssertionError as error:
+        if task.get_name().startswith("m"):
+            raise Violation(GROUP_OFFSETS, str(error)) from error
+        raise
+
+
+async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None) -> RunReport:
+    """Run one seed in the loop that is running."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    random = loop.random_for("scenario")
+    brokers = random.choice([3, 3, 3, 4, 5])
+    settings = {"log.flush.interval.messages": random.choice(["1", "7"])} if random.random() < 0.2 else {}
+    cluster = SimCluster(loop, brokers, settings)
+    log = ClusterLog(cluster, _process_name)
+    logger = logging.getLogger("tailrace")
+    level = logger.level
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    prepare(cluster)
+    history = ClusterHistory(loop)
+    watch = ClusterWatch(cluster, history)
+    try:
+        return await _run(seed, cluster, history, watch, log, random)
+    except BaseException as error:
+        for line in [f"the last events before {loop.time():.3f} s:", *cluster.events.tail(80).splitlines()]:
+            error.add_note(line)
+        raise
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(level)
+
+
+def _process_name() -> str:
+    process = current_process()
+    return "-" if process is None else process.name
+
+
+async def _run(
+    seed: int, cluster: SimCluster, history: ClusterHistory, watch: ClusterWatch, log: ClusterLog, random: Random
+) -> RunReport:
+    loop = cluster.loop
+    pause_seconds = random.choice([0.25, 0.5, 1.0])
+    load = _Load(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False))
+    for node in cluster.nodes:
+        node.launch()
+    await _within(60.0, "the brokers do not start", *[node.wait_until_serving() for node in cluster.nodes])
+    admin = load.client("admin")
+    partitions = random.randint(1, 3)
+    await _within(30.0, "no topic is created", create_topic(admin, ORDERS, partitions, {}))
+    configs = {"flush.messages": "1"} if random.random() < 0.3 else {}
+    await _within(30.0, "no topic is created", create_topic(admin, AUDIT, 1, configs))
+    for number in range(partitions):
+        load.produce(TopicPartition(ORDERS, number), ACKS_ALL, is_idempotent=True)
+        load.consume(TopicPartition(ORDERS, number))
+    load.produce(TopicPartition(ORDERS, 0), ACKS_ALL)
+    load.produce(TopicPartition(AUDIT, 0), 2)
+    load.produce(TopicPartition(AUDIT, 0), 1)
+    load.consume(TopicPartition(AUDIT, 0))
+    orders = next(topic for topic in watch.topics.values() if topic.name == ORDERS)
+    for _ in range(random.randint(1, 3)):
+        load.join(orders.topic_id, partitions)
+    faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names)
+    until = loop.time() + LOAD_SECONDS
+    work = [
+        loop.create_task(faults.run(until, MIN_FAULTS), name="faults"),
+        loop.create_task(_change_topics(load, admin, partitions, until), name="changes of topics"),
+    ]
+    await _look_until(load, log, lambda: all(task.done() for task in work))
+    for task in work:
+        await task
+    healing = loop.create_task(faults.heal(), name="healing")
+    await _look_until(load, log, healing.done)
+    await healing
+    await _become(load, log, lambda: what_is_missing(cluster, watch))
+    for producer in load.producers:
+        producer.is_stopping = True
+    for member in load.members:
+        member.is_leaving = True
+    await _become(load, log, lambda: [*what_is_missing(cluster, watch), *_unfinished(load)])
+    check_replicas_are_equal(cluster, watch, history)
+    _check_group(load, partitions)
+    check_promises(history)
+    check_leader_order(history.promises)
+    check_records(history, load.producers)
+    for task in load.tasks:
+        task.cancel()
+    report = RunReport(
+        seed,
+        len(cluster.nodes),
+        loop.time(),
+        faults.injected,
+        sum(cluster.coordination.injected.values()),
+        len(history.promises),
+        sum(len(records) for partition, records in history.committed.items() if partition.topic != OFFSETS_TOPIC),
+        sum(map(len, load.groups.acknowledged.values())),
+        watch.elections,
+        loop.steps,
+        cluster.digest(),
+    )
+    for node in cluster.nodes:
+        await node.stop()
+    load.watch.look()
+    _check_log(log)
+    return report
+
+
+async def _within(seconds: float, otherwise: str, *work: Awaitable[Any]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            for each in work:
+                await each
+    except TimeoutError:
+        raise Violation(LIVENESS, f"{otherwise} within {seconds:.0f} s") from None
+
+
+async def _change_topics(load: _Load, admin: ClusterClient, partitions: int, until: float) -> None:
+    """Create topics and add partitions under load, and give the new ones producers and readers."""
+    random, loop = load.random, load.cluster.loop
+    late = 0
+    audit = 1
+    while True:
+        await asyncio.sleep(random.uniform(15.0, 50.0))
+        if loop.time() >= until:
+            return
+        if random.random() < 0.5 and late < 3:
+            late += 1
+            await create_topic(admin, f"{LATE}-{late}", 1, {})
+            load.use(TopicPartition(f"{LATE}-{late}", 0))
+        elif audit < 4:
+            audit += 1
+            await add_partitions(admin, AUDIT, audit)
+            load.use(TopicPartition(AUDIT, audit - 1))
+
+
+async def _look_until(load: _Load, log: ClusterLog, is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        _look(load, log)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _look(load: _Load, log: ClusterLog) -> None:
+    load.watch.look()
+    load.check()
+    _check_log(log)
+
+
+def _check_log(log: ClusterLog) -> None:
+    if log.forbidden:
+        raise Violation(SELF, log.forbidden[0])
+
+
+async def _become(load: _Load, log: ClusterLog, what_is_missing: Callable[[], list[str]]) -> None:
+    """Nothing goes wrong any more: everything gets as it should be, within a bounded time, and stays so."""
+    loop = load.cluster.loop
+    deadline = loop.time() + WHOLE_SECONDS
+    calm_since: float | None = None
+    while calm_since is None or loop.time() - calm_since < _CALM_SECONDS:
+        _look(load, log)
+        missing = what_is_missing()
+        if missing:
+            calm_since = None
+            if loop.time() > deadline:
+                raise Violation(LIVENESS, f"after {WHOLE_SECONDS:.0f} s: {'; '.join(missing)}")
+        elif calm_since is None:
+            calm_since = loop.time()
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _unfinished(load: _Load) -> list[str]:
+    """Who waits for an answer, has not left, has not read all that is committed, or does not have it."""
+    unfinished = [f"{each.name} waits for answers" for each in load.producers if not each.is_done]
+    unfinished += [
+        f"{task.get_name()} has not left" for task in load.tasks if task.get_name().startswith("m") and not task.done()
+    ]
+    for consumer in load.consumers:
+        end = load.history.committed_end(consumer.partition)
+        if consumer.offset < end:
+            unfinished.append(f"{consumer.name} is at {consumer.offset} of {end} in {consumer.partition}")
+    ends: dict[TopicPartition, int] = {}
+    for node in load.cluster.nodes:
+        for replica in node.broker.partitions if node.broker is not None else ():
+            end = ends.setdefault(replica.partition, replica.log.end_offset)
+            if end != replica.log.end_offset or replica.high_watermark != end:
+                unfinished.append(
+                    f"{replica.partition} on {node.name} ends at {replica.log.end_offset}, not {end}, "
+                    f"committed to {replica.high_watermark}"
+                )
+    return unfinished
+
+
+def _check_group(load: _Load, partitions: int) -> None:
+    """What the group would go on from is what was acknowledged last, or sent after that."""
+    for node in load.cluster.nodes:
+        assert node.broker is not None
+        try:
+            shard = node.broker.groups.shard(GROUP)
+        except KafkaError:
+            continue
+        offsets = shard.offsets.of_group(GROUP)
+        for number in range(partitions):
+            found = offsets.get(TopicPartition(ORDERS, number))
+            try:
+                load.groups.fetched(number, -1 if found is None else found.offset, load.cluster.loop.time())
+            except AssertionError as error:
+                raise Violation(GROUP_OFFSETS, str(error)) from error
+
+
+def run_seed(seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None) -> RunReport:
+    """Run one seed in a loop of its own; whatever is raised says how to run it alone."""
+    try:
+        return SimLoop(seed, max_virtual_seconds=3600, max_steps=50_000_000).run(simulate(seed, prepare))
+    except BaseException as error:
+        error.add_note(f"run it alone with: make sim SEEDS=1 FIRST={seed}")
+        raise

@@ -1,0 +1,230 @@
+"""Looks into a simulated cluster while it runs: into every log, every role, and everything the store is made to hold.
+
+Owns how far each replica has been looked at. It sees what no client can, and changes nothing. What it sees goes into
+the history, which objects; it objects itself where a change in the store, or a replica, is not what it should be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
+from tailrace.cluster.keys import CONTROLLER, TOPICS, ElectedController
+from tailrace.cluster.store import Entry
+from tailrace.model import INTERNAL_TOPICS, TopicPartition
+from tailrace.records.batch import has_valid_crc, iterate_batches
+from tailrace.records.record import iterate_records
+from tailrace.replication.partition import Partition
+from tailrace.stores.watching import Changed, directory_of
+from tailrace.testing.cluster import ClusterNode, SimCluster
+from tailrace.testing.cluster_history import (
+    DISAGREE,
+    ELECTION,
+    FENCE,
+    ISR,
+    SELF,
+    TOO_FEW,
+    TWO_LEADERS,
+    ClusterHistory,
+    Promise,
+    Violation,
+)
+
+_READ_BYTES = 1 << 20
+_CONTROL_BIT = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """What the store held of a partition from a moment on."""
+
+    at: float
+    state: PartitionState
+
+
+class ClusterWatch:
+    """The outside look at one cluster."""
+
+    def __init__(self, cluster: SimCluster, history: ClusterHistory) -> None:
+        self._cluster = cluster
+        self._history = history
+        self.topics: dict[UUID, TopicImage] = {}
+        #: Everything that the store ever held of each partition.
+        self.states: dict[TopicPartition, list[StateAt]] = {}
+        self.controller_id = NO_LEADER
+        self.elections = 0
+        #: What was wrong with a change in the store; raised where the next look is taken, not inside the store.
+        self._objections: list[Violation] = []
+        #: By launch of a node and partition: up to where its log was compared with the truth.
+        self._compared: dict[tuple[str, int, TopicPartition], int] = {}
+        cluster.coordination.space.follow(self._changed)
+
+    # --- the store
+
+    def _changed(self, changed: Changed) -> None:
+        for key, entry in changed.items():
+            if key == CONTROLLER and entry is not None:
+                self.controller_id = ElectedController.from_bytes(entry.value).broker_id
+                self.elections += 1
+                self._cluster.note(f"controller is {self.controller_id}")
+            elif directory_of(key) == TOPICS and entry is not None:
+                self._topic_changed(entry)
+
+    def _topic_changed(self, entry: Entry) -> None:
+        topic = TopicImage.from_bytes(entry.value)
+        before = self.topics.get(topic.topic_id)
+        self.topics[topic.topic_id] = topic
+        for number, state in enumerate(topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            former = before.partitions[number] if before is not None and number < len(before.partitions) else None
+            if former == state:
+                continue
+            states = self.states.setdefault(partition, [])
+            states.append(StateAt(self._cluster.loop.time(), state))
+            self._cluster.note(
+                f"store: {partition} led by {state.leader} in epoch {state.leader_epoch}, in sync {list(state.isr)}, "
+                f"by {self._cluster.writer}"
+            )
+            try:
+                self._check_change(partition, former, state)
+            except Violation as violation:
+                self._objections.append(violation)
+
+    def _check_change(self, partition: TopicPartition, former: PartitionState | None, state: PartitionState) -> None:
+        if not state.isr or not set(state.isr) <= set(state.replicas) or len(set(state.replicas)) < len(state.replicas):
+            raise Violation(ELECTION, f"{partition} cannot be {state}")
+        if state.leader != NO_LEADER:
+            if state.leader not in state.isr:
+                raise Violation(ELECTION, f"{partition}: leader {state.leader} is not in sync: {state}")
+            self._history.leads(partition, state.leader_epoch, state.leader)
+        if former is None:
+            return
+        if state.leader_epoch < former.leader_epoch:
+            raise Violation(ELECTION, f"{partition}: the epoch went back from {former} to {state}")
+        if state.leader != former.leader:
+            if state.leader_epoch == former.leader_epoch:
+                raise Violation(TWO_LEADERS, f"{partition}: from {former} to {state} in one epoch")
+            if state.leader != NO_LEADER and state.leader not in former.isr:
+                raise Violation(ELECTION, f"{partition}: {state.leader} was not in sync in {former}")
+            self._check_writer(partition, former, state)
+        elif set(state.isr) - set(former.isr) and state.leader_epoch != former.leader_epoch:
+            raise Violation(ELECTION, f"{partition}: the ISR grew with a new epoch, from {former} to {state}")
+
+    def _check_writer(self, partition: TopicPartition, former: PartitionState, state: PartitionState) -> None:
+        """Leaders are changed by the controller in office, or by a leader that gives up."""
+        writer = self._cluster.writer
+        if writer not in (f"b{self.controller_id}", f"b{former.leader}"):
+            raise Violation(
+                FENCE, f"{partition}: {writer} makes {former} {state}, while b{self.controller_id} is the controller"
+            )
+
+    def state(self, partition: TopicPartition) -> PartitionState | None:
+        """What the store holds of a partition now."""
+        states = self.states.get(partition)
+        return states[-1].state if states else None
+
+    def states_since(self, partition: TopicPartition, since: float) -> list[PartitionState]:
+        """What the store held of a partition at some moment since then."""
+        states = self.states.get(partition, [])
+        first = max((number for number, each in enumerate(states) if each.at <= since), default=0)
+        return [each.state for each in states[first:]]
+
+    # --- the brokers
+
+    def look(self) -> None:
+        """Look into every broker that serves, paused or not."""
+        if self._objections:
+            raise self._objections[0]
+        if self._cluster.fatal:
+            name, error = self._cluster.fatal[0]
+            raise Violation(SELF, f"{name} cannot go on: {error!r}") from error
+        for node in self._cluster.nodes:
+            if node.is_serving and node.broker is not None:
+                for partition in node.broker.partitions:
+                    if partition.directory.failure is None:
+                        self._look_at(node, partition)
+
+    def _look_at(self, node: ClusterNode, replica: Partition) -> None:
+        partition, history = replica.partition, self._history
+        state = self.state(partition)
+        if replica.is_leader:
+            history.leads(partition, replica.leader_epoch, node.broker_id)
+            now = self._cluster.loop.time()
+            history.high_watermark(
+                partition, replica.leader_epoch, replica.high_watermark, now, f"{node.name} as it is"
+            )
+        end_offset = replica.log.end_offset
+        limit = min(replica.high_watermark, end_offset)
+        if state is not None and node.broker_id in state.isr:
+            limit = history.committed_end(partition)
+            if end_offset < limit:
+                raise Violation(
+                    ISR,
+                    f"{partition}: {node.name} ends at {end_offset}, {limit - 1} is committed "
+                    f"(seen by {history.committed[partition][limit - 1].by}); {state}",
+                )
+        self._compare(node, replica, limit)
+
+    def _compare(self, node: ClusterNode, replica: Partition, limit: int) -> None:
+        """Compare what a replica has below an offset with what is known to be committed."""
+        partition = replica.partition
+        key = (node.name, node.launches, partition)
+        offset = self._compared.get(key, replica.log.start_offset)
+        if replica.log.end_offset < offset:
+            raise Violation(
+                DISAGREE, f"{partition}: {node.name} has cut its log to {replica.log.end_offset}, below {offset}"
+            )
+        by = f"replica {node.name}"
+        while offset < limit and (part := replica.log.read(offset, _READ_BYTES, limit)) is not None:
+            data = part.file.read(part.position, part.size)
+            before = offset
+            for position, header in iterate_batches(memoryview(data)):
+                if not has_valid_crc(data, header, position):
+                    raise Violation(DISAGREE, f"{partition}: {node.name} has a corrupt batch at {header.base_offset}")
+                if not header.attributes & _CONTROL_BIT:
+                    for record in iterate_records(data, header, position):
+                        if offset <= record.offset < limit:
+                            self._history.is_committed(partition, record.offset, record.key, record.value, by)
+                offset = max(offset, header.next_offset)
+            if offset == before:
+                break
+        self._compared[key] = min(offset, limit) if partition.topic not in INTERNAL_TOPICS else offset
+
+    # --- acknowledgements
+
+    def check_holders(self, promise: Promise, wanted: int) -> None:
+        """As many in-sync replicas have a record as its producer was told; those that failed meanwhile count for it.
+
+        A leader may hear late of a replica that left the ISR by itself: whoever was in it in this epoch counts.
+        """
+        partition = promise.partition
+        if len({state.leader_epoch for state in self.states_since(partition, promise.sent_at)}) > 1:
+            return  # whoever had it may have cut it off since
+        states = [each.state for each in self.states[partition]]
+        in_sync = dict.fromkeys(
+            broker_id for state in states if state.leader_epoch == states[-1].leader_epoch for broker_id in state.isr
+        )
+        holders = []
+        for broker_id in in_sync:
+            node = self._cluster.node(broker_id)
+            failed = any(
+                broker_id in failure.brokers and failure.overlaps(promise.sent_at, promise.acknowledged_at)
+                for failure in self._history.failures
+            )
+            if failed or not node.is_serving or node.broker is None or self._has(node, partition, promise.offset):
+                holders.append(broker_id)
+        if len(holders) < wanted:
+            raise Violation(
+                TOO_FEW,
+                f"{promise.value!r} at {partition} {promise.offset} was acknowledged by {promise.broker_id} "
+                f"with acks={promise.acks}; it is on {holders} of {list(in_sync)}",
+            )
+
+    @staticmethod
+    def _has(node: ClusterNode, partition: TopicPartition, offset: int) -> bool:
+        assert node.broker is not None
+        for replica in node.broker.partitions:
+            if replica.partition == partition:
+                return replica.log.end_offset > offset
+        return False

@@ -1,0 +1,349 @@
+"""Clients of a simulated cluster: producers that keep sending, consumers that keep reading, and who makes topics.
+
+Each behaves like a client library: it finds leaders, keeps batches in flight, and sends again what has no answer. All
+that they are told goes into the history at once. A producer that sends again keeps its name; one that does not takes
+another name after each failure, so that under one name nothing can come twice or late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from tailrace.errors import ErrorCode
+from tailrace.model import TopicPartition
+from tailrace.records.batch import has_valid_crc, iterate_batches
+from tailrace.records.compression import Compression
+from tailrace.records.record import NewRecord, build_batch, iterate_records
+from tailrace.runtime.disk import FileRange
+from tailrace.testing.client import KafkaClient
+from tailrace.testing.cluster_client import ClusterClient, code_of
+from tailrace.testing.cluster_history import ACKS_ALL, BEYOND, LOST, ORDER, ClusterHistory, Promise, Violation
+from tailrace.testing.cluster_watch import ClusterWatch
+from tailrace.testing.loop import SimLoop
+from tailrace.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tailrace.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+_START_MS = 1_700_000_000_000
+_RETRY_SECONDS = (0.05, 0.4)
+_ANSWER_SECONDS = 8.0
+_PRODUCE_TIMEOUT_MS = 5_000
+_IN_FLIGHT = 5
+_PRODUCE_VERSION = 9
+_FETCH_VERSION = 12
+_INIT_VERSION = 4
+_CREATE_TOPICS_VERSION = 7
+_CREATE_PARTITIONS_VERSION = 3
+_CONTROL_BIT = 0x20
+#: An idempotent producer may be refused by a leader that was deposed and does not know it; not for as long as this.
+_STALE_SECONDS = 60.0
+_NOT_NOW = (
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+_FETCH_ELSEWHERE = (
+    *_NOT_NOW,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+
+
+@dataclass(slots=True)
+class _Batch:
+    values: list[bytes]
+    base_sequence: int
+    sent_at: float = 0.0
+
+
+@dataclass(slots=True)
+class ClusterProducer:
+    """One producer to one partition."""
+
+    name: str
+    partition: TopicPartition
+    acks: int
+    #: Whether duplicates are recognized by the brokers; such a producer keeps several batches in flight.
+    is_idempotent: bool
+    client: ClusterClient
+    loop: SimLoop
+    random: Random
+    history: ClusterHistory
+    watch: ClusterWatch
+    min_insync_replicas: int
+    pause_seconds: float
+    is_stopping: bool = False
+    #: How many batches were acknowledged, and how often something failed.
+    acknowledged: int = 0
+    failures: int = 0
+    _unanswered: deque[_Batch] = field(default_factory=deque)
+    _numbers_used: int = 0
+    _renamed: int = 0
+    _producer_id: int = -1
+    _next_sequence: int = 0
+    _refused_since: float | None = None
+
+    @property
+    def sends_again(self) -> bool:
+        return self.acks == ACKS_ALL
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_stopping and not self._unanswered
+
+    async def run(self) -> None:
+        """Produce until told to stop, and then until everything sent is acknowledged."""
+        while not self.is_done:
+            try:
+                await self._produce()
+            except ConnectionError:
+                self.failures += 1
+                self.client.doubt(self.partition)
+                if not self.sends_again:
+                    self._unanswered.clear()
+                    self._renamed += 1
+                await asyncio.sleep(self.random.uniform(*_RETRY_SECONDS))
+
+    async def _produce(self) -> None:
+        connection, leader, _ = await self.client.leader_of(self.partition)
+        if self.is_idempotent and self._producer_id < 0:
+            await self._take_identity(connection)
+        in_flight: deque[tuple[_Batch, asyncio.Future[memoryview]]] = deque(
+            (batch, self._send(connection, batch)) for batch in self._unanswered
+        )
+        try:
+            await self._keep_in_flight(connection, leader, in_flight)
+        finally:
+            for _, future in in_flight:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # it will be sent again, or given up
+
+    async def _keep_in_flight(
+        self, connection: KafkaClient, leader: int, in_flight: deque[tuple[_Batch, asyncio.Future[memoryview]]]
+    ) -> None:
+        # Without idempotence only one batch at a time keeps its order when it is sent again.
+        most = _IN_FLIGHT if self.is_idempotent or not self.sends_again else 1
+        while True:
+            while len(in_flight) < most and not self.is_stopping:
+                batch = self._new_batch()
+                in_flight.append((batch, self._send(connection, batch)))
+                if self.random.random() < 0.5:
+                    break
+            if not in_flight:
+                return
+            batch, future = in_flight[0]
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    body = await asyncio.shield(future)
+            except TimeoutError:
+                # Nothing more is taken from this connection: what is on it may still arrive.
+                connection.close()
+                raise ConnectionError("no answer") from None
+            in_flight.popleft()
+            self._answered(batch, leader, ProduceResponse.decode(_PRODUCE_VERSION, body))
+            await asyncio.sleep(self.random.expovariate(1 / self.pause_seconds))
+
+    async def _take_identity(self, connection: KafkaClient) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        response = await connection.call(request, _INIT_VERSION, InitProducerIdResponse, _ANSWER_SECONDS)
+        if response.error_code:
+            raise ConnectionError("no producer id yet")
+        self._producer_id = response.producer_id
+
+    def _new_batch(self) -> _Batch:
+        name = f"{self.name}~{self._renamed}"
+        first = self._numbers_used
+        self._numbers_used += self.random.randint(1, 4)
+        values = [f"{name}:{number}".encode() for number in range(first, self._numbers_used)]
+        self.history.sent.update(dict.fromkeys(values, name))
+        batch = _Batch(values, self._next_sequence if self.is_idempotent else -1)
+        if self.is_idempotent:
+            self._next_sequence += len(values)
+        self._unanswered.append(batch)
+        return batch
+
+    def _send(self, connection: KafkaClient, batch: _Batch) -> asyncio.Future[memoryview]:
+        batch.sent_at = self.loop.time()
+        now_ms = _START_MS + int(batch.sent_at * 1000)
+        records = build_batch(
+            [NewRecord(value, timestamp=now_ms) for value in batch.values],
+            compression=self.random.choice((Compression.NONE, Compression.LZ4)),
+            producer_id=self._producer_id if self.is_idempotent else -1,
+            producer_epoch=0 if self.is_idempotent else -1,
+            base_sequence=batch.base_sequence,
+        )
+        topic, number = self.partition
+        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=number, records=records)])
+        request = ProduceRequest(acks=self.acks, timeout_ms=_PRODUCE_TIMEOUT_MS, topic_data=[data])
+        return connection.send(request, _PRODUCE_VERSION)
+
+    def _answered(self, batch: _Batch, leader: int, response: ProduceResponse) -> None:
+        result = response.responses[0].partition_responses[0]
+        code = code_of(result.error_code)
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.is_idempotent:
+            self._refused(batch)
+            raise ConnectionError("must send again")
+        if code in _NOT_NOW:
+            raise ConnectionError(code.name)
+        if code is not ErrorCode.NONE:
+            raise AssertionError(f"{self.name} was refused: {code.name} {result.error_message}")
+        self._refused_since = None
+        assert self._unanswered[0] is batch
+        self._unanswered.popleft()
+        self.acknowledged += 1
+        for index, value in enumerate(batch.values):
+            promise = Promise(
+                f"{self.name}~{self._renamed}",
+                self.partition,
+                value,
+                result.base_offset + index,
+                self.acks,
+                leader,
+                batch.sent_at,
+                self.loop.time(),
+            )
+            self.history.acknowledged(promise)
+            if self.acks != 1:
+                self.watch.check_holders(promise, self.min_insync_replicas if self.acks == ACKS_ALL else self.acks)
+
+    def _refused(self, batch: _Batch) -> None:
+        """A gap in the sequence: right where the batch before was refused, wrong for long for the first in line."""
+        if batch is not self._unanswered[0]:
+            return
+        if self._refused_since is None:
+            self._refused_since = self.loop.time()
+        elif self.loop.time() - self._refused_since > _STALE_SECONDS:
+            raise Violation(
+                LOST,
+                f"{self.name}: the brokers do not know what was acknowledged before sequence {batch.base_sequence}",
+            )
+
+
+@dataclass(slots=True)
+class ClusterConsumer:
+    """Reads one partition from its start, for as long as it is told to."""
+
+    name: str
+    partition: TopicPartition
+    client: ClusterClient
+    loop: SimLoop
+    random: Random
+    history: ClusterHistory
+    #: Up to where it has read.
+    offset: int = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except ConnectionError:
+                self.client.doubt(self.partition)
+                await asyncio.sleep(self.random.uniform(*_RETRY_SECONDS))
+
+    async def _read(self) -> None:
+        connection, leader, epoch = await self.client.leader_of(self.partition)
+        topic, number = self.partition
+        while True:
+            asked_at = self.loop.time()
+            wanted = FetchPartition(
+                partition=number, current_leader_epoch=epoch, fetch_offset=self.offset, partition_max_bytes=1 << 16
+            )
+            request = FetchRequest(
+                max_wait_ms=1000, min_bytes=1, session_epoch=-1, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+            )
+            response = await connection.call(request, _FETCH_VERSION, FetchResponse, _ANSWER_SECONDS)
+            data = response.responses[0].partitions[0]
+            code = code_of(data.error_code)
+            if code in _FETCH_ELSEWHERE:
+                raise ConnectionError(code.name)
+            if code is not ErrorCode.NONE:
+                raise Violation(
+                    LOST, f"{self.partition}: broker {leader} answers {code.name} at {self.offset} in epoch {epoch}"
+                )
+            self.history.high_watermark(
+                self.partition, epoch, data.high_watermark, asked_at, f"b{leader} to a consumer"
+            )
+            self._take(data, leader)
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
+
+    def _take(self, data: PartitionData, leader: int) -> None:
+        records = data.records
+        assert records is not None
+        assert not isinstance(records, FileRange)
+        for position, header in iterate_batches(records):
+            assert has_valid_crc(records, header, position), f"{self.partition}: corrupt at {header.base_offset}"
+            if header.next_offset > data.high_watermark:
+                raise Violation(
+                    BEYOND, f"{self.partition}: up to {header.next_offset - 1} of {data.high_watermark} by b{leader}"
+                )
+            if not header.attributes & _CONTROL_BIT:
+                for record in iterate_records(records, header, position):
+                    if record.offset >= self.offset:
+                        by = f"consumer {self.name} of b{leader}"
+                        self.history.is_committed(self.partition, record.offset, record.key, record.value, by)
+            if header.base_offset > self.offset:
+                raise Violation(ORDER, f"{self.partition}: {header.base_offset} is read where {self.offset} was due")
+            self.offset = max(self.offset, header.next_offset)
+
+
+async def create_topic(client: ClusterClient, name: str, partitions: int, configs: dict[str, str]) -> None:
+    """Create a topic with three replicas, however long it takes."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=3,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    while True:
+        try:
+            connection = await client.any_broker()
+            response = await connection.call(
+                CreateTopicsRequest(topics=[topic]), _CREATE_TOPICS_VERSION, CreateTopicsResponse, _ANSWER_SECONDS
+            )
+            code = code_of(response.topics[0].error_code)
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            # Too few brokers are up, or the store is away.
+            assert code in (ErrorCode.INVALID_REPLICATION_FACTOR, *_NOT_NOW), f"{name} was refused: {code.name}"
+        except ConnectionError:
+            pass
+        await asyncio.sleep(0.5)
+
+
+async def add_partitions(client: ClusterClient, name: str, count: int) -> None:
+    """Let a topic have so many partitions, however long it takes."""
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=5000
+    )
+    while client.partitions.get(name, 0) < count:
+        try:
+            connection = await client.any_broker()
+            response = await connection.call(
+                request, _CREATE_PARTITIONS_VERSION, CreatePartitionsResponse, _ANSWER_SECONDS
+            )
+            code = code_of(response.results[0].error_code)
+            expected = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR, *_NOT_NOW)
+            assert code in expected, f"partitions of {name} were refused: {code.name}"
+            await client.refresh(name)
+        except ConnectionError:
+            pass
+        await asyncio.sleep(0.3)

@@ -1,0 +1,250 @@
+"""Brokers that are broken on purpose, one rule each: if nobody objects to them, the simulation proves nothing.
+
+Each mutation replaces one function while it is switched on. Which invariants may be the first to suffer is part of it;
+any other failure of a run does not count as caught.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.broker import controller as broker_controller
+from tailrace.cluster import controller, metadata, registration
+from tailrace.cluster.image import PartitionState, TopicImage
+from tailrace.cluster.metadata import ClusterMetadata, IsrChange
+from tailrace.coordinator import shards
+from tailrace.coordinator.journal import Journal, JournalRecord
+from tailrace.records.batch import BatchHeader, iterate_batches
+from tailrace.records.record import iterate_records
+from tailrace.replication.isr import UNBOUNDED, Followers
+from tailrace.replication.partition import Partition
+from tailrace.runtime.disk import FileRange
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.producer_state import ProducerState
+from tailrace.testing.cluster_history import (
+    BEYOND,
+    DISAGREE,
+    DUPLICATE,
+    ELECTION,
+    FENCE,
+    GROUP_OFFSETS,
+    ISR,
+    LIVENESS,
+    LOST,
+    ORDER,
+    SELF,
+    TOO_FEW,
+    TWO_LEADERS,
+    TWO_VALUES,
+    WATERMARK,
+)
+
+_NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One function replaced by a wrong one."""
+
+    #: The class, or the modules by whose names it is called.
+    owner: object | tuple[object, ...]
+    attribute: str
+    wrong: Any
+    #: What may be violated first.
+    caught_by: tuple[str, ...]
+    #: Seeds in which it is known to do harm, so that a test need not look for them.
+    likely_seeds: tuple[int, ...] = ()
+
+    @contextmanager
+    def switched_on(self) -> Iterator[None]:
+        """Break the brokers of this interpreter."""
+        owners = self.owner if isinstance(self.owner, tuple) else (self.owner,)
+        missing = object()
+        right = [vars(owner).get(self.attribute, missing) for owner in owners]
+        for owner in owners:
+            setattr(owner, self.attribute, self.wrong)
+        try:
+            yield
+        finally:
+            for owner, former in zip(owners, right, strict=True):
+                if former is missing:
+                    delattr(owner, self.attribute)
+                else:
+                    setattr(owner, self.attribute, former)
+
+
+# --- what the leader counts
+
+
+def _removal_counts_at_once(followers: Followers, isr: Sequence[int]) -> None:
+    if isr:
+        followers._isr = tuple(isr)
+    followers._pending = tuple(isr)
+    followers._count()
+
+
+def _log_end_is_committed(followers: Followers) -> None:
+    followers.committed_limit = UNBOUNDED
+
+
+def _count_those_out_of_sync(followers: Followers, count: int, own_end_offset: int) -> int:
+    ends = sorted([own_end_offset, *[each.log_end_offset for each in followers._by_id.values()]], reverse=True)
+    return ends[count - 1] if count <= len(ends) else -1
+
+
+def _let_nobody_back(
+    followers: Followers, leader: int, leader_end_offset: int, high_watermark: int, now: float, lag_ms: int
+) -> tuple[tuple[int, ...], dict[int, int]] | None:
+    wanted = _right_wanted(followers, leader, leader_end_offset, high_watermark, now, lag_ms)
+    if wanted is None:
+        return None
+    kept = tuple(replica for replica in wanted[0] if replica not in wanted[1])
+    return (kept, {}) if len(kept) < len(followers._isr) else None
+
+
+_right_wanted = Followers.wanted
+
+
+def _go_back(partition: Partition) -> None:
+    """The high watermark is what the followers say now, also where it was higher."""
+    limit = partition.log.promised_offset
+    if not partition._is_sole:
+        if partition._followers is None:
+            return
+        limit = min(limit, partition._followers.committed_limit)
+    _right_advance(partition)
+    partition.high_watermark = max(limit, partition.log.start_offset)
+
+
+_right_advance = Partition.advance
+
+
+def _read_all(partition: Partition, offset: int, max_bytes: int, epoch: int = _NO_LEADER_EPOCH) -> FileRange | None:
+    return partition.read_for_replica(offset, max_bytes, epoch)
+
+
+# --- who may be in sync, who may lead
+
+
+async def _add_any_incarnation(cluster: ClusterMetadata, changes: Sequence[IsrChange]) -> None:
+    def altered(wanted: IsrChange) -> Callable[[TopicImage], TopicImage]:
+        return lambda topic: metadata._with_isrs(topic, [wanted], cluster._broker_id, wanted.added)
+
+    for change in changes:
+        await cluster.alter_topics({change.topic_id: altered(change)})
+
+
+def _stay(topic: TopicImage, broker_id: int, live: object) -> TopicImage:
+    return topic
+
+
+def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
+    return PartitionState(state.replicas, isr, leader, state.leader_epoch)
+
+
+def _all_alive(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
+    return tuple(broker_id for broker_id in state.replicas if broker_id in live)
+
+
+def _first_in_sync_leads(
+    topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, controller.LogEnd]]], live: Collection[int]
+) -> TopicImage:
+    """Nobody looks at how far the logs are."""
+    nothing = controller.LogEnd(-1, -1)
+    unknown = {number: (epoch, dict.fromkeys(found, nothing)) for number, (epoch, found) in ends.items()}
+    return controller.with_longest_leaders(topic, unknown, live)
+
+
+async def _alter_unfenced(
+    self: Any, fence: object, planned: Sequence[TopicImage], change: Callable[[TopicImage], TopicImage]
+) -> None:
+    await self._metadata.alter_topics({topic.topic_id: change for topic in planned})
+
+
+# --- logs and state
+
+
+def _no_divergence(partition: Partition, last_fetched_epoch: int, fetch_offset: int) -> None:
+    return None
+
+
+def _keep_producers(log: PartitionLog, offset: int, producers: ProducerState) -> None:
+    _right_was_cut(log, offset, log.producers)
+
+
+_right_was_cut = PartitionLog._was_cut
+
+
+def _no_duplicates(state: ProducerState, header: BatchHeader) -> None:
+    return None
+
+
+async def _load_committed_only(partition: Partition, epoch: int, replay: Callable[[bytes, bytes | None], None]) -> int:
+    count, offset = 0, partition.log.start_offset
+    while (part := partition.read(offset, 1 << 18, epoch)) is not None:
+        data = part.file.read(part.position, part.size)
+        for position, header in iterate_batches(memoryview(data)):
+            for record in iterate_records(data, header, position):
+                if record.key is not None:
+                    replay(record.key, record.value)
+                    count += 1
+            offset = header.next_offset
+        await asyncio.sleep(0)
+    return count
+
+
+def _acknowledge_at_once(journal: Journal, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
+    _right_append(journal, records)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+_right_append = Journal.append
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "a removal from the ISR counts before the store has confirmed it": Mutation(
+        Followers, "wait_for_change", _removal_counts_at_once, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, TOO_FEW)
+    ),
+    "the high watermark is the log end": Mutation(
+        Followers, "_count", _log_end_is_committed, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, TOO_FEW)
+    ),
+    "acks=2 counts replicas that are not in sync": Mutation(
+        Followers, "limit_of", _count_those_out_of_sync, (TOO_FEW, LOST)
+    ),
+    "min.insync.replicas is taken for 1": Mutation(
+        Partition, "min_insync_replicas", property(lambda self: 1, lambda self, value: None), (TOO_FEW, LOST)
+    ),
+    "nobody gets back into the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
+    "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK,)),
+    "consumers read up to the log end": Mutation(Partition, "read", _read_all, (BEYOND,)),
+    "any incarnation of a broker may join the ISR": Mutation(
+        ClusterMetadata, "alter_isr", _add_any_incarnation, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
+    ),
+    "a broker that crashed stays in the ISR": Mutation(
+        registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
+    ),
+    "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
+    "a leader is elected from outside the ISR": Mutation(
+        (controller, broker_controller), "candidates_for", _all_alive, (ELECTION,)
+    ),
+    "an election does not ask for the longest log": Mutation(
+        broker_controller, "with_longest_leaders", _first_in_sync_leads, (LOST,)
+    ),
+    "a deposed controller goes on": Mutation(broker_controller.Controller, "_alter", _alter_unfenced, (FENCE,)),
+    "a follower does not cut off what its leader does not have": Mutation(
+        Partition, "diverging_epoch", _no_divergence, (DISAGREE, TWO_VALUES, ISR, LOST, SELF, LIVENESS)
+    ),
+    "producers are not cut with the log": Mutation(PartitionLog, "_was_cut", _keep_producers, (LOST, ORDER, DUPLICATE)),
+    "duplicates are not looked for": Mutation(ProducerState, "check", _no_duplicates, (DUPLICATE, ORDER)),
+    "a coordinator loads only what it knows to be committed": Mutation(
+        shards, "load", _load_committed_only, (GROUP_OFFSETS,)
+    ),
+    "group commits are acknowledged before they are committed": Mutation(
+        Journal, "append", _acknowledge_at_once, (GROUP_OFFSETS,)
+    ),
+}

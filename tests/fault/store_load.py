@@ -1,0 +1,158 @@
+"""Load on a store while its servers are disturbed, and the proof that nothing of it was lost.
+
+Brokers must come through it: whatever the store acknowledged is there, whatever it did not is there once or not at all,
+a watch ends with what is stored, and a session is lost only when its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
+
+WRITERS = 4
+#: What a broker has by default.
+SESSION_TTL_MS = 9_000
+PATIENCE_SECONDS = 60
+
+#: Disturbs the servers; it is given how many writes every writer has had acknowledged at least.
+Disturbance = Callable[[Callable[[], int]], Coroutine[Any, Any, None]]
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for something that must come true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Writer:
+    """Counts a key of its own and one that all share upwards, by compare and set, and remembers what it was told."""
+
+    def __init__(self, store: Store, number: int) -> None:
+        self._store = store
+        self.key = f"/counters/{number}"
+        self.acknowledged = 0
+        self.unknown = 0
+        self.shared_acknowledged = 0
+        self.shared_unknown = 0
+        self.longest_gap = 0.0
+        self._last = time.monotonic()
+
+    async def count(self) -> None:
+        while True:
+            try:
+                await self._count_own()
+                await self._count_shared()
+            except Unavailable:
+                pass  # it could not read; counted where it was a write
+
+    async def _count_own(self) -> None:
+        entry = await self._store.get(self.key)
+        value = int(entry.value) if entry else 0
+        # Nobody else writes it: what was acknowledged is there, and of the rest none twice.
+        assert self.acknowledged <= value <= self.acknowledged + self.unknown
+        try:
+            versions = await self._store.txn(
+                [Check(self.key, entry.version if entry else ABSENT)], [Write(self.key, b"%d" % (value + 1))]
+            )
+        except Unavailable:
+            self.unknown += 1
+            raise
+        # An earlier write of unknown outcome may still come, and then this one is refused.
+        if versions is None:
+            assert self.unknown
+            return
+        self.acknowledged += 1
+        now = time.monotonic()
+        self.longest_gap = max(self.longest_gap, now - self._last)
+        self._last = now
+
+    async def _count_shared(self) -> None:
+        entry = await self._store.get("/counters/shared")
+        value = int(entry.value) if entry else 0
+        check = Check("/counters/shared", entry.version if entry else ABSENT)
+        try:
+            versions = await self._store.txn([check], [Write("/counters/shared", b"%d" % (value + 1))])
+        except Unavailable:
+            self.shared_unknown += 1
+            raise
+        if versions is not None:
+            self.shared_acknowledged += 1
+
+
+class Follower:
+    """Follows the counters, and checks that they never go back."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.values: dict[str, bytes] = {}
+        self._versions: dict[str, int] = {}
+
+    async def follow(self) -> None:
+        async for changes in self._store.watch("/counters"):
+            assert not changes.removed
+            for entry in changes.entries:
+                assert entry.version >= self._versions.get(entry.key, 0)
+                assert int(entry.value) >= int(self.values.get(entry.key, b"0"))
+                self._versions[entry.key], self.values[entry.key] = entry.version, entry.value
+
+
+async def load_while(
+    open_store: Callable[[int], Store], disturb: Disturbance, session_ttl_ms: int = SESSION_TTL_MS
+) -> str:
+    """Count, follow and hold a session while servers are disturbed; returns what is worth printing.
+
+    `open_store` gives a client of its own for each number.
+    """
+    stores: list[Store] = []
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        stores += [open_store(number) for number in range(WRITERS + 2)]
+        writers = [Writer(store, number) for number, store in enumerate(stores[:WRITERS])]
+        follower = Follower(stores[WRITERS])
+        session = await stores[WRITERS + 1].open_session(session_ttl_ms)
+        mine = await stores[WRITERS + 1].txn([Check("/mine", ABSENT)], [Write("/mine", b"here", session)])
+        tasks = [asyncio.ensure_future(work) for work in (follower.follow(), *(writer.count() for writer in writers))]
+
+        def progress() -> int:
+            for task in tasks:
+                if task.done():
+                    task.result()
+            return min(writer.acknowledged for writer in writers)
+
+        await until(lambda: progress() > 10, "writes before the first disturbance")
+        await disturb(progress)
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.wait(tasks[1:])
+        for task in tasks[1:]:
+            assert task.cancelled(), task.exception()
+
+        # What a cancelled write did is as unknown as one without an answer.
+        stored = {entry.key: int(entry.value) for entry in await stores[0].list("/counters")}
+        for writer in writers:
+            assert writer.acknowledged <= stored[writer.key] <= writer.acknowledged + writer.unknown + 1
+        acknowledged = sum(writer.shared_acknowledged for writer in writers)
+        unknown = sum(writer.shared_unknown for writer in writers)
+        assert acknowledged <= stored["/counters/shared"] <= acknowledged + unknown + WRITERS
+        last = {entry.key: entry.value for entry in await stores[0].list("/counters")}
+        await until(lambda: follower.values == last, "the watch has what is stored")
+        assert not session.is_lost, "renewals went on at servers that were left"
+        entry = await stores[0].get("/mine")
+        assert entry is not None
+        assert [entry.version] == mine
+        total = sum(writer.acknowledged + writer.shared_acknowledged for writer in writers)
+        unknown += sum(writer.unknown for writer in writers)
+        gap = max(writer.longest_gap for writer in writers)
+        return f"{total} writes acknowledged, {unknown} of unknown outcome, longest without one {gap:.1f} s"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for store in stores:
+            await store.close()

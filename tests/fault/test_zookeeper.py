@@ -1,0 +1,211 @@
+"""The store over three real ZooKeeper servers that are killed, stopped and started again under load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from tailrace.cluster.store import ABSENT, Check, Unavailable, Write
+from tailrace.runtime.system.clock import SystemClock
+from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
+from tests.fault.store_load import PATIENCE_SECONDS, load_while, until
+from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble, ZooKeeperServer
+
+#: How often a leader is killed, a server stopped, and the holder of a session killed.
+ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)
+#: Until the others elect another leader in place of a silent one: on a busy machine that may outlast a usual session.
+LONG_SESSION_TTL_MS = 30_000
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tmp_path, servers=3, settings={"maxSessionTimeout": str(LONG_SESSION_TTL_MS)}) as ensemble:
+        yield ensemble
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test)
+
+
+def url_of(ensemble: ZooKeeperEnsemble) -> str:
+    return f"zookeeper://{','.join(ensemble.endpoints)}/fault"
+
+
+def open_to(ensemble: ZooKeeperEnsemble) -> Callable[[int], ZooKeeperStore]:
+    return lambda _: open_zookeeper_store(url_of(ensemble), SystemClock())
+
+
+@asynccontextmanager
+async def opened(ensemble: ZooKeeperEnsemble) -> AsyncIterator[ZooKeeperStore]:
+    store = open_zookeeper_store(url_of(ensemble), SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def goes_on(progress: Callable[[], int], what: str) -> None:
+    reached = progress()
+    await until(lambda: progress() > reached + 10, what)
+
+
+def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
+    async def disturb(progress: Callable[[], int]) -> None:
+        for _ in range(ROUNDS):
+            leader = await asyncio.to_thread(zookeeper.leader)
+            await asyncio.to_thread(leader.kill)
+            await goes_on(progress, "writes while one of three is dead")
+            await asyncio.to_thread(zookeeper.start)
+
+    async def test() -> None:
+        print(f"\nZooKeeper, {ROUNDS} leaders killed: {await load_while(open_to(zookeeper), disturb)}")
+
+    run(test())
+
+
+def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
+    async def disturb(progress: Callable[[], int]) -> None:
+        for number in range(ROUNDS + 2):
+            # Leaders, and followers: whoever is connected there must find out that nobody answers.
+            leader = await asyncio.to_thread(zookeeper.leader)
+            followers = [server for server in zookeeper.servers if server is not leader]
+            server: ZooKeeperServer = leader if number % 2 else followers[number % len(followers)]
+            server.pause()
+            await goes_on(progress, "writes while one of three hangs")
+            server.resume()
+            await asyncio.to_thread(zookeeper.start)
+
+    async def test() -> None:
+        summary = await load_while(open_to(zookeeper), disturb, LONG_SESSION_TTL_MS)
+        print(f"\nZooKeeper, {ROUNDS + 2} servers stopped: {summary}")
+
+    run(test())
+
+
+def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_itself(
+    zookeeper: ZooKeeperEnsemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with opened(zookeeper) as store, opened(zookeeper) as other:
+            versions = await store.txn([], [Write("/d/a", b"1")])
+            assert versions is not None
+            watch = store.watch("/d")
+            await anext(watch)
+            session = await store.open_session(4 * TICK_MS)
+            assert await store.txn([], [Write("/d/mine", b"1", session)])
+            await anext(watch)
+
+            for server in zookeeper.servers[:2]:
+                await asyncio.to_thread(server.kill)
+            started = time.monotonic()
+            with pytest.raises(Unavailable):
+                await store.txn([Check("/d/a", versions[0])], [Write("/d/a", b"2")])
+            with pytest.raises(Unavailable, match="not reached"):
+                await store.get("/d/a")
+            assert time.monotonic() - started < 20, "each call has its time"
+            await session.wait_until_lost()
+            assert session.is_lost
+            assert [record for record in caplog.records if record.levelno == logging.WARNING], "it was said"
+
+            await asyncio.to_thread(zookeeper.start)
+            # The write of unknown outcome, and the end of the session, are seen like anything else.
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                entry = None
+                while entry is None:
+                    try:
+                        entry = await other.get("/d/a")
+                    except Unavailable:
+                        await asyncio.sleep(0.05)
+                while (written := await other.txn([Check("/d/a", entry.version)], [Write("/d/a", b"3")])) is None:
+                    entry = await other.get("/d/a")
+                    assert entry is not None
+                seen, gone = 0, False
+                while seen != written[0] or not gone:
+                    changes = await anext(watch)
+                    seen = max([seen, *(entry.version for entry in changes.entries if entry.key == "/d/a")])
+                    gone = gone or "/d/mine" in changes.removed
+                again = await store.open_session(4 * TICK_MS)
+                assert await store.txn([Check("/d/mine", ABSENT)], [Write("/d/mine", b"2", again)])
+                assert session.is_lost, "it never comes back"
+            assert "ZooKeeper answers again" in caplog.text
+
+    with caplog.at_level(logging.INFO, "tailrace.stores"):
+        run(test())
+
+
+@contextmanager
+def holder(ensemble: ZooKeeperEnsemble, ttl_ms: int, key: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a session with a key."""
+    command = [sys.executable, "-m", "tests.support.session_holder", url_of(ensemble), str(ttl_ms), key]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def asked(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(file=process.stdin, flush=True)
+    return process.stdout.readline().strip()
+
+
+async def gone_after(store: ZooKeeperStore, end_of: Callable[[], None]) -> float:
+    """How long after the end of its holder the key of a session was seen to vanish."""
+    watch = store.watch("/held")
+    assert len((await anext(watch)).entries) == 1
+    started = time.monotonic()
+    end_of()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (await anext(watch)).removed:
+            pass
+    return time.monotonic() - started
+
+
+def test_a_process_that_was_stopped_for_too_long_knows_at_once_that_its_session_is_lost(
+    zookeeper: ZooKeeperEnsemble,
+) -> None:
+    async def test() -> None:
+        async with opened(zookeeper) as store:
+            with holder(zookeeper, 4 * TICK_MS, "/held/mine") as process:
+                assert asked(process) == "held written"
+                await gone_after(store, lambda: process.send_signal(signal.SIGSTOP))
+                process.send_signal(signal.SIGCONT)
+                assert asked(process) == "lost refused"
+                assert asked(process) == "lost refused"
+            assert await store.get("/held/mine") is None
+
+    run(test())
+
+
+def test_the_keys_of_a_process_that_was_killed_are_gone_after_its_time_to_live(zookeeper: ZooKeeperEnsemble) -> None:
+    async def test() -> None:
+        async with opened(zookeeper) as store:
+            took = []
+            for _ in range(ROUNDS):
+                with holder(zookeeper, 4 * TICK_MS, "/held/mine") as process:
+                    took.append(await gone_after(store, process.kill))
+            took.sort()
+            print(
+                f"\nZooKeeper, {ROUNDS} holders of a session of {4 * TICK_MS} ms killed: gone after "
+                f"{took[0]:.1f} s at least, {took[len(took) // 2]:.1f} s in the middle, {took[-1]:.1f} s at most"
+            )
+
+    run(test())

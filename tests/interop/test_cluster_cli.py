@@ -1,0 +1,232 @@
+"""`tailrace cluster` and `tailrace store` as a person uses them: real processes, real stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
+from tests.support.cluster_process import ClusterBroker, coordination_store
+from tests.support.confluent_client import ConfluentClient
+from tests.support.records import Record
+from tests.support.topics import create_topic, eventually, topic_names
+
+TIMEOUT_SECONDS = 90
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(EXECUTABLE), *arguments], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+    )
+
+
+def ok(*arguments: str) -> str:
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def free_ports(count: int) -> int:
+    """The first of several free ports in a row."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+@contextmanager
+def running_cluster(directory: Path, port: int, brokers: int = 3, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`tailrace cluster start`, from its ready line to its end by SIGTERM."""
+    process = subprocess.Popen(
+        [
+            *(str(EXECUTABLE), "cluster", "start", "--brokers", str(brokers), "--data-dir", str(directory)),
+            *("--port", str(port), *options),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert f"cluster of {brokers} ready on 127.0.0.1:{port}" in line, line + (
+            process.stderr.read() if process.stderr is not None and not line else ""
+        )
+        yield process
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(TIMEOUT_SECONDS) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def status(port: int) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(ok("cluster", "status", "--bootstrap", f"127.0.0.1:{port}", "--json"))
+    return state
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    assert eventually(condition, timeout_seconds=TIMEOUT_SECONDS)
+
+
+def test_a_local_cluster_is_started_looked_at_and_stopped(tmp_path: Path) -> None:
+    port = free_ports(3)
+    with running_cluster(tmp_path / "cluster", port):
+        state = status(port)
+        assert [(each["id"], each["port"]) for each in state["brokers"]] == [(n, port + n - 1) for n in (1, 2, 3)]
+        pids = [each["pid"] for each in state["brokers"]]
+        assert all(is_alive(pid) for pid in pids)
+        assert state["controller"] in (1, 2, 3)
+        bootstrap = f"127.0.0.1:{port},127.0.0.1:{port + 1},127.0.0.1:{port + 2}"
+        ok("topic", "create", "orders", "--partitions", "6", "--bootstrap", bootstrap)
+        wait_for(lambda: len(status(port)["partitions"]) == 6 and not status(port)["under_replicated"])
+        state = status(port)
+        assert all(len(each["replicas"]) == 3 for each in state["partitions"]), "three copies by default"
+        assert sorted(state["leaders"].values()) == [2, 2, 2]
+        text = ok("cluster", "status", "--bootstrap", bootstrap)
+        assert "3 brokers" in text
+        assert "all partitions have a leader and all their replicas in sync" in text
+        sent = [Record(value=str(number).encode()) for number in range(300)]
+        ConfluentClient(bootstrap).produce("orders", sent)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_broker_of_a_local_cluster_that_is_killed_is_missed_and_may_come_back(tmp_path: Path) -> None:
+    port = free_ports(3)
+    directory = tmp_path / "cluster"
+    with running_cluster(directory, port) as cluster:
+        bootstrap = f"127.0.0.1:{port},127.0.0.1:{port + 1},127.0.0.1:{port + 2}"
+        ok("topic", "create", "orders", "--partitions", "6", "--bootstrap", bootstrap)
+        wait_for(lambda: not status(port)["under_replicated"])
+        victim = next(each for each in status(port)["brokers"] if each["id"] == 2)
+        os.kill(victim["pid"], signal.SIGKILL)
+        wait_for(lambda: [each["id"] for each in status(port)["brokers"]] == [1, 3])
+        wait_for(lambda: not status(port)["offline"])
+        assert len(status(port)["under_replicated"]) == 6
+        assert "under-replicated" in ok("cluster", "status", "--bootstrap", bootstrap)
+        assert cluster.stderr is not None
+        assert f"broker 2 (pid {victim['pid']}) has ended: killed by SIGKILL" in cluster.stderr.readline()
+        ConfluentClient(bootstrap).produce("orders", [Record(value=b"still there")])
+        again = ClusterBroker(2, directory / "broker-2", f"unix://{directory / 'store.sock'}", {})
+        again.port = port + 1
+        with again:
+            wait_for(lambda: not status(port)["under_replicated"])
+            assert ok("cluster", "elect-leaders", "--bootstrap", bootstrap)
+            wait_for(lambda: sorted(status(port)["leaders"].values()) == [2, 2, 2])
+
+
+def test_a_local_cluster_goes_on_where_it_was_and_may_grow(tmp_path: Path) -> None:
+    port = free_ports(4)
+    directory = tmp_path / "cluster"
+    with running_cluster(directory, port, 2):
+        create_topic(f"127.0.0.1:{port}", "orders", partitions=2)
+        ConfluentClient(f"127.0.0.1:{port}").produce("orders", [Record(value=b"kept", partition=1)])
+    done = run("cluster", "start", "--brokers", "1", "--data-dir", str(directory), "--port", str(port))
+    assert done.returncode == 1
+    assert "has the records of 2 brokers: start all of them with --brokers 2" in done.stderr
+    with running_cluster(directory, port, 3):
+        assert topic_names(f"127.0.0.1:{port}") == ["orders"]
+        (received,) = ConfluentClient(f"127.0.0.1:{port}").consume("orders", 1, 1)
+        assert received.value == b"kept"
+        assert len(status(port)["brokers"]) == 3
+
+
+def test_ports_in_use_are_refused_before_anything_is_started(tmp_path: Path) -> None:
+    port = free_ports(3)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        done = run("cluster", "start", "--data-dir", str(tmp_path / "cluster"), "--port", str(port))
+    assert done.returncode == 1
+    assert f"port {port + 1} of 127.0.0.1 cannot be used (Address already in use)" in done.stderr
+    assert not list((tmp_path / "cluster").glob("broker-*"))
+
+
+def test_brokers_end_with_their_supervisor_however_that_ends(tmp_path: Path) -> None:
+    port = free_ports(3)
+    with running_cluster(tmp_path / "cluster", port) as cluster:
+        pids = [each["pid"] for each in status(port)["brokers"]]
+        cluster.kill()
+        cluster.wait()
+        wait_for(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_two_brokers_with_one_id_are_refused(tmp_path: Path) -> None:
+    port = free_ports(3)
+    directory = tmp_path / "cluster"
+    with running_cluster(directory, port, 2, "--set", "broker.session.timeout.ms=2000"):
+        done = run(
+            *("serve", "--node-id", "2", "--data-dir", str(tmp_path / "other"), "--port", str(port + 2)),
+            *("--coordination", f"unix://{directory / 'store.sock'}", "--set", "broker.session.timeout.ms=2000"),
+        )
+        assert done.returncode == 1
+        assert f"node.id=2 is already registered by a broker at 127.0.0.1:{port + 1}" in done.stderr
+        assert "give this one another --node-id" in done.stderr
+        assert len(status(port)["brokers"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["etcd", "zookeeper"])
+def test_a_single_broker_moves_to_a_cluster_with_all_it_has(kind: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as alone:
+        create_topic(alone.bootstrap, "orders", partitions=3, retention_ms="86400000")
+        ConfluentClient(alone.bootstrap).produce("orders", [Record(value=b"kept", partition=2)])
+        consumer = ConfluentClient(alone.bootstrap).consumer(group_id="workers", auto_offset_reset="earliest")
+        consumer.subscribe(["orders"])
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while consumer.poll(0.2) is None:
+            assert time.monotonic() < deadline
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        running = run("store", "migrate", "--data-dir", str(data), "--to", "etcd://127.0.0.1:1/never")
+        assert running.returncode == 1
+        assert "another broker is running on" in running.stderr
+    with coordination_store(kind, tmp_path / "store") as url:
+        printed = ok("store", "migrate", "--data-dir", str(data), "--to", url)
+        assert f"tailrace serve --data-dir {data} --coordination {url}" in printed
+        again = run("store", "migrate", "--data-dir", str(data), "--to", url)
+        assert again.returncode == 1
+        assert "has the metadata of this very cluster already" in again.stderr
+        old = run("serve", "--data-dir", str(data), "--port", "0")
+        assert old.returncode == 1
+        assert f"was moved to {url}" in old.stderr
+        first = ClusterBroker(1, data, url, {})
+        second = ClusterBroker(2, tmp_path / "second", url, {})
+        with first, second:
+            (received,) = ConfluentClient(first.bootstrap).consume("orders", 2, 1)
+            assert received.value == b"kept"
+            assert "86400000" in ok("topic", "describe", "orders", "--bootstrap", first.bootstrap)
+            described = ok("group", "describe", "workers", "--bootstrap", second.bootstrap)
+            assert "orders" in described
+            wait_for(lambda: not status(first.port)["under_replicated"])
+            offsets = [each for each in status(first.port)["partitions"] if each["topic"] == "__consumer_offsets"]
+            assert all(sorted(each["isr"]) == [1, 2] for each in offsets), "internal topics get copies by themselves"

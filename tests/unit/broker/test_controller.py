@@ -1,0 +1,275 @@
+"""The controller at work: leaders for all partitions while brokers come and go, and no say once it is deposed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
+from tailrace.cluster.keys import CONTROLLER, broker_key, name_key, topic_key
+from tailrace.cluster.store import Check, Unavailable, Write
+from tailrace.model import OFFSETS_TOPIC
+from tailrace.stores.memory import MemorySpace, MemoryStore
+from tests.unit.cluster.worlds import Member, World, broker, run, state
+
+
+def partitions(member: Member, name: str = "orders") -> tuple[PartitionState, ...]:
+    topic = member.metadata.image.topics.get(name)
+    return () if topic is None else topic.partitions
+
+
+def test_a_broker_alone_is_the_controller_before_it_serves() -> None:
+    async def test(world: World) -> None:
+        (member,) = await world.started(1)
+        assert member.controller.is_active
+        assert member.metadata.image.controller_id == 1
+
+    run(test)
+
+
+def test_one_of_several_is_the_controller_and_another_when_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        one, two, three = await world.started(1, 2, 3)
+        assert [each.controller.is_active for each in (one, two, three)] == [True, False, False]
+        one.kill()
+        await world.until(lambda: two.controller.is_active or three.controller.is_active)
+        assert [each.controller.is_active for each in (two, three)].count(True) == 1
+        heir = two if two.controller.is_active else three
+        other = three if heir is two else two
+        await world.until(lambda: other.metadata.image.controller_id == heir.broker_id)
+        began = world.clock.monotonic()
+        await heir.stop()
+        await world.until(lambda: other.controller.is_active)
+        assert world.clock.monotonic() - began < 1, "a controller that stops does not have to be waited for"
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    assert caplog.text.count("this broker is the controller now, in epoch") == 3
+
+
+def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        _, two, three = await world.started(1, 2, 3)
+        topic = await world.put_topic(
+            "orders", state("231", "231", 2), state("321", "321", 3), state("23", "2", 2), state("13", "13", 1)
+        )
+        await world.until(lambda: bool(partitions(three)))
+        two.kill()
+        expected = (
+            state("231", "31", 3, 7),
+            state("321", "31", 3),
+            state("23", "2", NO_LEADER, 6),
+            topic.partitions[3],
+        )
+        await world.until(lambda: partitions(three) == expected, 12)
+        again = world.member(2)
+        await again.start()
+        await world.until(lambda: partitions(three)[2] == state("23", "2", 2, 7))
+        assert partitions(three)[:2] == expected[:2], "it has to catch up before it is in sync"
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    assert "1 partitions got leaders, by how far their replicas are" in caplog.text
+    assert (
+        "brokers alive [1, 3], gone [2]: 0 partitions have another leader, 2 have none, 2 have a smaller" in caplog.text
+    )
+
+
+def test_the_controller_itself_may_be_the_one_that_is_gone() -> None:
+    async def test(world: World) -> None:
+        one, two = await world.started(1, 2)
+        await world.put_topic("orders", state("12", "12", 1))
+        await world.until(lambda: bool(partitions(two)))
+        one.kill()
+        await world.until(lambda: partitions(two) == (state("12", "2", 2, 6),), 12)
+
+    run(test)
+
+
+@pytest.mark.parametrize("where", ["topic", "broker", "nowhere"])
+def test_leaders_from_outside_the_isr_only_where_that_is_allowed(where: str) -> None:
+    async def test(world: World) -> None:
+        settings = {"unclean_leader_election_enable": "true"} if where == "broker" else {}
+        configs = {"unclean_leader_election_enable": "true"} if where == "topic" else {}
+        one, two = await world.started(1, 2, **settings)
+        await world.put_topic("orders", state("21", "2", 2), **configs)
+        await world.until(lambda: bool(partitions(one)))
+        two.kill()
+        expected = state("21", "2", NO_LEADER, 6) if where == "nowhere" else state("21", "1", 1, 6)
+        await world.until(lambda: partitions(one) == (expected,), 12)
+
+    run(test)
+
+
+def test_a_topic_that_is_made_with_a_dead_broker_or_allowed_unclean_leaders_later_is_seen_to() -> None:
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        topic = await world.put_topic("orders", state("21", "21", 2))
+        await world.until(lambda: partitions(one) == (state("21", "1", 1, 6),), 2)
+        other = await world.put_topic("bills", state("21", "2", 2))
+        await world.until(lambda: partitions(one, "bills") == (state("21", "2", NO_LEADER, 6),), 2)
+        await one.metadata.alter_topic(other, lambda each: _allow_unclean(each))
+        await world.until(lambda: partitions(one, "bills") == (state("21", "1", 1, 7),), 2)
+        assert (await world.stored(topic)).partitions == (state("21", "1", 1, 6),)
+
+    run(test)
+
+
+def _allow_unclean(topic: TopicImage) -> TopicImage:
+    return TopicImage(
+        topic.name, topic.topic_id, topic.partitions, {**topic.configs, "unclean.leader.election.enable": "true"}
+    )
+
+
+def test_a_controller_that_is_deposed_writes_nothing_and_steps_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        one, two = await world.started(1, 2)
+        # Another is elected behind its back, as after a pause that was longer than its session.
+        await world.store.txn([], [Write(CONTROLLER, None)])
+        await world.until(lambda: two.controller.is_active)
+        topic = await world.put_topic("orders", state("31", "31", 3))
+        await world.until(lambda: partitions(two) == (state("31", "1", 1, 6),), 5)
+        await world.until(lambda: not one.controller.is_active, 5)
+        assert (await world.stored(topic)).partitions == (state("31", "1", 1, 6),)
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    assert "this broker is the controller no more: another controller was elected after epoch 1" in caplog.text
+
+
+def test_a_controller_whose_session_is_over_rules_again_only_after_another_election() -> None:
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        session = one.registration.session
+        assert session is not None
+        world.space.end_session(session.session_id)  # type: ignore[attr-defined]
+        await world.until(lambda: not one.controller.is_active, 20)
+        await world.until(lambda: one.controller.is_active, 20)
+        assert one.metadata.image.controller_id == 1
+        await world.put_topic("orders", state("31", "31", 3))
+        await world.until(lambda: partitions(one) == (state("31", "1", 1, 6),), 5)
+
+    run(test)
+
+
+def test_a_controller_that_is_not_alive_to_the_store_takes_nobody_for_dead() -> None:
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        topic = await world.put_topic("orders", state("1", "1", 1))
+        await world.until(lambda: bool(partitions(one)))
+        await world.store.txn([], [Write(broker_key(1), None)])
+        await asyncio.sleep(5)
+        assert await world.stored(topic) == topic
+
+    run(test)
+
+
+def test_brokers_get_a_moment_to_be_back_after_the_store_was_away() -> None:
+    async def test(world: World) -> None:
+        one, two = await world.started(1, 2)
+        topic = await world.put_topic("orders", state("21", "21", 2), state("12", "12", 1))
+        await world.until(lambda: bool(partitions(two)))
+        for each in (one, two):
+            session = each.registration.session
+            assert session is not None
+            world.space.end_session(session.session_id)  # type: ignore[attr-defined]
+        await asyncio.sleep(20)
+        assert one.registration.is_registered
+        assert two.registration.is_registered
+        assert await world.stored(topic) == topic, "all were back before anybody was taken for gone"
+
+    run(test)
+
+
+def test_the_offsets_topic_gets_replicas_as_brokers_join() -> None:
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        await world.put_topic(OFFSETS_TOPIC, *[state("1", "1", 1)] * 6)
+        await world.put_topic("orders", state("1", "1", 1))
+        await world.started(2)
+        await world.until(lambda: {each.replicas for each in partitions(one, OFFSETS_TOPIC)} == {(1, 2)}, 5)
+        await world.store.txn([], [Write(broker_key(each), broker(each).to_bytes()) for each in (3, 4)])
+        await world.until(lambda: all(len(each.replicas) == 3 for each in partitions(one, OFFSETS_TOPIC)), 5)
+        third = [each.replicas[2] for each in partitions(one, OFFSETS_TOPIC)]
+        assert (third.count(3), third.count(4)) == (3, 3)
+        assert all(each.isr == (1,) for each in partitions(one, OFFSETS_TOPIC))
+        assert partitions(one) == (state("1", "1", 1),)
+
+    run(test)
+
+
+def test_names_without_a_topic_are_freed_when_a_controller_is_elected() -> None:
+    async def test(world: World) -> None:
+        topic = await world.put_topic("orders", state("1", "1", 1))
+        await world.store.txn([], [Write(name_key("ghost"), b"5fb8d1a0-0000-4000-8000-000000000000")])
+        (member,) = await world.started(1)
+        await asyncio.sleep(1)
+        assert await world.store.get(name_key("ghost")) is None
+        assert await world.store.get(name_key("orders")) is not None
+        assert await world.store.get(topic_key(topic.topic_id)) is not None
+        await member.metadata.create_topic(member.metadata.plan_topic("ghost", 1, 1, {}, {}))
+
+    run(test)
+
+
+class FlakyStore(MemoryStore):
+    """A store that loses every other answer to a transaction, applied or not."""
+
+    def __init__(self, space: MemorySpace) -> None:
+        super().__init__(space)
+        self.calls = 0
+        self.is_flaky = False
+
+    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
+        self.calls += 1
+        if self.is_flaky and self.calls % 4 == 1:
+            raise Unavailable("not applied")
+        versions = await super().txn(checks, writes)
+        if self.is_flaky and self.calls % 4 == 3:
+            raise Unavailable("applied")
+        return versions
+
+
+def test_a_store_that_loses_answers_delays_a_failover_and_no_more() -> None:
+    async def test(world: World) -> None:
+        store = FlakyStore(world.space)
+        one = Member(store, world.clock, 1)
+        world.members.append(one)
+        await one.start()
+        (two,) = await world.started(2)
+        topics = [await world.put_topic(f"t{number}", state("21", "21", 2)) for number in range(130)]
+        await world.until(lambda: len(one.metadata.image.topics) == 130)
+        store.is_flaky = True
+        two.kill()
+        await world.until(lambda: all(partitions(one, topic.name) == (state("21", "1", 1, 6),) for topic in topics), 30)
+
+    run(test)
+
+
+def test_ten_thousand_partitions_are_loaded_and_a_thousand_leaders_moved_within_seconds() -> None:
+    async def test(world: World) -> None:
+        for number in range(1000):
+            await world.put_topic(f"t{number}", *[state("123", "123", 2), *[state("123", "123", 1)] * 9])
+        for broker_id in (2, 3):
+            await world.store.txn([], [Write(broker_key(broker_id), broker(broker_id).to_bytes())])
+        began = time.process_time()
+        one = world.member(1)
+        await one.start(stopped_in_epoch=-1)
+        await asyncio.sleep(1)
+        loaded = time.process_time()
+        await world.store.txn([], [Write(broker_key(2), None)])
+        await world.until(
+            lambda: all(topic.partitions[0].leader == 1 for topic in one.metadata.image.topics.values()), 20
+        )
+        moved = time.process_time()
+        print(
+            f"10,000 partitions loaded in {loaded - began:.2f} s of CPU, 1,000 leaders moved in {moved - loaded:.2f} s"
+        )
+        assert loaded - began < 5
+        assert moved - loaded < 5
+
+    run(test)

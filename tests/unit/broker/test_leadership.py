@@ -1,0 +1,190 @@
+"""Leadership that changes hands: the longest log follows a leader that is gone, one that is there loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.cluster.image import NO_LEADER
+from tailrace.errors import ErrorCode, StorageError
+from tailrace.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    TopicPartitions,
+)
+from tests.unit.broker.clusters import Cluster, simulate, values
+
+ALL = (1, 2, 3)
+
+
+async def elect_preferred(cluster: Cluster, broker_id: int) -> PartitionResult:
+    wanted = TopicPartitions(topic="orders", partitions=[0])
+    request = ElectLeadersRequest(election_type=0, topic_partitions=[wanted])
+    response = await cluster.ask(broker_id, request, 2, ElectLeadersResponse)
+    return response.replica_election_results[0].partition_result[0]
+
+
+@pytest.mark.parametrize("behind", [2, 3])
+def test_of_two_followers_the_one_leads_that_has_what_two_replicas_acknowledged(behind: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        ahead = 5 - behind
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"everywhere")
+        cluster.network.cut("broker-1", f"broker-{behind}")
+        answer = await cluster.produce(1, b"on two", acks=2)
+        assert answer.error_code == ErrorCode.NONE
+        assert len(cluster.log(behind)) == 1
+        assert len(cluster.log(ahead)) == 2
+        cluster.kill(1)
+        cluster.network.heal()
+        await cluster.until(lambda: cluster.state(ahead).leader in (2, 3), 60)
+        assert cluster.state(ahead).leader == ahead
+        await cluster.until_equal(2, 3)
+        assert [value for _, _, value in cluster.log(behind)] == [b"everywhere", b"on two"]
+
+    simulate(test)
+
+
+def test_between_two_that_have_the_same_the_order_of_replicas_decides() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 3, 2]])
+        await cluster.produce(1, b"everywhere")
+        before = cluster.state(2).leader_epoch
+        cluster.kill(1)
+        await cluster.until(lambda: cluster.state(2).leader == 3, 60)
+        # One epoch in which nobody led and they were asked, and one of the new leader.
+        assert cluster.state(2).leader_epoch == before + 2
+        assert (await cluster.produce(3, b"more")).error_code == ErrorCode.NONE
+
+    simulate(test)
+
+
+def test_a_candidate_that_does_not_answer_is_left_out() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[3, 1, 2]])
+        await cluster.produce(3, b"everywhere")
+        await cluster.until(lambda: cluster.brokers[1].controller.is_active or cluster.brokers[2].controller.is_active)
+        controller = 1 if cluster.brokers[1].controller.is_active else 2
+        silent = 3 - controller
+        cluster.network.cut(f"broker-{controller}", f"broker-{silent}")
+        cluster.kill(3)
+        await cluster.until(lambda: cluster.state(controller).leader == controller, 60)
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("asked", ALL)
+def test_a_preferred_leader_is_made_by_the_one_that_leads_and_nothing_is_lost(asked: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.move(leader=2)
+        acknowledged: list[bytes] = []
+        is_over = False
+
+        async def load() -> None:
+            number = 0
+            while not is_over:
+                value = f"{number}".encode()
+                answer = await cluster.produce(2, value, acks=1)
+                if answer.error_code == ErrorCode.NONE:
+                    acknowledged.append(value)
+                number += 1
+                await asyncio.sleep(0.001)
+
+        loading = asyncio.ensure_future(load())
+        await asyncio.sleep(1)
+        result = await elect_preferred(cluster, asked)
+        assert result.error_code == ErrorCode.NONE, result.error_message
+        await cluster.until(lambda: all(cluster.state(one).leader == 1 for one in ALL))
+        await asyncio.sleep(1)
+        is_over = True
+        await loading
+        await cluster.until_equal(*ALL)
+        kept = [value for _, _, value in cluster.log(1)]
+        assert acknowledged
+        assert [value for value in kept if value in acknowledged] == acknowledged, (
+            "acks=1 survives a move of leadership"
+        )
+
+    simulate(test)
+
+
+def test_a_preferred_leader_that_is_cut_off_is_not_made_and_the_old_one_goes_on() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.move(leader=2)
+        cluster.network.cut("broker-1", "broker-2")
+        await cluster.produce(2, b"behind", acks=1)
+        result = await elect_preferred(cluster, 2)
+        assert result.error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        assert (await cluster.produce(2, b"goes on", acks=1)).error_code == ErrorCode.NONE
+        assert cluster.state(2).leader == 2
+
+    simulate(test)
+
+
+def test_leadership_goes_back_to_the_first_replica_after_a_while_unless_that_is_off() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.move(leader=2)
+        await asyncio.sleep(250)
+        assert cluster.state(1).leader == 2
+        await cluster.until(lambda: cluster.state(3).leader == 1, 70)
+
+    simulate(test)
+
+    async def test_off(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.move(leader=2)
+        await asyncio.sleep(1000)
+        assert cluster.state(1).leader == 2
+
+    simulate(test_off, auto_leader_rebalance_enable="false")
+
+
+def test_a_broker_that_stops_hands_over_all_it_has() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3], [2, 1, 3], [1, 3]])
+        for number in range(50):
+            await cluster.produce(1, f"{number}".encode(), acks=1)
+        await cluster.stop(1)
+        await cluster.until(lambda: all(cluster.state(2, number=number).leader in (2, 3) for number in range(3)))
+        for number in range(3):
+            assert 1 not in cluster.state(2, number=number).isr
+        leader = cluster.state(2).leader
+        assert [value for _, _, value in cluster.log(leader)] == [f"{number}".encode() for number in range(50)]
+        await cluster.start(1)
+        await cluster.until(lambda: sorted(cluster.state(2).isr) == [1, 2, 3], 60)
+        await cluster.until_equal(*ALL)
+
+    simulate(test)
+
+
+def test_the_last_one_that_stops_keeps_what_nobody_else_can_lead() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2]])
+        await cluster.produce(1, b"kept")
+        await cluster.stop(2)
+        await cluster.stop(1)
+        await cluster.start(1)
+        assert cluster.state(1).leader == 1
+        assert values(await cluster.fetch(1)) == [b"kept"]
+        await cluster.start(2)
+        await cluster.until(lambda: sorted(cluster.state(1).isr) == [1, 2], 60)
+
+    simulate(test, brokers=2)
+
+
+def test_what_is_on_a_disk_that_failed_is_led_by_others() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"everywhere")
+        cluster.partition(1).directory.fail(StorageError("the disk is gone"))
+        await cluster.until(lambda: cluster.state(2).leader in (2, 3), 10)
+        assert 1 not in cluster.state(2).isr
+        assert (await cluster.produce(cluster.state(2).leader, b"more")).error_code == ErrorCode.NONE
+        assert NO_LEADER not in [cluster.state(one).leader for one in (2, 3)]
+
+    simulate(test)

@@ -1,0 +1,470 @@
+"""One fetcher and a leader that the test plays: which answers count, which partitions wait, what is begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tailrace.errors import ErrorCode
+from tailrace.records.batch import assign_offset
+from tailrace.records.record import NewRecord, build_batch
+from tailrace.runtime.transport import Receiver, Transport
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message
+from tailrace.wire.frames import RequestHeader, decode_request_header, encode_response_header
+from tailrace.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tailrace.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.unit.broker.clusters import PORT, Cluster, simulate
+
+LEADER = 9
+SESSION = 77
+
+
+class PlayedLeader:
+    """Takes the requests of one follower after another, and answers when the test does."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._requests: asyncio.Queue[tuple[_Connection, RequestHeader, Any]] = asyncio.Queue()
+        self.connections: list[_Connection] = []
+
+    async def listen(self) -> None:
+        def accept(transport: Transport) -> Receiver:
+            self.connections.append(_Connection(transport, self._requests))
+            return self.connections[-1]
+
+        await self._cluster.network.host(f"broker-{LEADER}").listen("", PORT, accept)
+
+    async def next(self, seconds: float = 30.0) -> tuple[Any, Callable[[Message], None]]:
+        """The next request, and how to answer it."""
+        connection, header, request = await asyncio.wait_for(self._requests.get(), seconds)
+        return request, lambda response: connection.answer(header, response)
+
+    async def fetch(self, seconds: float = 30.0) -> tuple[FetchRequest, Callable[..., None]]:
+        """The next Fetch request, and how to answer it with partitions."""
+        request, answer = await self.next(seconds)
+        assert isinstance(request, FetchRequest)
+        topic_id = self._cluster.brokers[1].metadata.image.topics["orders"].topic_id
+
+        def respond(*partitions: PartitionData, session_id: int = SESSION, error: ErrorCode = ErrorCode.NONE) -> None:
+            topics = [FetchableTopicResponse(topic_id=topic_id, partitions=list(partitions))] if partitions else []
+            answer(FetchResponse(session_id=session_id, error_code=error, responses=topics))
+
+        return request, respond
+
+    async def nothing_for(self, seconds: float) -> None:
+        """Nobody asks for anything."""
+        with pytest.raises(TimeoutError):
+            await self.next(seconds)
+
+
+class _Connection:
+    """The leader's side of a connection."""
+
+    def __init__(self, transport: Transport, requests: asyncio.Queue[tuple[_Connection, RequestHeader, Any]]) -> None:
+        self.transport = transport
+        self._requests = requests
+        self._buffer = bytearray(1 << 16)
+        self._received = bytearray()
+
+    def lend_buffer(self) -> memoryview:
+        return memoryview(self._buffer)
+
+    def received(self, size: int) -> None:
+        self._received += self._buffer[:size]
+        while len(self._received) >= 4:
+            end = 4 + int.from_bytes(self._received[:4], "big")
+            if len(self._received) < end:
+                return
+            frame = memoryview(bytes(self._received[4:end]))
+            del self._received[:end]
+            header, position = decode_request_header(frame, lambda key, version: True)
+            kind = FetchRequest if header.api_key == ApiKey.FETCH else ListOffsetsRequest
+            self._requests.put_nowait((self, header, kind.decode(header.api_version, frame[position:])))
+
+    def answer(self, header: RequestHeader, response: Message) -> None:
+        body = encode_response_header(header.correlation_id, flexible=True) + bytes(response.encode(header.api_version))
+        self.transport.send([len(body).to_bytes(4, "big") + body])
+
+    def drained(self) -> None:
+        pass
+
+    def disconnected(self, reason: Exception | None) -> None:
+        pass
+
+
+def records(first: int, *what: bytes, epoch: int = 0) -> bytes:
+    """A batch as a leader has it in its log."""
+    batch = build_batch([NewRecord(value, timestamp=1_700_000_000_000) for value in what])
+    assign_offset(batch, first, epoch)
+    return bytes(batch)
+
+
+def data(number: int = 0, content: bytes = b"", high_watermark: int = 0, **fields: Any) -> PartitionData:
+    return PartitionData(
+        partition_index=number, records=content, high_watermark=high_watermark, log_start_offset=0, **fields
+    )
+
+
+def wanted(request: FetchRequest) -> dict[int, int]:
+    """The positions that a request tells, by partition."""
+    return {one.partition: one.fetch_offset for one in details(request)}
+
+
+def details(request: FetchRequest) -> list[FetchPartition]:
+    return [one for topic in request.topics for one in topic.partitions]
+
+
+def forgotten(request: FetchRequest) -> list[int]:
+    return [number for topic in request.forgotten_topics_data for number in topic.partitions]
+
+
+def with_leader(
+    test: Callable[[Cluster, PlayedLeader], Coroutine[Any, Any, None]], *, partitions: int = 1, **settings: str
+) -> None:
+    """Run a test with broker 1 as a follower of what the test plays."""
+
+    async def run(cluster: Cluster) -> None:
+        await cluster.register_stranger(LEADER)
+        leader = PlayedLeader(cluster)
+        await leader.listen()
+        await cluster.create("orders", [[LEADER, 1]] * partitions)
+        await test(cluster, leader)
+
+    simulate(run, brokers=1, **settings)
+
+
+def values_of(cluster: Cluster, number: int = 0) -> list[bytes | None]:
+    return [value for _, _, value in cluster.log(1, number=number)]
+
+
+# --- sessions
+
+
+def test_the_first_request_names_everything_and_later_ones_what_changed() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        request, answer = await leader.fetch()
+        broker = cluster.brokers[1]
+        assert (request.session_id, request.session_epoch, wanted(request)) == (0, 0, {0: 0, 1: 0, 2: 0})
+        assert request.replica_state.replica_id == 1
+        assert request.replica_state.replica_epoch == broker.registration.epoch
+        assert (request.max_wait_ms, request.min_bytes) == (500, 1)
+        assert {one.current_leader_epoch for one in details(request)} == {0}
+        answer(data(1, records(0, b"a", b"b"), high_watermark=1))
+        request, answer = await leader.fetch()
+        assert (request.session_id, request.session_epoch, wanted(request)) == (SESSION, 1, {1: 2})
+        assert [one.last_fetched_epoch for one in details(request)] == [0]
+        answer()
+        request, answer = await leader.fetch()
+        assert (request.session_epoch, wanted(request), forgotten(request)) == (2, {}, [])
+        assert values_of(cluster, 1) == [b"a", b"b"]
+        assert cluster.partition(1, number=1).high_watermark == 1
+
+    with_leader(test, partitions=3)
+
+
+def test_without_a_session_everything_is_named_every_time() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        for position in range(3):
+            request, answer = await leader.fetch()
+            assert (request.session_id, request.session_epoch) == (0, 0)
+            assert wanted(request) == {0: position, 1: 0}
+            answer(data(0, records(position, b"x")), data(1), session_id=0)
+
+    with_leader(test, partitions=2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_a_session_that_is_lost_is_begun_anew(error: ErrorCode) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer(data(0, records(0, b"a")))
+        _, answer = await leader.fetch()
+        answer(session_id=0, error=error)
+        request, answer = await leader.fetch()
+        # With the id of the former one, which the leader need not keep any longer.
+        assert (request.session_id, request.session_epoch, wanted(request)) == (SESSION, 0, {0: 1, 1: 0})
+        answer(session_id=SESSION + 1)
+        request, answer = await leader.fetch()
+        assert (request.session_id, request.session_epoch) == (SESSION + 1, 1)
+
+    with_leader(test, partitions=2)
+
+
+def test_after_a_lost_connection_a_new_session_goes_on_from_the_log_end() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer(data(0, records(0, b"a")))
+        await leader.fetch()
+        leader.connections[-1].transport.abort()
+        request, _ = await leader.fetch()
+        assert (request.session_epoch, wanted(request)) == (0, {0: 1})
+
+    with_leader(test)
+
+
+def test_a_partition_that_comes_while_a_request_is_held_back_is_told_at_once() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer()
+        held, answer_held = await leader.fetch()
+        assert wanted(held) == {}
+        await cluster.move(numbers=[1], leader=1)
+        await cluster.move(numbers=[1], leader=LEADER)
+        request, answer = await leader.fetch(1.0)
+        assert (request.session_epoch, wanted(request)) == (2, {1: 0})
+        # Not more than two at once, whatever happens.
+        await cluster.move(numbers=[2], leader=1)
+        await cluster.move(numbers=[2], leader=LEADER)
+        await leader.nothing_for(1.0)
+        answer_held()
+        await leader.nothing_for(1.0)
+        answer(data(1, records(0, b"a", epoch=2)))
+        request, _ = await leader.fetch(1.0)
+        assert (request.session_epoch, wanted(request)) == (3, {1: 1, 2: 0})
+        assert values_of(cluster, 1) == [b"a"]
+
+    with_leader(test, partitions=3)
+
+
+# --- answers that do not count
+
+
+def test_records_that_come_twice_are_appended_once() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer()
+        _, first = await leader.fetch()
+        await cluster.move(numbers=[1], leader=1)
+        await cluster.move(numbers=[1], leader=LEADER)
+        _, second = await leader.fetch()
+        # Both were asked for when the log was empty.
+        first(data(0, records(0, b"a")))
+        second(data(0, records(0, b"a", b"b")))
+        request, _ = await leader.fetch()
+        assert wanted(request) == {0: 1}
+        assert values_of(cluster) == [b"a"]
+        assert cluster.brokers[1].fetchers.failed_count == 0
+
+    with_leader(test, partitions=2)
+
+
+def test_an_answer_of_a_former_leader_epoch_is_for_nobody() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer()
+        _, answer = await leader.fetch()
+        await cluster.move(leader=LEADER)
+        request, second = await leader.fetch()
+        assert [(one.current_leader_epoch, one.fetch_offset) for one in details(request)] == [(1, 0)]
+        answer(data(0, records(0, b"of epoch 0")))
+        second(data(0, records(0, b"of epoch 1", epoch=1)))
+        await leader.fetch()
+        assert values_of(cluster) == [b"of epoch 1"]
+
+    with_leader(test)
+
+
+def test_what_is_followed_no_more_takes_no_answer() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer()
+        _, answer = await leader.fetch()
+        await cluster.move(leader=1)
+        answer(data(0, records(0, b"late")))
+        request, _ = await leader.fetch()
+        assert forgotten(request) == [0]
+        assert values_of(cluster) == []
+
+    with_leader(test, partitions=2)
+
+
+# --- partitions that wait
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        12345,
+    ],
+)
+def test_a_partition_with_an_error_waits_alone_and_longer_each_time(error: int) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer(data(0, records(0, b"a")), data(1, error_code=error))
+        pauses = []
+        for turn in range(8):
+            failed_at = cluster.loop.time()
+            request, answer = await leader.fetch()
+            assert forgotten(request) == [1]
+            assert 1 not in wanted(request)
+            answer(data(0, records(turn + 1, b"x")))
+            while True:
+                request, answer = await leader.fetch()
+                if 1 in wanted(request):
+                    break
+                answer()
+            pauses.append(cluster.loop.time() - failed_at)
+            answer(data(1, error_code=error))
+        assert cluster.brokers[1].fetchers.failed_count == 1
+        assert pauses[0] < 0.3
+        assert 0.7 < pauses[-1] < 2.5
+        assert len(values_of(cluster)) == 9
+
+    with_leader(test, partitions=2)
+
+
+def test_damaged_records_are_not_appended_but_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        damaged = bytearray(records(0, b"sound"))
+        damaged[-1] ^= 1
+        answer(data(0, bytes(damaged), high_watermark=1))
+        request, answer = await leader.fetch()
+        assert wanted(request) in ({0: 0}, {})
+        if not wanted(request):
+            answer()
+            request, answer = await leader.fetch()
+        assert wanted(request) == {0: 0}
+        assert (values_of(cluster), cluster.partition(1).high_watermark) == ([], 0)
+        answer(data(0, records(0, b"sound"), high_watermark=1))
+        await leader.fetch()
+        assert values_of(cluster) == [b"sound"]
+        assert cluster.brokers[1].fetchers.failed_count == 0
+
+    with caplog.at_level(logging.WARNING, logger="tailrace.replication"):
+        with_leader(test)
+    assert any("orders-0 cannot be fetched from broker 9" in line for line in caplog.messages)
+
+
+# --- logs that differ
+
+
+async def filled(leader: PlayedLeader, count: int = 5) -> None:
+    """Give the follower records of epoch 0, each a batch of its own."""
+    _, answer = await leader.fetch()
+    batches = b"".join(records(number, f"{number}".encode()) for number in range(count))
+    answer(data(0, batches, high_watermark=1))
+
+
+async def until_named(leader: PlayedLeader) -> tuple[FetchRequest, Callable[..., None]]:
+    """The next request that tells a position; those before it are answered with nothing."""
+    while True:
+        request, answer = await leader.fetch()
+        if wanted(request):
+            return request, answer
+        answer()
+
+
+def test_a_log_is_cut_where_it_parts_from_the_leaders_and_goes_on_there() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await filled(leader)
+        _, answer = await until_named(leader)
+        await cluster.move(leader=LEADER)
+        answer()
+        request, answer = await until_named(leader)
+        assert [(one.fetch_offset, one.last_fetched_epoch) for one in details(request)] == [(5, 0)]
+        answer(data(0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=3)))
+        request, answer = await until_named(leader)
+        assert [(one.fetch_offset, one.last_fetched_epoch) for one in details(request)] == [(3, 0)]
+        answer(data(0, records(3, b"new", epoch=1)))
+        await leader.fetch()
+        assert values_of(cluster) == [b"0", b"1", b"2", b"new"]
+
+    with_leader(test)
+
+
+async def ends(leader: PlayedLeader, start: int, end: int) -> None:
+    """Answer the two questions for the ends of the log."""
+    for timestamp, offset in ((-1, end), (-2, start)):
+        while True:
+            request, answer = await leader.next()
+            if isinstance(request, ListOffsetsRequest):
+                break
+        (partition,) = request.topics[0].partitions
+        assert (request.replica_id, partition.timestamp) == (1, timestamp)
+        found = ListOffsetsPartitionResponse(partition_index=partition.partition_index, offset=offset)
+        answer(ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[found])]))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "position", "kept"),
+    [
+        (0, 2, 2, [b"0", b"1"]),
+        (0, 0, 0, []),
+        (9, 20, 9, []),
+    ],
+    ids=["the leader ends before", "the leader is empty", "the leader starts after"],
+)
+def test_a_log_out_of_the_leaders_range_is_made_to_fit(start: int, end: int, position: int, kept: list[bytes]) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await filled(leader)
+        _, answer = await until_named(leader)
+        answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        await ends(leader, start, end)
+        request, _ = await until_named(leader)
+        assert wanted(request) == {0: position}
+        assert values_of(cluster) == kept
+        log = cluster.partition(1).log
+        assert (log.start_offset, log.end_offset) == (position if start else 0, position)
+
+    with_leader(test)
+
+
+def test_a_position_that_is_refused_though_it_is_in_range_is_tried_again_later() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await filled(leader)
+        _, answer = await until_named(leader)
+        answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        await ends(leader, 0, 20)
+        request, _ = await until_named(leader)
+        assert wanted(request) == {0: 5}
+        assert len(values_of(cluster)) == 5
+        assert cluster.brokers[1].fetchers.failed_count == 1
+
+    with_leader(test)
+
+
+def test_a_leaders_log_start_is_taken_over_and_told() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer(data(0, records(0, b"a", b"b", b"c"), high_watermark=3))
+        request, answer = await until_named(leader)
+        assert [one.log_start_offset for one in details(request)] == [0]
+        moved = data(0, high_watermark=3)
+        moved.log_start_offset = 2
+        answer(moved)
+        request, answer = await until_named(leader)
+        assert [(one.fetch_offset, one.log_start_offset) for one in details(request)] == [(3, 2)]
+        assert values_of(cluster) == [b"c"]
+
+    with_leader(test)

@@ -1,0 +1,308 @@
+"""Who leads what when brokers come and go."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.cluster.controller import (
+    ElectionType,
+    LogEnd,
+    after_crash,
+    elect,
+    failed_over,
+    handed_over,
+    plan_failover,
+    plan_internal_replication,
+    plan_preferred,
+    with_longest_leaders,
+    with_preferred_leaders,
+    without_broker,
+)
+from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
+from tailrace.errors import ErrorCode
+
+BROKERS = range(1, 6)
+
+
+def clean(topic: TopicImage) -> bool:
+    return False
+
+
+def unclean(topic: TopicImage) -> bool:
+    return True
+
+
+def topic(*states: PartitionState, name: str = "orders") -> TopicImage:
+    return TopicImage(name, UUID(int=7), states, MappingProxyType({}))
+
+
+def state(replicas: str, isr: str, leader: int, epoch: int = 5) -> PartitionState:
+    return PartitionState(tuple(map(int, replicas)), tuple(map(int, isr)), leader, epoch)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PartitionState:
+    """Any partition that can be stored: a leader is in the ISR, and the ISR is never empty."""
+    replicas = draw(st.lists(st.sampled_from(BROKERS), min_size=1, max_size=4, unique=True))
+    isr = draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
+    leader = draw(st.sampled_from([NO_LEADER, *isr]))
+    return PartitionState(tuple(replicas), tuple(isr), leader, draw(st.integers(0, 9)))
+
+
+topics = st.lists(states(), min_size=1, max_size=6).map(lambda some: topic(*some))
+lives = st.lists(st.sampled_from(BROKERS), unique=True)
+
+
+def check_change(before: TopicImage, after: TopicImage) -> None:
+    """What holds of every change that a controller, a crash or a stop makes, however it was decided."""
+    assert (before.name, before.topic_id, before.configs) == (after.name, after.topic_id, after.configs)
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        assert new.replicas == old.replicas
+        assert len(dict.fromkeys(new.replicas)) == len(new.replicas)
+        assert new.isr
+        assert len(dict.fromkeys(new.isr)) == len(new.isr)
+        assert all(member in new.replicas for member in new.isr)
+        assert new.leader == NO_LEADER or new.leader in new.isr
+        if new.leader != old.leader:
+            assert new.leader_epoch == old.leader_epoch + 1
+        assert new.leader_epoch >= old.leader_epoch
+
+
+@settings(deadline=None, max_examples=300)
+@given(topics, lives)
+def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, live: list[int]) -> None:
+    planned = plan_failover([before], live, clean)
+    after = planned[0] if planned else before
+    check_change(before, after)
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        assert all(member in old.isr for member in new.isr), "an ISR never grows here"
+        living = [member for member in old.isr if member in live]
+        assert new.isr == (tuple(living) or old.isr)
+        if old.leader in live:
+            assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
+        else:
+            # Of several the longest log leads, which nobody knows yet.
+            assert new.leader == (living[0] if len(living) == 1 else NO_LEADER)
+    assert plan_failover([after], live, clean) == []
+    assert failed_over(after, live, clean) is after
+
+
+@settings(deadline=None, max_examples=300)
+@given(topics, lives)
+def test_an_unclean_failover_goes_beyond_the_isr_only_where_none_of_it_lives(
+    before: TopicImage, live: list[int]
+) -> None:
+    after = failed_over(before, live, unclean)
+    check_change(before, after)
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        living = [member for member in old.isr if member in live]
+        if old.leader not in live and len(living) > 1:
+            assert new.leader == NO_LEADER
+        else:
+            assert (new.leader in live) == any(member in live for member in old.replicas)
+        if living:
+            assert all(member in old.isr for member in new.isr)
+        elif new.leader != NO_LEADER:
+            assert new.isr == (new.leader,)
+    assert failed_over(after, live, unclean) is after
+
+
+@settings(deadline=None, max_examples=300)
+@given(topics, st.sampled_from(BROKERS), lives)
+def test_whoever_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, live: list[int]) -> None:
+    others = [broker_id for broker_id in live if broker_id != gone]
+    for departure in (without_broker, after_crash):
+        after = departure(before, gone, others)
+        check_change(before, after)
+        for old, new in zip(before.partitions, after.partitions, strict=True):
+            assert gone not in new.isr or new.isr == (gone,) == old.isr
+            assert new.leader in (old.leader, NO_LEADER, *others)
+            if departure is after_crash and old.leader == gone:
+                assert new.leader_epoch == old.leader_epoch + 1
+        assert without_broker(after, gone, others) is after
+    after = handed_over(before, gone, others)
+    check_change(before, after)
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        heirs = [member for member in old.isr if member in others]
+        if heirs:
+            assert gone not in new.isr
+            assert new.leader != gone
+        else:
+            assert new == old
+        if old.leader == gone and len(heirs) == 1:
+            assert new.leader == heirs[0]
+    assert handed_over(after, gone, others) is after
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(states(), min_size=1, max_size=30).map(lambda some: topic(*some)), lives, st.sampled_from([0, 10, 50]))
+def test_preferred_leaders_lead_again_where_too_many_do_not(before: TopicImage, live: list[int], percent: int) -> None:
+    planned = plan_preferred([before], live, percent)
+    after = planned[0] if planned else before
+    check_change(before, after)
+    wanted = Counter(each.replicas[0] for each in before.partitions)
+    missing = Counter(each.replicas[0] for each in before.partitions if each.leader != each.replicas[0])
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        first = old.replicas[0]
+        is_due = first in live and missing[first] / wanted[first] > percent / 100
+        if is_due and first in old.isr:
+            assert new.leader == first
+        else:
+            assert new is old
+        assert new.isr == old.isr
+    assert plan_preferred([after], live, percent) == []
+
+
+@settings(deadline=None, max_examples=200)
+@given(topics, st.integers(0, 5), lives)
+def test_internal_topics_get_the_replicas_that_there_are_brokers_for(
+    before: TopicImage, factor: int, live: list[int]
+) -> None:
+    brokers = {broker_id: BrokerImage(broker_id, ()) for broker_id in live}
+    planned = plan_internal_replication([before], brokers, {"orders": factor})
+    after = planned[0] if planned else before
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        assert (new.isr, new.leader, new.leader_epoch) == (old.isr, old.leader, old.leader_epoch)
+        assert new.replicas[: len(old.replicas)] == old.replicas
+        assert len(dict.fromkeys(new.replicas)) == len(new.replicas)
+        reachable = len(dict.fromkeys((*old.replicas, *live)))
+        assert len(new.replicas) == max(len(old.replicas), min(factor, reachable))
+        assert all(each in live for each in new.replicas[len(old.replicas) :])
+    assert plan_internal_replication([after], brokers, {"orders": factor}) == []
+    assert plan_internal_replication([before], brokers, {"other": factor}) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "expected"),
+    [
+        (state("123", "123", 1), "123", state("123", "123", 1)),
+        (state("123", "123", 1), "23", state("123", "23", NO_LEADER, 6)),
+        (state("123", "321", 3), "12", state("123", "21", NO_LEADER, 6)),
+        (state("123", "23", NO_LEADER), "23", state("123", "23", NO_LEADER)),
+        (state("123", "13", 1), "23", state("123", "3", 3, 6)),
+        (state("123", "123", 1), "13", state("123", "13", 1)),
+        (state("123", "1", 1), "23", state("123", "1", NO_LEADER, 6)),
+        (state("123", "12", 1), "3", state("123", "12", NO_LEADER, 6)),
+        (state("123", "12", NO_LEADER), "3", state("123", "12", NO_LEADER)),
+        (state("123", "12", NO_LEADER), "23", state("123", "2", 2, 6)),
+        (state("1", "1", NO_LEADER), "1", state("1", "1", 1, 6)),
+    ],
+)
+def test_a_partition_after_brokers_are_gone_or_back(
+    before: PartitionState, live: str, expected: PartitionState
+) -> None:
+    assert failed_over(topic(before), list(map(int, live)), clean).partitions == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("ends", "leader"),
+    [
+        ({2: LogEnd(4, 90), 3: LogEnd(4, 100)}, 3),
+        ({2: LogEnd(5, 90), 3: LogEnd(4, 100)}, 2),
+        ({2: LogEnd(4, 90), 3: LogEnd(4, 90)}, 2),
+        ({3: LogEnd(4, 90)}, 3),
+        ({1: LogEnd(9, 900), 3: LogEnd(4, 90)}, 3),
+        ({1: LogEnd(9, 900)}, NO_LEADER),
+    ],
+)
+def test_the_longest_log_in_sync_leads(ends: dict[int, LogEnd], leader: int) -> None:
+    before = topic(state("123", "23", NO_LEADER), state("123", "12", 1))
+    after = with_longest_leaders(before, {0: (5, ends)}, [1, 2, 3])
+    assert after.partitions[0] == state("123", "23", leader, 5 + (leader != NO_LEADER))
+    assert after.partitions[1] is before.partitions[1]
+
+
+def test_what_was_said_in_another_epoch_elects_nobody() -> None:
+    before = topic(state("123", "23", NO_LEADER, 6), state("123", "23", 2))
+    ends = {number: (5, {2: LogEnd(4, 90), 3: LogEnd(4, 100)}) for number in (0, 1)}
+    assert with_longest_leaders(before, ends, [2, 3]) is before
+
+
+def test_an_unclean_leader_is_the_first_replica_that_lives_and_alone_in_sync() -> None:
+    before = topic(state("1234", "12", 1))
+    assert failed_over(before, [4, 3], unclean).partitions == (state("1234", "3", 3, 6),)
+    assert failed_over(before, [], unclean).partitions == (state("1234", "12", NO_LEADER, 6),)
+
+
+def test_whether_a_topic_may_be_unclean_is_asked_for_each() -> None:
+    one, two = topic(state("12", "1", 1), name="one"), topic(state("12", "1", 1), name="two")
+    planned = plan_failover([one, two], [2], lambda each: each.name == "two")
+    assert [(each.name, each.partitions[0].leader) for each in planned] == [("one", NO_LEADER), ("two", 2)]
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "crashed", "handed"),
+    [
+        (state("123", "123", 1), "23", state("123", "23", NO_LEADER, 6), state("123", "23", NO_LEADER, 6)),
+        (state("123", "12", 1), "23", state("123", "2", 2, 6), state("123", "2", 2, 6)),
+        (state("123", "123", 2), "23", state("123", "23", 2), state("123", "23", 2)),
+        # Nobody else is alive: after a crash the others know better, before a stop this one is as good as they are.
+        (state("123", "123", 1), "", state("123", "23", NO_LEADER, 6), state("123", "123", 1)),
+        (state("123", "1", 1), "23", state("123", "1", 1, 6), state("123", "1", 1)),
+        (state("23", "23", 2), "23", state("23", "23", 2), state("23", "23", 2)),
+    ],
+)
+def test_broker_1_crashes_or_stops(
+    before: PartitionState, live: str, crashed: PartitionState, handed: PartitionState
+) -> None:
+    others = list(map(int, live))
+    assert after_crash(topic(before), 1, others).partitions == (crashed,)
+    assert handed_over(topic(before), 1, others).partitions == (handed,)
+
+
+@pytest.mark.parametrize(
+    ("before", "election", "live", "expected"),
+    [
+        (state("123", "123", 2), ElectionType.PREFERRED, "123", state("123", "123", 1, 6)),
+        (state("123", "123", 1), ElectionType.PREFERRED, "123", ErrorCode.ELECTION_NOT_NEEDED),
+        (state("123", "23", 2), ElectionType.PREFERRED, "123", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (state("123", "123", 2), ElectionType.PREFERRED, "23", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (state("123", "1", 1), ElectionType.UNCLEAN, "123", ErrorCode.ELECTION_NOT_NEEDED),
+        (state("123", "1", NO_LEADER), ElectionType.UNCLEAN, "32", state("123", "2", 2, 6)),
+        (state("123", "12", NO_LEADER), ElectionType.UNCLEAN, "32", ErrorCode.ELECTION_NOT_NEEDED),
+        (state("123", "1", NO_LEADER), ElectionType.UNCLEAN, "", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ],
+)
+def test_an_election_that_a_client_asks_for(
+    before: PartitionState, election: ElectionType, live: str, expected: PartitionState | ErrorCode
+) -> None:
+    whole = topic(before)
+    after, refusals = elect(whole, [0], election, list(map(int, live)))
+    if isinstance(expected, ErrorCode):
+        assert refusals[0].code is expected
+        assert refusals[0].message
+        assert after is whole
+    else:
+        assert refusals == {}
+        assert after.partitions == (expected,)
+
+
+def test_partitions_that_are_not_there_elect_nobody_and_others_go_on() -> None:
+    whole = topic(state("12", "12", 2), state("12", "12", 2))
+    after, refusals = elect(whole, [5, 1, -1], ElectionType.PREFERRED, [1, 2])
+    assert {number: refusal.code for number, refusal in refusals.items()} == {
+        5: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        -1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert [each.leader for each in after.partitions] == [2, 1]
+
+
+def test_a_plan_of_ten_thousand_partitions_is_a_matter_of_less_than_a_second() -> None:
+    brokers = {broker_id: BrokerImage(broker_id, ()) for broker_id in range(1, 11)}
+    states = tuple(state("123", "123", 1 + number % 3) for number in range(10))
+    many = [replace(topic(*states), topic_id=UUID(int=number), name=f"t{number}") for number in range(1000)]
+    began = time.process_time()
+    planned = plan_failover(many, [2, 3, 4], clean)
+    plan_preferred(planned, [1, 2, 3], 10)
+    plan_internal_replication(planned, brokers, {"t5": 4})
+    assert time.process_time() - began < 1.0
+    assert len(planned) == 1000
+    assert with_preferred_leaders(planned[0], [1]) is planned[0]

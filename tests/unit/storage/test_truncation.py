@@ -1,0 +1,484 @@
+"""Cutting a log: nothing that is known of it goes further than its new end, and nothing that was cut comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tailrace.errors import KafkaError
+from tailrace.model import TopicPartition
+from tailrace.records.batch import read_header
+from tailrace.runtime import Runtime
+from tailrace.runtime.disk import DiskFullError
+from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tailrace.storage.log_config import LogConfig
+from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.producer_state import ProducerState
+from tailrace.testing.clock import SimClock
+from tailrace.testing.disk import SimDisk
+from tailrace.testing.helper import SimHelper
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.network import SimNetwork
+from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, read_all
+
+NAME = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=1)
+#: Four batches of one record in each segment.
+SMALL = LogConfig(index_interval_bytes=0, segment_bytes=4 * BATCH_BYTES)
+
+
+def cut(log: PartitionLog, offset: int) -> None:
+    producers = log.producers.below(offset)
+    log.truncate(offset, ProducerState() if producers is None else producers)
+
+
+def values(log: PartitionLog) -> dict[int, bytes]:
+    return {record.offset: record.value or b"" for record in read_all(log)}
+
+
+def numbered(log: PartitionLog, first: int, count: int, leader_epoch: int = 0, marked: str = "") -> None:
+    for number in range(first, first + count):
+        append(log, batch(value=f"{number:06d}{marked[:1]:1}".encode(), timestamp=NOW_MS + number), leader_epoch)
+
+
+SIZE = len(batch(value=b"000000 "))
+
+
+@pytest.mark.parametrize("offset", range(12))
+def test_after_a_cut_the_log_is_what_it_was_at_that_end(logs: Logs, offset: int) -> None:
+    logs = logs.configure(segment_bytes=4 * SIZE)
+    log = logs.open()
+    numbered(log, 0, 6, leader_epoch=1)
+    numbered(log, 6, 5, leader_epoch=3)
+    whole = values(log)
+    cut(log, offset)
+    expected = {at: value for at, value in whole.items() if at < offset}
+    assert (values(log), log.end_offset) == (expected, min(offset, 11))
+    assert log.leader_epochs.entries == tuple(entry for entry in ((1, 0), (3, 6)) if entry[1] < offset)
+    assert log.offset_of_max_timestamp(log.end_offset).offset == log.end_offset - 1
+    assert log.offset_for_timestamp(NOW_MS + 3, log.end_offset).offset == (3 if offset > 3 else -1)
+    assert log.size_bytes == len(expected) * SIZE
+    numbered(log, offset, 7, leader_epoch=4, marked="x")
+    again = {**expected, **{at: f"{at:06d}x".encode() for at in range(log.end_offset - 7, log.end_offset)}}
+    assert values(log) == again
+    for at in again:
+        part = log.read(at, SIZE, log.end_offset)
+        assert part is not None
+        assert read_header(part.file.read(part.position, part.size)).base_offset == at
+    for stopped_cleanly in (False, True):
+        log.close()
+        reopened = logs.open(stopped_cleanly=stopped_cleanly)
+        assert (values(reopened), reopened.leader_epochs.entries) == (again, log.leader_epochs.entries)
+
+
+@pytest.mark.parametrize(("offset", "end"), [(0, 0), (1, 0), (4, 0), (5, 5), (7, 5), (9, 5), (10, 10), (11, 11)])
+def test_a_batch_that_holds_the_offset_goes_as_a_whole(logs: Logs, offset: int, end: int) -> None:
+    log = logs.open()
+    for _ in range(2):
+        append(log, batch(5))
+    append(log)
+    append(log)
+    cut(log, offset)
+    assert (log.end_offset, list(values(log))) == (end, list(range(end)))
+
+
+def test_in_a_gap_the_log_ends_where_it_was_told_to(logs: Logs) -> None:
+    log = logs.configure(segment_bytes=10 * BATCH_BYTES).open()
+    leader = Logs(logs.directory + "-leader", logs.config).open()
+    for _ in range(10):
+        append(leader)
+    whole = leader.read(0, 1 << 20, 10)
+    assert whole is not None
+    data = whole.file.read(0, whole.size)
+    kept = b"".join(data[at * BATCH_BYTES : (at + 1) * BATCH_BYTES] for at in (0, 1, 2, 7, 8, 9))
+    assert log.append_replicated(memoryview(kept), 10) == len(kept)
+    assert (log.end_offset, log.gaps_below) == (10, 10)
+    cut(log, 5)
+    assert (log.end_offset, list(values(log)), log.gaps_below) == (5, [0, 1, 2], 5)
+    append(log)
+    assert list(values(log)) == [0, 1, 2, 5]
+
+
+def test_what_was_promised_and_synced_goes_no_further_than_the_log(logs: Logs) -> None:
+    log = logs.configure(flush_messages=3).open()
+    for _ in range(5):
+        append(log)
+    target, work = log.sync_work()
+    work()
+    log.synced(target)
+    assert (log.flushed_offset, log.promised_offset, log.is_durable) == (5, 5, True)
+    cut(log, 2)
+    assert (log.flushed_offset, log.promised_offset, log.is_durable) == (2, 2, False)
+    for _ in range(2):
+        append(log)
+    assert (log.flushed_offset, log.promised_offset) == (2, 4)
+    append(log)
+    assert log.promised_offset == 4
+
+
+def test_a_cut_below_the_log_start_takes_it_along(logs: Logs) -> None:
+    log = logs.open()
+    for _ in range(8):
+        append(log)
+    log.advance_start(6)
+    cut(log, 4)
+    assert (log.start_offset, log.end_offset, values(log)) == (4, 4, {})
+
+
+def test_a_cut_before_everything_there_is_makes_an_empty_log(logs: Logs) -> None:
+    log = logs.configure(segment_bytes=4 * BATCH_BYTES, retention_bytes=0).open()
+    for _ in range(10):
+        append(log)
+    log.advance_start(8)
+    for segment in log.remove_expired(8):
+        segment.remove_files()
+    assert logs.bases() == [8]
+    cut(log, 5)
+    assert (log.start_offset, log.end_offset, logs.bases()) == (5, 5, [5])
+    append(log)
+    assert list(values(log)) == [5]
+
+
+def test_a_log_that_begins_anew_has_nothing_left_of_the_old(logs: Logs) -> None:
+    logs = logs.configure(segment_bytes=4 * BATCH_BYTES)
+    log = logs.open()
+    for number in range(10):
+        append(log, batch(producer=(7, 0, number)), leader_epoch=2)
+    removed = log.restart_at(100)
+    assert len(removed) == 3
+    assert (log.start_offset, log.end_offset, log.flushed_offset, log.promised_offset) == (100, 100, 100, 100)
+    assert (log.leader_epochs.entries, len(log.producers), logs.bases()) == ((), 0, [100])
+    assert [name for name in logs.names() if name.endswith(".snapshot")] == []
+    append(log, leader_epoch=3)
+    assert (list(values(log)), log.leader_epochs.entries) == ([100], ((3, 100),))
+
+
+@pytest.mark.parametrize("offset", range(0, 40, 3))
+def test_producers_are_what_they_were_at_that_end(logs: Logs, offset: int) -> None:
+    logs = logs.configure(segment_bytes=7 * BATCH_BYTES)
+    log, model = logs.open(), Logs(logs.directory + "-model", logs.config).open()
+    sequences: dict[tuple[int, int], int] = {}
+    random = Random(offset)
+    for number in range(40):
+        # The third comes late, so that a cut may take all that is remembered of it.
+        producer = random.choice((1, 2) if number < 25 else (2, 3, 3, 3)), number // 30
+        sequence = sequences.get(producer, 0)
+        sequences[producer] = sequence + 1
+        for each in (log, model) if number < offset else (log,):
+            append(each, batch(producer=(*producer, sequence)))
+    known = log.producers.below(offset)
+    steps = log.find_producers(offset)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            replayed = found.value
+            break
+
+    def of(state: ProducerState) -> dict[int, tuple[int, list[tuple[int, ...]]]]:
+        return {
+            number: (entry.epoch, [kept[:4] for kept in entry.batches]) for number, entry in sorted(state.entries())
+        }
+
+    assert of(replayed) == of(model.producers)
+    if known is not None:
+        # Fewer batches may be remembered, but the newest are, and with them what a retry may ask for.
+        for number, (epoch, kept) in of(model.producers).items():
+            assert of(known)[number][0] == epoch
+            assert kept[-len(of(known)[number][1]) :] == of(known)[number][1] != []
+
+
+def test_readers_that_hold_a_part_that_was_cut_do_not_make_the_log_serve_it(logs: Logs) -> None:
+    log = logs.open()
+    numbered(log, 0, 10)
+    held = log.read(4, 1 << 20, 10)
+    assert held is not None
+    cut(log, 6)
+    assert log.read(6, 1 << 20, 10) is None
+    with pytest.raises(KafkaError):
+        log.read(7, 1 << 20, 10)
+    data = held.file.read(held.position, held.size)
+    assert len(data) == 2 * SIZE
+
+
+def test_damage_that_was_cut_off_is_forgotten_and_damage_below_is_not(logs: Logs) -> None:
+    log = logs.open()
+    numbered(log, 0, 10)
+    segment = log._segments[0]
+    segment.found_corrupt(7 * SIZE)
+    cut(log, 8)
+    assert segment.corrupt_position == 7 * SIZE
+    cut(log, 7)
+    assert segment.corrupt_position is None
+    numbered(log, 7, 2)
+    assert len(values(log)) == 9
+
+
+# --- through the log directory, with crashes
+
+
+class World:
+    """A log directory on a disk that loses power, and what the log must have."""
+
+    def __init__(self, loop: SimLoop, config: LogConfig = SMALL) -> None:
+        self.loop = loop
+        self.config = config
+        self.disk = SimDisk(loop.random_for("disk"), cached_probability=1.0)
+        self.clock = SimClock(loop)
+        network = SimNetwork(loop, Random(1)).host("broker")
+        self.runtime = Runtime(self.clock, self.disk, network, Random(2), SimHelper(self.disk, Random(3)))
+        self.open()
+
+    def open(self) -> None:
+        self.directory = LogDirectory("/data", self.runtime, background_bytes=1 << 30, background_ms=-1)
+        self.directory.open()
+        self.log = self.directory.open_partition(NAME, TOPIC_ID, self.config)
+        self.directory.start()
+
+    def append(self, count: int, mark: str = " ", leader_epoch: int = 0) -> None:
+        numbered(self.log, self.log.end_offset, count, leader_epoch, mark)
+
+    async def sync(self) -> None:
+        await self.directory._sync_once(self.log)
+
+    async def cut(self, offset: int) -> None:
+        assert await self.directory.truncate(self.log, offset, lambda: True) is None
+
+    def crash_after(self, operations: int) -> None:
+        """Cut the power before some disk operation to come."""
+        left = operations
+
+        def is_the_one(_: str) -> bool:
+            nonlocal left
+            left -= 1
+            return left == -1
+
+        def end(_: str) -> BaseException:
+            self.directory.tasks.abandon()
+            self.disk.crash()
+            return asyncio.CancelledError()
+
+        self.fault = self.disk.fail(is_the_one, error=end, times=None)
+
+    async def reopen(self) -> None:
+        await asyncio.sleep(1)  # until what was cancelled has ended
+        self.open()
+
+
+def simulated(
+    test: Callable[[World], Coroutine[Any, Any, None]], seed: int | str = 1, config: LogConfig = SMALL
+) -> None:
+    loop = SimLoop(seed)
+
+    async def run() -> None:
+        await test(World(loop, config))
+
+    loop.run(run())
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_power_cut_during_a_cut_leaves_a_prefix_and_after_it_the_cut_holds(seed: int) -> None:
+    async def test(world: World) -> None:
+        random = world.loop.random_for("test")
+        world.append(14)
+        if random.random() < 0.7:
+            await world.sync()
+        if random.random() < 0.5:
+            await world.directory.save_checkpoints()
+        world.append(random.randint(0, 4))
+        before = values(world.log)
+        flushed = world.log.flushed_offset
+        offset = random.randint(0, world.log.end_offset - 1)
+        world.crash_after(random.randint(1, 60))
+        is_cut = False
+        try:
+            await world.cut(offset)
+            is_cut = True
+            world.append(random.randint(1, 12), "x", leader_epoch=5)
+            await world.sync()
+        except asyncio.CancelledError:
+            pass
+        world.fault.lift()
+        after = values(world.log) if world.disk.generation == 0 else None
+        if world.disk.generation == 0:
+            world.directory.tasks.abandon()
+            world.disk.crash()
+        await world.reopen()
+        found = values(world.log)
+        assert list(found) == list(range(len(found)))
+        if after is not None:
+            # It was synced to its end.
+            assert found == after
+            return
+        assert len(found) >= min(flushed, offset)
+        for at, value in found.items():
+            if at < offset:
+                assert value == before[at]
+            elif value[-1:] != b"x":
+                assert not is_cut, "a record that was cut came back"
+                assert value == before[at]
+        marks = [value[-1:] for at, value in found.items() if at >= offset]
+        assert len(set(marks)) <= 1, "old records and new ones in one log"
+
+    simulated(test, f"cut {seed}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_power_cut_while_a_log_begins_anew_leaves_the_old_log_or_the_new(seed: int) -> None:
+    async def test(world: World) -> None:
+        random = world.loop.random_for("test")
+        world.append(14)
+        await world.sync()
+        await world.directory.save_checkpoints()
+        before = values(world.log)
+        offset = random.choice((3, 8, 14, 100))
+        world.crash_after(random.randint(1, 50))
+        try:
+            assert await world.directory.restart(world.log, offset, lambda: True) is None
+            world.append(6, "x", leader_epoch=5)
+            await world.sync()
+        except asyncio.CancelledError:
+            pass
+        world.fault.lift()
+        if world.disk.generation == 0:
+            world.directory.tasks.abandon()
+            world.disk.crash()
+        await world.reopen()
+        found = values(world.log)
+        assert list(found) == list(range(world.log.start_offset, world.log.end_offset))
+        new = {at: f"{at:06d}x".encode() for at in range(offset, offset + 6)}
+        assert found.items() <= new.items() or found.items() <= before.items()
+
+    simulated(test, f"anew {seed}")
+
+
+def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
+    async def test(world: World) -> None:
+        world.append(10)
+        await world.sync()
+        await world.directory.save_checkpoints()
+        path = f"/data/{RECOVERY_POINTS}"
+        assert read_offsets(world.disk, path)[NAME] == 10
+        seen: list[int] = []
+
+        def look() -> bool:
+            seen.append(read_offsets(world.disk, path)[NAME])
+            return True
+
+        assert await world.directory.truncate(world.log, 6, look) is None
+        assert seen == [6]
+        world.append(2)
+        await world.directory.save_checkpoints()
+        assert read_offsets(world.disk, path)[NAME] == 6
+
+    simulated(test)
+
+
+def test_a_cut_that_is_no_longer_wanted_leaves_the_log_as_it_is() -> None:
+    async def test(world: World) -> None:
+        world.append(10)
+        before = values(world.log)
+        assert await world.directory.truncate(world.log, 6, lambda: False) is None
+        assert (values(world.log), world.log.is_being_cut) == (before, False)
+        await world.sync()
+        await world.directory.save_checkpoints()
+        assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 10
+
+    simulated(test)
+
+
+def test_a_sync_that_runs_when_the_log_is_to_be_cut_says_nothing_of_what_comes_after() -> None:
+    async def test(world: World) -> None:
+        world.append(6)
+        assert world.log.promised_offset == 0
+        await asyncio.sleep(0)
+        await world.cut(2)
+        assert world.log.flushed_offset == 2
+        world.append(3, "x")
+        assert world.log.promised_offset == 2
+        await asyncio.sleep(1)
+        assert world.log.promised_offset == 5
+        world.disk.crash()
+        world.open()
+        assert [value[-1:] for value in values(world.log).values()] == [b" ", b" ", b"x", b"x", b"x"]
+
+    simulated(test, config=replace(SMALL, flush_messages=1))
+
+
+def test_a_cut_of_closed_segments_waits_for_compaction_and_one_of_the_newest_does_not() -> None:
+    async def test(world: World) -> None:
+        world.append(10)
+        world.log.is_being_cleaned = True
+        await world.cut(9)
+        waiting = world.directory.truncate(world.log, 3, lambda: True)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        assert not world.directory.holds(world.log)
+        world.log.is_being_cleaned = False
+        assert await waiting is None
+        assert world.log.end_offset == 3
+
+    simulated(test)
+
+
+def test_what_compaction_had_been_through_is_forgotten_where_it_was_cut() -> None:
+    async def test(world: World) -> None:
+        world.append(10)
+        await world.sync()
+        await world.directory.cleaned_up_to(world.log, 8)
+        await world.cut(5)
+        world.append(10)
+        assert world.directory.first_dirty_offset(world.log) == 5
+        world.disk.kill()
+        world.open()
+        assert world.directory.first_dirty_offset(world.log) == 5
+
+    simulated(test)
+
+
+def test_on_a_full_disk_a_cut_is_put_off_or_waits_for_room() -> None:
+    async def test(world: World) -> None:
+        world.append(5)
+        world.append(5, leader_epoch=1)
+        await world.sync()
+        await world.directory.save_checkpoints()
+        fault = world.disk.fail(lambda path: path.endswith(RECOVERY_POINTS), "replace_file", DiskFullError, times=None)
+        refusal = await world.directory.truncate(world.log, 3, lambda: True)
+        assert refusal is not None
+        assert (world.log.end_offset, world.directory.failure) == (10, None)
+        fault.lift()
+        fault = world.disk.fail(lambda path: "leader-epoch" in path, "replace_file", DiskFullError, times=None)
+        waiting = world.directory.truncate(world.log, 3, lambda: True)
+        await asyncio.sleep(3)
+        assert (waiting.done(), world.log.is_being_cut) == (False, True)
+        fault.lift()
+        assert await waiting is None
+        assert (world.log.end_offset, world.log.is_durable) == (3, True)
+
+    simulated(test)
+
+
+def test_a_stop_waits_for_a_cut_that_has_begun() -> None:
+    async def test(world: World) -> None:
+        world.append(10, leader_epoch=2)
+        begun = asyncio.Event()
+
+        def note() -> bool:
+            begun.set()
+            return True
+
+        waiting = world.directory.truncate(world.log, 6, note)
+        await begun.wait()
+        await world.directory.close()
+        assert await waiting is None
+        world.open()
+        assert (world.directory.stopped_cleanly, world.log.end_offset) == (True, 6)
+
+    simulated(test)
