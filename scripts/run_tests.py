@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the test folders one after another, all of them whatever fails, and says how long each took.
+"""Runs the test folders, all of them whatever fails, and says how long each took.
 
-Folders may be named as arguments; the exit code is 1 if any of them failed.
+Folders may be named as arguments; the exit code is 1 if any of them failed. They run in two lanes side by side: one for
+those that compute, one for those that wait for processes and their clients most of the time. A single lane prints as
+pytest does, of two each line begins with its folder.
 """
 
 from __future__ import annotations
@@ -11,14 +13,48 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LANES = (("unit", "contract", "simulation", "packaging"), ("interop", "fault"))
 FOLDERS = ("unit", "contract", "simulation", "interop", "fault", "packaging")
 #: What these print, seeds above all, is wanted also when they pass.
 TALKATIVE = ("simulation", "fault")
 NO_TESTS_COLLECTED = 5
+
+Results = dict[str, tuple[str, float]]
+
+
+def run_lane(folders: list[str], extra: list[str], prefixed: bool, results: Results) -> None:
+    """Run folders one after another."""
+    for name in folders:
+        print(f"\n=== tests/{name}", flush=True)
+        started = time.monotonic()
+        code = run_folder(name, extra, prefixed)
+        minutes = (time.monotonic() - started) / 60
+        # A folder in which nothing was collected proves nothing, unless that was asked for.
+        if code == NO_TESTS_COLLECTED and extra:
+            code = 0
+        verdict = {0: "passed", NO_TESTS_COLLECTED: "EMPTY"}.get(code, f"FAILED ({code})")
+        results[name] = verdict, minutes
+        print(f"=== tests/{name}: {verdict} in {minutes:.1f} min", flush=True)
+
+
+def run_folder(name: str, extra: list[str], prefixed: bool) -> int:
+    command = [ROOT / ".venv/bin/pytest", f"tests/{name}", "--durations=5", "--durations-min=2"]
+    if name in TALKATIVE:
+        command.append("-s")
+    if not prefixed:
+        return subprocess.run([*command, *extra], cwd=ROOT, check=False).returncode
+    process = subprocess.Popen(
+        [*command, *extra], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(f"{name:<10} | {line}", end="", flush=True)
+    return process.wait()
 
 
 def main() -> int:
@@ -31,26 +67,20 @@ def main() -> int:
         print(f"run_tests: no such folder: {', '.join(unknown)}; there are: {', '.join(FOLDERS)}", file=sys.stderr)
         return 2
     chosen = [name for name in FOLDERS if name in (named or FOLDERS) and (ROOT / "tests" / name).is_dir()]
-    results: list[tuple[str, str, float]] = []
-    for number, name in enumerate(chosen, start=1):
-        print(f"\n=== tests/{name} ({number} of {len(chosen)})", flush=True)
-        started = time.monotonic()
-        command = [ROOT / ".venv/bin/pytest", f"tests/{name}", "--durations=5", "--durations-min=2"]
-        if name in TALKATIVE:
-            command.append("-s")
-        code = subprocess.run([*command, *extra], cwd=ROOT, check=False).returncode
-        minutes = (time.monotonic() - started) / 60
-        # A folder in which nothing was collected proves nothing, unless that was asked for.
-        if code == NO_TESTS_COLLECTED and extra:
-            code = 0
-        verdict = {0: "passed", NO_TESTS_COLLECTED: "EMPTY"}.get(code, f"FAILED ({code})")
-        results.append((name, verdict, minutes))
-        print(f"=== tests/{name}: {verdict} in {minutes:.1f} min", flush=True)
+    lanes = [folders for lane in LANES if (folders := [name for name in lane if name in chosen])]
+    started = time.monotonic()
+    results: Results = {}
+    threads = [threading.Thread(target=run_lane, args=(lane, extra, len(lanes) > 1, results)) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     print("\nfolder       minutes  result")
-    for name, verdict, minutes in results:
+    for name in chosen:
+        verdict, minutes = results[name]
         print(f"{name:<12} {minutes:7.1f}  {verdict}")
-    print(f"{'all':<12} {sum(minutes for _, _, minutes in results):7.1f}")
-    return int(any(verdict != "passed" for _, verdict, _ in results))
+    print(f"{'all':<12} {(time.monotonic() - started) / 60:7.1f}")
+    return int(any(verdict != "passed" for verdict, _ in results.values()))
 
 
 if __name__ == "__main__":

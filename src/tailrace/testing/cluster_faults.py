@@ -43,6 +43,7 @@ _WEIGHTS = {
     "clock": 2,
     "resets": 2,
     "bounce": 2,
+    "join": 3,
 }
 
 
@@ -123,6 +124,7 @@ class ClusterFaults:
             "clock": lambda: self._on_any(self._set_clock),
             "resets": self._reset_connections,
             "bounce": lambda: self._on_idle(self._bounce),
+            "join": self._join,
         }
 
     def _on_idle(
@@ -240,6 +242,16 @@ class ClusterFaults:
         await node.wait_until_serving()
         failure.ended_at = self.cluster.loop.time()
 
+    def _join(self) -> Coroutine[Any, Any, None] | None:
+        """Start a broker that was never there."""
+        new = [node for node in self.cluster.nodes if not node.launches]
+        return self._joined(new[0]) if new else None
+
+    async def _joined(self, node: ClusterNode) -> None:
+        self._note(f"{node.name} joins")
+        node.launch()
+        await node.wait_until_serving()
+
     def _kill_all(self) -> Coroutine[Any, Any, None] | None:
         if self._busy or self._damaged:
             return None
@@ -247,11 +259,12 @@ class ClusterFaults:
 
     async def _all_killed(self) -> None:
         self._note("kill all")
-        failure = self._failed("kill all", *[node.broker_id for node in self.cluster.nodes])
-        self._busy.update(dict.fromkeys(node.broker_id for node in self.cluster.nodes))
-        for node in self.cluster.nodes:
+        nodes = [node for node in self.cluster.nodes if node.launches]
+        failure = self._failed("kill all", *[node.broker_id for node in nodes])
+        self._busy.update(dict.fromkeys(node.broker_id for node in nodes))
+        for node in nodes:
             node.kill()
-        order = self.random.sample(self.cluster.nodes, len(self.cluster.nodes))
+        order = self.random.sample(nodes, len(nodes))
         for node in order:
             await asyncio.sleep(self.random.uniform(0.0, 4.0))
             node.launch()
