@@ -64,11 +64,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for the whole session, with the default configuration."""
+    """One broker for the whole session, with the default configuration but for when retention is looked at.
+
+    Tests send records that are months old, and read them before anybody shall find that they have expired.
+    """
     if EXTERNAL is not None:
         yield ExternalBroker(EXTERNAL)
         return
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+    config = {"log.retention.check.interval.ms": str(24 * 3600 * 1000)}
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", config=config) as process:
         yield process
 
 

@@ -232,6 +232,7 @@ class Registration:
 
     async def hand_over(self) -> None:
         """Give leadership to others before a stop, and leave ISRs where others are alive; the image shows it then."""
+        self._stop_keeping()  # who is about to stop need not register again, and not in an epoch of its end
         try:
             await insist(self._hand_over)
         except Unavailable as error:
@@ -245,10 +246,13 @@ class Registration:
 
     async def close(self) -> None:
         """Be known no more."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        self._stop_keeping()
         if self.session is not None:
             await self.session.close()
+
+    def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
 
 
 def _description(broker: BrokerImage) -> str:
