@@ -44,12 +44,19 @@ class Cluster:
         self.leaders: dict[tuple[UUID, int, int], int] = {}
         self.states: dict[tuple[UUID, int], PartitionState] = {}
         self.restarts = 0
+        self.violations: list[AssertionError] = []
         self.coordination.space.follow(self._stored)
 
     # --- what is checked all the time
 
     def _stored(self, changed: object) -> None:
-        """Every state of a topic in the store follows from the one before."""
+        """Every state of a topic in the store follows from the one before; the run ends where one does not."""
+        try:
+            self._check_stored()
+        except AssertionError as error:
+            self.violations.append(error)
+
+    def _check_stored(self) -> None:
         for entry in self.coordination.space.list(TOPICS):
             topic = TopicImage.from_bytes(entry.value)
             for number, state in enumerate(topic.partitions):
@@ -107,9 +114,12 @@ class Cluster:
 
     def _check_departed(self, broker_id: int, there: Sequence[tuple[UUID, int]]) -> None:
         """In what is made meanwhile it may be in sync: nothing can be committed there without it."""
-        for key in there:
-            state = self.states[key]
-            assert broker_id not in state.isr or state.isr == (broker_id,), "a crashed broker is in sync with others"
+        for entry in self.coordination.space.list(TOPICS):
+            topic = TopicImage.from_bytes(entry.value)
+            for number, state in enumerate(topic.partitions):
+                if (topic.topic_id, number) in there:
+                    is_alone = state.isr == (broker_id,)
+                    assert broker_id not in state.isr or is_alone, "a crashed broker is in sync with others"
 
     def crash(self, broker_id: int) -> None:
         member = self.members.pop(broker_id)
@@ -182,6 +192,7 @@ async def scenario(cluster: Cluster) -> None:
     until = cluster.loop.time() + SECONDS
     while cluster.loop.time() < until:
         await asyncio.sleep(random.uniform(0.05, 1.5))
+        assert cluster.violations == []
         broker_id = random.choice(BROKERS)
         name = f"b{broker_id}"
         if broker_id in busy and not busy[broker_id].done():
@@ -219,6 +230,7 @@ def check_well(cluster: Cluster) -> None:
         for topic in [TopicImage.from_bytes(entry.value)]
     }
     assert stored, "the run made no topic"
+    assert cluster.violations == []
     active = [member.broker_id for member in cluster.members.values() if member.controller.is_active]
     assert len(active) == 1
     for topic in stored.values():

@@ -76,13 +76,12 @@ class _Answers(NamedTuple):
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-    by_topic_id = context.version >= _FIRST_VERSION_WITH_IDS
-    if context.version >= _FIRST_VERSION_WITH_REPLICA_STATE:
-        replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
-    else:
-        replica_id, broker_epoch = request.replica_id, -1
+    version = context.version
+    by_topic_id = version >= _FIRST_VERSION_WITH_IDS
+    replica = request.replica_state
+    replica_id = request.replica_id if version < _FIRST_VERSION_WITH_REPLICA_STATE else replica.replica_id
     if replica_id >= 0:
-        return replica_fetch.handle(services, request, replica_id, broker_epoch, by_topic_id=by_topic_id)
+        return replica_fetch.handle(services, request, replica_id, replica.replica_epoch, by_topic_id=by_topic_id)
     try:
         session = services.fetch_sessions.resolve(request, by_topic_id)
     except KafkaError as error:
@@ -219,20 +218,17 @@ def _read(
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     for partition, found in answers.found:
         partition.traffic.bytes_out += len(found.records or b"")
-    response = _without_leaders(fetch, answers)
+    session = fetch.session
+    if session is None:
+        response = FetchResponse(responses=by_topic(answers.data))
+    else:
+        news = [
+            (key, data)
+            for key, data in answers.data
+            if (known := session.partitions.get(key)) is not None and known.is_news(data)
+        ]
+        session.moved_to_end([key for key, data in news if data.records])
+        response = FetchResponse(session_id=session.session_id, responses=by_topic(news))
     if answers.leaders:
         response.node_endpoints = list(answers.leaders.values())
     return response
-
-
-def _without_leaders(fetch: _Fetch, answers: _Answers) -> FetchResponse:
-    session = fetch.session
-    if session is None:
-        return FetchResponse(responses=by_topic(answers.data))
-    news = [
-        (key, data)
-        for key, data in answers.data
-        if (known := session.partitions.get(key)) is not None and known.is_news(data)
-    ]
-    session.moved_to_end([key for key, data in news if data.records])
-    return FetchResponse(session_id=session.session_id, responses=by_topic(news))
