@@ -142,17 +142,21 @@ def test_a_newer_format_of_the_data_directory(stopped: WatchedBroker) -> None:
 def test_a_newer_format_of_the_metadata_store(stopped: WatchedBroker) -> None:
     path = stopped.data_dir / "metadata.sqlite"
     with unharmed(stopped):
-        set_store_format(path, 99)
+        before = set_store_format(path, 99)
         line = refusal_of(stopped.data_dir)
-        set_store_format(path, 1)
+        set_store_format(path, before)
     assert "format 99" in line
     assert "newer version" in line
 
 
-def set_store_format(path: Path, version: int) -> None:
+def set_store_format(path: Path, version: int) -> int:
+    """Write another format into the store; the one that it had."""
     store = sqlite3.connect(path)
+    (before,) = store.execute("PRAGMA user_version").fetchone()
     store.execute(f"PRAGMA user_version={version}")
     store.close()
+    found: int = before
+    return found
 
 
 def test_a_metadata_store_that_is_something_else(stopped: WatchedBroker) -> None:

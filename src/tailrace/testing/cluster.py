@@ -97,6 +97,8 @@ class ClusterNode:
         #: Whether it shall run: one that ends by itself is launched again.
         self.is_wanted = False
         self.launches = 0
+        #: When its last process ended.
+        self.ended_at = -1.0
         self._wipes = 0
         self._cluster = cluster
         self._random: Random = loop.random_for(f"{self.name} broker")
@@ -180,6 +182,7 @@ class ClusterNode:
             return
         self.process = self.broker = None
         self.is_serving = False
+        self.ended_at = self._cluster.loop.time()
         self._cluster.loop.end(process)
         self.disk.kill()
         self._cluster.coordination.crash(self.name)
