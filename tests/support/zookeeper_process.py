@@ -166,13 +166,13 @@ class ZooKeeperEnsemble:
             if not server.is_running:
                 server.start(self.servers)
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
-        for server in self.servers:
-            while server.is_running and not server.mode and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
-            if not server.mode:
-                output = server.output()
+        # All in one look: a server that was paused still says what it was until it notices that the others went on.
+        while absent := [server for server in self.servers if not server.mode]:
+            if time.monotonic() > deadline or not all(server.is_running for server in absent):
+                output = "\n".join(server.output() for server in absent)
                 self.stop()
-                raise ZooKeeperFailedError(f"server {server.number} is not ready\n{output}")
+                raise ZooKeeperFailedError(f"not ready: {[server.number for server in absent]}\n{output}")
+            time.sleep(_POLL_SECONDS)
 
     def leader(self) -> ZooKeeperServer:
         """The server that leads, or is alone; waits for an election."""
