@@ -23,7 +23,7 @@ from tailrace.runtime.disk import FileRange
 from tailrace.runtime.tasks import Tasks
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import NEVER, Message
+from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_request_header
 
 logger = logging.getLogger("tailrace.broker")
@@ -35,7 +35,7 @@ _CORRELATION_BYTES = 4
 _JOINED_BYTES = 4096
 _FLEXIBLE_FROM = {int(key): api.request.FLEXIBLE_FROM for key, api in APIS.items()}
 #: Their handlers count their errors themselves: looking through every answer for them would cost too much.
-_COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH)
+_COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT)
 
 
 class _Served(NamedTuple):
@@ -59,7 +59,7 @@ class Router:
 
     def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
         """Answer one request, now or in a future; None where no answer is due."""
-        header, position = decode_request_header(frame, _is_flexible)
+        header, position = decode_request_header(frame, _FLEXIBLE_FROM)
         served = self._served.get(header.api_key)
         if served is None:
             raise WireError(f"API {_api_name(header.api_key)} is not served here")
@@ -120,10 +120,6 @@ def _unexpected(header: RequestHeader, error: Exception) -> WireError:
         extra={"request": _api_name(header.api_key), "version": header.api_version, "repeats": "request failed"},
     )
     return WireError(f"the request failed: {type(error).__name__}: {error}")
-
-
-def _is_flexible(api_key: int, version: int) -> bool:
-    return version >= _FLEXIBLE_FROM.get(api_key, NEVER)
 
 
 def _api_name(api_key: int) -> str:

@@ -19,7 +19,6 @@ from tailrace.errors import ErrorCode, KafkaError, WireError
 from tailrace.groups.assignment import from_records
 from tailrace.groups.classic import ClassicProtocol, Identity, JoinCall, Left, SyncCall
 from tailrace.groups.classic_group import (
-    NO_GENERATION,
     UNKNOWN_MEMBER,
     ClassicGroup,
     GroupState,
@@ -352,31 +351,30 @@ class GroupShard:
         retention_ms: int,
         offsets: Iterable[tuple[TopicPartition, int, int, str | None]],
     ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Commit offsets (partition, offset, leader epoch, metadata); what became of each."""
+        """Commit offsets (partition, offset, leader epoch, metadata); those that were not, and why."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             self.consumer.check_commit(group, member_id, generation)
         elif group is not None:
             self.classic.check_commit(group, member_id, instance_id, generation)
-        elif generation != NO_GENERATION:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        elif generation >= 0:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         now_ms = self._clock.wall_ms()
         expires_ms = now_ms + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
-        results: dict[TopicPartition, ErrorCode] = {}
+        refused: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         made: dict[TopicPartition, CommittedOffset] = {}
         for partition, offset, leader_epoch, metadata in offsets:
             if metadata and len(metadata) > self._settings().offset_metadata_max_bytes:
-                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            results[partition] = ErrorCode.NONE
             committed = made[partition] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
             records.append(commit_record(group_id, partition, committed))
         if not records:
-            return results
+            return refused
         written = self._journal.append(records)
         self.offsets.take(group_id, made)
-        kept = self._when_committed(written, results)
+        kept = self._when_committed(written, refused)
         self._counters.offset_commits += len(records)
         return kept
 

@@ -30,15 +30,12 @@ class SparseIndex:
             self._file.truncate(whole)
         self._in_file = whole // entry.size
         self._tail: list[tuple[int, int]] = []
+        #: How large the file is when all entries are in it; asked before every append to a log, so it is counted along.
+        self.size_bytes = whole
         self._last_found = 0
 
     def __len__(self) -> int:
         return self._in_file + len(self._tail)
-
-    @property
-    def size_bytes(self) -> int:
-        # Asked before every append: without a call of our own around the lengths.
-        return (self._in_file + len(self._tail)) * self._entry.size
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         if index >= self._in_file:
@@ -58,6 +55,7 @@ class SparseIndex:
 
     def append(self, first: int, second: int) -> None:
         self._tail.append((first, second))
+        self.size_bytes += self._entry.size
         if len(self._tail) >= _ENTRIES_PER_WRITE:
             self.flush()
 
@@ -141,6 +139,7 @@ class SparseIndex:
             self._tail.clear()
         else:
             del self._tail[entries - self._in_file :]
+        self.size_bytes = len(self) * self._entry.size
 
 
 class OffsetIndex(SparseIndex):

@@ -8,11 +8,12 @@ which is for the caller to say. It must not know any message.
 from __future__ import annotations
 
 import struct as packing
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tailrace.errors import WireError
 from tailrace.runtime.disk import Buffer
+from tailrace.wire.fields import NEVER
 from tailrace.wire.primitives import skip_tagged_fields
 
 _LENGTH = packing.Struct(">i")
@@ -30,8 +31,8 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-def decode_request_header(body: memoryview, flexible: Callable[[int, int], bool]) -> tuple[RequestHeader, int]:
-    """Read the header of a frame without its length; `flexible` is asked by API key and version."""
+def decode_request_header(body: memoryview, flexible_from: Mapping[int, int]) -> tuple[RequestHeader, int]:
+    """Read the header of a frame without its length, given from which version on each API's requests are flexible."""
     try:
         api_key, version, correlation_id, length = _unpack_request(body)
     except packing.error:
@@ -49,7 +50,7 @@ def decode_request_header(body: memoryview, flexible: Callable[[int, int], bool]
         position = stop
     elif length != -1:
         raise WireError("a client id has a negative length")
-    if flexible(api_key, version):
+    if version >= flexible_from.get(api_key, NEVER):
         position = _skip_tags(body, position)
     return RequestHeader(api_key, version, correlation_id, client_id), position
 

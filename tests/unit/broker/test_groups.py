@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tailrace.errors import ErrorCode
 from tailrace.model import OFFSETS_TOPIC
+from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -129,7 +130,9 @@ def test_a_member_of_each_version_lives_its_whole_life(tmp_path: Path) -> None:
     with_broker(tmp_path, test, **FEW)
 
 
-async def commit(broker: TestedBroker, version: int, topic: str = "orders", partition: int = 0) -> int:
+async def commit(
+    broker: TestedBroker, version: int, topic: str = "orders", partition: int = 0, generation: int = -1
+) -> int:
     known = broker.broker.metadata.image.topics.get(topic)
     item = OffsetCommitRequestTopic(
         name=topic,
@@ -141,8 +144,22 @@ async def commit(broker: TestedBroker, version: int, topic: str = "orders", part
     )
     if known is not None:
         item.topic_id = known.topic_id
-    response = await broker.ask(OffsetCommitRequest(group_id="g", topics=[item]), version, OffsetCommitResponse)
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=generation, topics=[item])
+    response = await broker.ask(request, version, OffsetCommitResponse)
     return response.topics[0].partitions[0].error_code
+
+
+def test_a_commit_for_a_group_that_is_not_there_is_refused_as_its_version_knows(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        await find(broker, 6)
+        await broker.create("orders", 1)
+        for version in range(2, 11):
+            wanted = ErrorCode.ILLEGAL_GENERATION if version < 9 else ErrorCode.GROUP_ID_NOT_FOUND
+            assert await commit(broker, version, generation=3) == wanted
+        errors = broker.broker.services.counters.requests[ApiKey.OFFSET_COMMIT].errors
+        assert errors == {ErrorCode.ILLEGAL_GENERATION: 7, ErrorCode.GROUP_ID_NOT_FOUND: 2}
+
+    with_broker(tmp_path, test, **FEW)
 
 
 def test_offsets_are_committed_and_fetched_in_every_version(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class _Connection:
                 return
             frame = memoryview(bytes(self._received[4:end]))
             del self._received[:end]
-            header, position = decode_request_header(frame, lambda key, version: True)
+            header, position = decode_request_header(frame, {ApiKey.FETCH: 0, ApiKey.LIST_OFFSETS: 0})
             kind = FetchRequest if header.api_key == ApiKey.FETCH else ListOffsetsRequest
             self._requests.put_nowait((self, header, kind.decode(header.api_version, frame[position:])))
 

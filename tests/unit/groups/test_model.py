@@ -339,7 +339,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         expected = self.refusal(actor.member_id, generation)
         if not model.exists:
             # A generation of a group that nobody knows.
-            expected = ErrorCode.ILLEGAL_GENERATION if generation != -1 else ErrorCode.NONE
+            expected = ErrorCode.GROUP_ID_NOT_FOUND if generation != -1 else ErrorCode.NONE
         elif expected is ErrorCode.NONE and model.state is GroupState.COMPLETING_REBALANCE:
             expected = ErrorCode.REBALANCE_IN_PROGRESS
         self.commit(actor.member_id, generation, expected)
@@ -355,7 +355,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         async def step() -> ErrorCode:
             try:
                 places = [(PLACE, offset, -1, "")]
-                return (await now(self.world.shard.commit(GROUP, member_id, None, generation, -1, places)))[PLACE]
+                refused = await now(self.world.shard.commit(GROUP, member_id, None, generation, -1, places))
+                return refused.get(PLACE, ErrorCode.NONE)
             except KafkaError as error:
                 return error.code
 

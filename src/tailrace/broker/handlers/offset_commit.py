@@ -6,13 +6,14 @@ Odd: topics are named by id from version 10; an unknown topic is refused for its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
+from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -22,6 +23,7 @@ from tailrace.wire.messages.offset_commit import (
 )
 
 _IDS_FROM = 10
+_MISSING_GROUPS_FROM = 9
 
 #: A partition that exists, and the place in the response that says what became of its offset.
 _Asked: TypeAlias = tuple[TopicPartition, OffsetCommitResponsePartition]
@@ -36,18 +38,22 @@ def handle(
     image = services.metadata.image
     for topic in request.topics:
         known, missing = _find(image, context.version, topic)
+        count = 0 if known is None else len(known.partitions)
         answers = []
         for item in topic.partitions:
             index = item.partition_index
-            answer = OffsetCommitResponsePartition(partition_index=index, error_code=missing)
+            answer = OffsetCommitResponsePartition(partition_index=index)
             answers.append(answer)
-            if known is not None and 0 <= index < len(known.partitions):
+            if known is not None and 0 <= index < count:
                 place = TopicPartition(known.name, index)
                 asked.append((place, answer))
                 offsets.append((place, item.committed_offset, item.committed_leader_epoch, item.committed_metadata))
+            else:
+                answer.error_code = missing
+                services.counters.refused(ApiKey.OFFSET_COMMIT, missing)
         response.topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
     try:
-        result = services.groups.shard(request.group_id).commit(
+        refused = services.groups.shard(request.group_id).commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
@@ -56,19 +62,26 @@ def handle(
             offsets,
         )
     except KafkaError as error:
-        return _refused(response, error.code)
-    if isinstance(result, asyncio.Future):
-        return _wait(response, asked, result)
-    return _filled(response, asked, result)
+        return _refuse_all(services, response, _in_version(error.code, context.version))
+    if isinstance(refused, asyncio.Future):
+        return _wait(services, context.version, response, asked, refused)
+    if refused:
+        _refuse(services, asked, refused)
+    return response
 
 
 async def _wait(
-    response: OffsetCommitResponse, asked: list[_Asked], result: asyncio.Future[dict[TopicPartition, ErrorCode]]
+    services: Services,
+    version: int,
+    response: OffsetCommitResponse,
+    asked: list[_Asked],
+    committed: asyncio.Future[dict[TopicPartition, ErrorCode]],
 ) -> OffsetCommitResponse:
     try:
-        return _filled(response, asked, await asyncio.shield(result))
+        _refuse(services, asked, await asyncio.shield(committed))
     except KafkaError as error:
-        return _refused(response, error.code)
+        return _refuse_all(services, response, _in_version(error.code, version))
+    return response
 
 
 def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) -> tuple[TopicImage | None, ErrorCode]:
@@ -79,16 +92,24 @@ def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) ->
     return known, ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _filled(
-    response: OffsetCommitResponse, asked: list[_Asked], results: dict[TopicPartition, ErrorCode]
-) -> OffsetCommitResponse:
+def _in_version(code: ErrorCode, version: int) -> ErrorCode:
+    """Clients of earlier versions know of no group that is not there; they take it for one that has gone on."""
+    if code is ErrorCode.GROUP_ID_NOT_FOUND and version < _MISSING_GROUPS_FROM:
+        return ErrorCode.ILLEGAL_GENERATION
+    return code
+
+
+def _refuse(services: Services, asked: list[_Asked], refused: Mapping[TopicPartition, ErrorCode]) -> None:
     for place, answer in asked:
-        answer.error_code = results[place]
-    return response
+        code = refused.get(place)
+        if code is not None:
+            answer.error_code = code
+            services.counters.refused(ApiKey.OFFSET_COMMIT, code)
 
 
-def _refused(response: OffsetCommitResponse, code: ErrorCode) -> OffsetCommitResponse:
+def _refuse_all(services: Services, response: OffsetCommitResponse, code: ErrorCode) -> OffsetCommitResponse:
     for topic in response.topics:
         for answer in topic.partitions:
             answer.error_code = code
+            services.counters.refused(ApiKey.OFFSET_COMMIT, code)
     return response
