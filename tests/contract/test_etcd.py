@@ -17,6 +17,7 @@ from tailrace.errors import TailraceError
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
 from tests.contract.cable import Cable
+from tests.support.certificates import make_authority, make_certificate
 from tests.support.etcd_process import EtcdCluster
 
 PATIENCE_SECONDS = 60
@@ -157,32 +158,6 @@ def test_a_watch_whose_history_was_compacted_away_begins_with_everything_again(e
 
 
 # --- TLS
-
-
-def openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-
-
-def make_authority(directory: Path, name: str) -> None:
-    openssl(
-        directory,
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
-        *("-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem"),
-    )
-
-
-def make_certificate(directory: Path, authority: str, name: str) -> None:
-    openssl(
-        directory,
-        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-        *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
-        *("-keyout", f"{name}.key", "-out", f"{name}.csr"),
-    )
-    openssl(
-        directory,
-        *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"),
-        *("-CAcreateserial", "-days", "2", "-copy_extensions", "copy", "-out", f"{name}.pem"),
-    )
 
 
 @pytest.fixture(scope="module")

@@ -7,19 +7,28 @@ a watch ends with what is stored, and a session is lost only when its time is ov
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
-from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
+import pytest
+import uvloop
+
+from tailrace.cluster.store import ABSENT, Check, Session, Store, Unavailable, Write
 
 WRITERS = 4
 #: What a broker has by default.
 SESSION_TTL_MS = 9_000
+#: Until the others elect another leader in place of a silent one: on a busy machine that may outlast a usual session.
+LONG_SESSION_TTL_MS = 30_000
 PATIENCE_SECONDS = 60
 
-#: Disturbs the servers; it is given how many writes every writer has had acknowledged at least.
-Disturbance = Callable[[Callable[[], int]], Coroutine[Any, Any, None]]
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test on the loop that brokers have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test)
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
@@ -102,8 +111,32 @@ class Follower:
                 self._versions[entry.key], self.values[entry.key] = entry.version, entry.value
 
 
+class Load(NamedTuple):
+    """What goes on while servers are disturbed."""
+
+    tasks: list[asyncio.Task[None]]
+    writers: list[Writer]
+    session: Session
+
+    def progress(self) -> int:
+        """How many writes every writer has had acknowledged at least."""
+        for task in self.tasks:
+            if task.done():
+                task.result()
+        return min(writer.acknowledged for writer in self.writers)
+
+    async def goes_on(self, what: str) -> None:
+        """Wait until every writer has written again, and the session was renewed again."""
+        reached, deadline = self.progress(), self.session.deadline
+        await until(lambda: self.progress() > reached + 10, what)
+        await until(lambda: self.session.deadline > deadline or self.session.is_lost, what)
+        assert not self.session.is_lost, "nobody renewed it"
+
+
 async def load_while(
-    open_store: Callable[[int], Store], disturb: Disturbance, session_ttl_ms: int = SESSION_TTL_MS
+    open_store: Callable[[int], Store],
+    disturb: Callable[[Load], Coroutine[Any, Any, None]],
+    session_ttl_ms: int = SESSION_TTL_MS,
 ) -> str:
     """Count, follow and hold a session while servers are disturbed; returns what is worth printing.
 
@@ -118,15 +151,9 @@ async def load_while(
         session = await stores[WRITERS + 1].open_session(session_ttl_ms)
         mine = await stores[WRITERS + 1].txn([Check("/mine", ABSENT)], [Write("/mine", b"here", session)])
         tasks = [asyncio.ensure_future(work) for work in (follower.follow(), *(writer.count() for writer in writers))]
-
-        def progress() -> int:
-            for task in tasks:
-                if task.done():
-                    task.result()
-            return min(writer.acknowledged for writer in writers)
-
-        await until(lambda: progress() > 10, "writes before the first disturbance")
-        await disturb(progress)
+        load = Load(tasks, writers, session)
+        await load.goes_on("before the first disturbance")
+        await disturb(load)
         for task in tasks[1:]:
             task.cancel()
         await asyncio.wait(tasks[1:])
@@ -156,3 +183,53 @@ async def load_while(
         await asyncio.gather(*tasks, return_exceptions=True)
         for store in stores:
             await store.close()
+
+
+async def without_a_majority(
+    store: Store,
+    other: Store,
+    lose: Callable[[], None],
+    regain: Callable[[], None],
+    session_ttl_ms: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Take the majority of the servers away and give it back: nothing is promised meanwhile, and all comes back."""
+    versions = await store.txn([], [Write("/d/a", b"1")])
+    assert versions is not None
+    watch = store.watch("/d")
+    await anext(watch)
+    session = await store.open_session(session_ttl_ms)
+    assert await store.txn([], [Write("/d/mine", b"1", session)])
+    await anext(watch)
+
+    await asyncio.to_thread(lose)
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        await store.txn([Check("/d/a", versions[0])], [Write("/d/a", b"2")])
+    with pytest.raises(Unavailable):
+        await store.get("/d/a")
+    assert time.monotonic() - started < 20, "each call has its time"
+    await session.wait_until_lost()
+    assert session.is_lost
+    assert [record for record in caplog.records if record.levelno == logging.WARNING], "it was said"
+
+    await asyncio.to_thread(regain)
+    # The write of unknown outcome, and the end of the session, are seen like anything else.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        entry = None
+        while entry is None:
+            try:
+                entry = await other.get("/d/a")
+            except Unavailable:
+                await asyncio.sleep(0.05)
+        while (written := await other.txn([Check("/d/a", entry.version)], [Write("/d/a", b"3")])) is None:
+            entry = await other.get("/d/a")
+            assert entry is not None
+        seen, gone = 0, False
+        while seen != written[0] or not gone:
+            changes = await anext(watch)
+            seen = max([seen, *(entry.version for entry in changes.entries if entry.key == "/d/a")])
+            gone = gone or "/d/mine" in changes.removed
+        again = await store.open_session(session_ttl_ms)
+        assert await store.txn([Check("/d/mine", ABSENT)], [Write("/d/mine", b"2", again)])
+        assert session.is_lost, "it never comes back"

@@ -1,34 +1,23 @@
-"""The store over three real etcd members that are killed, stopped and started again under load.
-
-Brokers must come through it: whatever the store acknowledged is there, whatever it did not is there once or not at all,
-a watch ends with what is stored, and a session is lost only when its time is over.
-"""
+"""The store over three real etcd members that are killed, stopped and started again under load."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import uvloop
 
-from tailrace.cluster.store import ABSENT, Check, Session, Store, Unavailable, Write
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
-from tests.support.etcd_process import EtcdCluster, EtcdMember
+from tests.fault.store_load import LONG_SESSION_TTL_MS, Load, load_while, run, without_a_majority
+from tests.support.etcd_process import EtcdCluster
 
 #: How often a leader is killed, and how often one is stopped.
 ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)
-WRITERS = 4
-#: What a broker has by default.
-SESSION_TTL_MS = 9_000
-PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
@@ -40,168 +29,15 @@ def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
                 member.resume()  # a stopped process cannot be asked to end
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(test)
+def open_to(cluster: EtcdCluster) -> Callable[[int], EtcdStore]:
+    """Clients of their own, whose first choices differ."""
 
+    def open_store(number: int) -> EtcdStore:
+        first = number % len(cluster.endpoints)
+        endpoints = cluster.endpoints[first:] + cluster.endpoints[:first]
+        return open_etcd_store(f"etcd://{','.join(endpoints)}/fault", SystemClock())
 
-@asynccontextmanager
-async def opened(cluster: EtcdCluster, first: int = 0) -> AsyncIterator[EtcdStore]:
-    """A client of its own, whose first choice is one of the members."""
-    endpoints = cluster.endpoints[first:] + cluster.endpoints[:first]
-    store = open_etcd_store(f"etcd://{','.join(endpoints)}/fault", SystemClock())
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s: {what}"
-        await asyncio.sleep(0.01)
-
-
-class Writer:
-    """Counts a key of its own and one that all share upwards, by compare and set, and remembers what it was told."""
-
-    def __init__(self, store: Store, number: int) -> None:
-        self._store = store
-        self.key = f"/counters/{number}"
-        self.acknowledged = 0
-        self.unknown = 0
-        self.shared_acknowledged = 0
-        self.shared_unknown = 0
-        self.longest_gap = 0.0
-        self._last = time.monotonic()
-
-    async def count(self) -> None:
-        while True:
-            try:
-                await self._count_own()
-                await self._count_shared()
-            except Unavailable:
-                pass  # it could not read; counted where it was a write
-
-    async def _count_own(self) -> None:
-        entry = await self._store.get(self.key)
-        value = int(entry.value) if entry else 0
-        # Nobody else writes it: what was acknowledged is there, and of the rest none twice.
-        assert self.acknowledged <= value <= self.acknowledged + self.unknown
-        try:
-            versions = await self._store.txn(
-                [Check(self.key, entry.version if entry else ABSENT)], [Write(self.key, b"%d" % (value + 1))]
-            )
-        except Unavailable:
-            self.unknown += 1
-            raise
-        # An earlier write of unknown outcome may still come, and then this one is refused.
-        if versions is None:
-            assert self.unknown
-            return
-        self.acknowledged += 1
-        now = time.monotonic()
-        self.longest_gap = max(self.longest_gap, now - self._last)
-        self._last = now
-
-    async def _count_shared(self) -> None:
-        entry = await self._store.get("/counters/shared")
-        value = int(entry.value) if entry else 0
-        check = Check("/counters/shared", entry.version if entry else ABSENT)
-        try:
-            versions = await self._store.txn([check], [Write("/counters/shared", b"%d" % (value + 1))])
-        except Unavailable:
-            self.shared_unknown += 1
-            raise
-        if versions is not None:
-            self.shared_acknowledged += 1
-
-
-class Follower:
-    """Follows the counters, and checks that they never go back."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.values: dict[str, bytes] = {}
-        self._versions: dict[str, int] = {}
-
-    async def follow(self) -> None:
-        async for changes in self._store.watch("/counters"):
-            assert not changes.removed
-            for entry in changes.entries:
-                assert entry.version >= self._versions.get(entry.key, 0)
-                assert int(entry.value) >= int(self.values.get(entry.key, b"0"))
-                self._versions[entry.key], self.values[entry.key] = entry.version, entry.value
-
-
-class Load(NamedTuple):
-    """What goes on while members are disturbed."""
-
-    tasks: list[asyncio.Task[None]]
-    writers: list[Writer]
-    session: Session
-
-    def progress(self) -> int:
-        for task in self.tasks:
-            if task.done():
-                task.result()
-        return min(writer.acknowledged for writer in self.writers)
-
-    async def goes_on(self, what: str) -> None:
-        """Wait until every writer has written again, and the session was renewed again."""
-        reached, deadline = self.progress(), self.session.deadline
-        await until(lambda: self.progress() > reached + 10, what)
-        await until(lambda: self.session.deadline > deadline or self.session.is_lost, what)
-        assert not self.session.is_lost, "nobody renewed it"
-
-
-async def load_while(cluster: EtcdCluster, disturb: Callable[[Load], Coroutine[Any, Any, None]]) -> str:
-    """Count, follow and hold a session while members are disturbed; returns what is worth printing."""
-    clock = SystemClock()
-    stores: list[EtcdStore] = []
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        for number in range(WRITERS + 2):
-            endpoints = cluster.endpoints[number % 3 :] + cluster.endpoints[: number % 3]
-            stores.append(open_etcd_store(f"etcd://{','.join(endpoints)}/fault", clock))
-        writers = [Writer(store, number) for number, store in enumerate(stores[:WRITERS])]
-        follower = Follower(stores[WRITERS])
-        session = await stores[WRITERS + 1].open_session(SESSION_TTL_MS)
-        mine = await stores[WRITERS + 1].txn([Check("/mine", ABSENT)], [Write("/mine", b"here", session)])
-        tasks = [asyncio.ensure_future(work) for work in (follower.follow(), *(writer.count() for writer in writers))]
-        load = Load(tasks, writers, session)
-        await load.goes_on("before the first disturbance")
-        await disturb(load)
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.wait(tasks[1:])
-        for task in tasks[1:]:
-            assert task.cancelled(), task.exception()
-
-        # What a cancelled write did is as unknown as one without an answer.
-        stored = {entry.key: int(entry.value) for entry in await stores[0].list("/counters")}
-        for writer in writers:
-            assert writer.acknowledged <= stored[writer.key] <= writer.acknowledged + writer.unknown + 1
-        acknowledged = sum(writer.shared_acknowledged for writer in writers)
-        unknown = sum(writer.shared_unknown for writer in writers)
-        assert acknowledged <= stored["/counters/shared"] <= acknowledged + unknown + WRITERS
-        last = {entry.key: entry.value for entry in await stores[0].list("/counters")}
-        await until(lambda: follower.values == last, "the watch has what is stored")
-        assert not session.is_lost
-        entry = await stores[0].get("/mine")
-        assert entry is not None
-        assert [entry.version] == mine
-        total = sum(writer.acknowledged + writer.shared_acknowledged for writer in writers)
-        unknown += sum(writer.unknown for writer in writers)
-        gap = max(writer.longest_gap for writer in writers)
-        return f"{total} writes acknowledged, {unknown} of unknown outcome, longest without one {gap:.1f} s"
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for store in stores:
-            await store.close()
+    return open_store
 
 
 def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(etcd: EtcdCluster) -> None:
@@ -213,7 +49,7 @@ def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(etcd
             await asyncio.to_thread(etcd.start)
 
     async def test() -> None:
-        print(f"\netcd, {ROUNDS} leaders killed: {await load_while(etcd, disturb)}")
+        print(f"\netcd, {ROUNDS} leaders killed: {await load_while(open_to(etcd), disturb)}")
 
     run(test())
 
@@ -221,14 +57,15 @@ def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(etcd
 def test_leaders_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(etcd: EtcdCluster) -> None:
     async def disturb(load: Load) -> None:
         for _ in range(ROUNDS):
-            leader: EtcdMember = await asyncio.to_thread(etcd.leader)
+            leader = await asyncio.to_thread(etcd.leader)
             leader.pause()
             await load.goes_on("while one of three hangs")
             leader.resume()
             await asyncio.to_thread(etcd.wait_until_ready)
 
     async def test() -> None:
-        print(f"\netcd, {ROUNDS} leaders stopped: {await load_while(etcd, disturb)}")
+        summary = await load_while(open_to(etcd), disturb, LONG_SESSION_TTL_MS)
+        print(f"\netcd, {ROUNDS} leaders stopped: {summary}")
 
     run(test())
 
@@ -236,49 +73,17 @@ def test_leaders_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(etc
 def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_itself(
     etcd: EtcdCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def lose() -> None:
+        for member in etcd.members[:2]:
+            member.kill()
+
     async def test() -> None:
-        async with opened(etcd) as store, opened(etcd, 1) as other:
-            versions = await store.txn([], [Write("/d/a", b"1")])
-            assert versions is not None
-            watch = store.watch("/d")
-            await anext(watch)
-            session = await store.open_session(2_000)
-            assert await store.txn([], [Write("/d/mine", b"1", session)])
-            await anext(watch)
-
-            for member in etcd.members[:2]:
-                await asyncio.to_thread(member.kill)
-            started = time.monotonic()
-            with pytest.raises(Unavailable):
-                await store.txn([Check("/d/a", versions[0])], [Write("/d/a", b"2")])
-            with pytest.raises(Unavailable):
-                await store.get("/d/a")
-            assert time.monotonic() - started < 20, "each call has its time"
-            await session.wait_until_lost()
-            assert session.is_lost
-            assert [record for record in caplog.records if record.levelno == logging.WARNING], "it was said"
-
-            await asyncio.to_thread(etcd.start)
-            # The write of unknown outcome, and the end of the session, are seen like anything else.
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                entry = None
-                while entry is None:
-                    try:
-                        entry = await other.get("/d/a")
-                    except Unavailable:
-                        await asyncio.sleep(0.05)
-                while (written := await other.txn([Check("/d/a", entry.version)], [Write("/d/a", b"3")])) is None:
-                    entry = await other.get("/d/a")
-                    assert entry is not None
-                seen, gone = 0, False
-                while seen != written[0] or not gone:
-                    changes = await anext(watch)
-                    seen = max([seen, *(entry.version for entry in changes.entries if entry.key == "/d/a")])
-                    gone = gone or "/d/mine" in changes.removed
-                again = await store.open_session(2_000)
-                assert await store.txn([Check("/d/mine", ABSENT)], [Write("/d/mine", b"2", again)])
-                assert session.is_lost, "it never comes back"
-            assert "etcd answers at" in caplog.text
+        async with AsyncExitStack() as stack:
+            store, other = open_to(etcd)(0), open_to(etcd)(1)
+            stack.push_async_callback(store.close)
+            stack.push_async_callback(other.close)
+            await without_a_majority(store, other, lose, etcd.start, 2_000, caplog)
+        assert "etcd answers at" in caplog.text
 
     with caplog.at_level(logging.INFO, "tailrace.stores"):
         run(test())

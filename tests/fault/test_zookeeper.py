@@ -9,35 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
-from tailrace.cluster.store import ABSENT, Check, Unavailable, Write
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
-from tests.fault.store_load import PATIENCE_SECONDS, load_while, until
+from tests.fault.store_load import LONG_SESSION_TTL_MS, PATIENCE_SECONDS, Load, load_while, run, without_a_majority
 from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble, ZooKeeperServer
 
 #: How often a leader is killed, a server stopped, and the holder of a session killed.
 ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)
-#: Until the others elect another leader in place of a silent one: on a busy machine that may outlast a usual session.
-LONG_SESSION_TTL_MS = 30_000
 
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     with ZooKeeperEnsemble(tmp_path, servers=3, settings={"maxSessionTimeout": str(LONG_SESSION_TTL_MS)}) as ensemble:
         yield ensemble
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(test)
 
 
 def url_of(ensemble: ZooKeeperEnsemble) -> str:
@@ -57,17 +47,12 @@ async def opened(ensemble: ZooKeeperEnsemble) -> AsyncIterator[ZooKeeperStore]:
         await store.close()
 
 
-async def goes_on(progress: Callable[[], int], what: str) -> None:
-    reached = progress()
-    await until(lambda: progress() > reached + 10, what)
-
-
 def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
-    async def disturb(progress: Callable[[], int]) -> None:
+    async def disturb(load: Load) -> None:
         for _ in range(ROUNDS):
             leader = await asyncio.to_thread(zookeeper.leader)
             await asyncio.to_thread(leader.kill)
-            await goes_on(progress, "writes while one of three is dead")
+            await load.goes_on("while one of three is dead")
             await asyncio.to_thread(zookeeper.start)
 
     async def test() -> None:
@@ -77,14 +62,14 @@ def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(zook
 
 
 def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
-    async def disturb(progress: Callable[[], int]) -> None:
+    async def disturb(load: Load) -> None:
         for number in range(ROUNDS + 2):
             # Leaders, and followers: whoever is connected there must find out that nobody answers.
             leader = await asyncio.to_thread(zookeeper.leader)
             followers = [server for server in zookeeper.servers if server is not leader]
             server: ZooKeeperServer = leader if number % 2 else followers[number % len(followers)]
             server.pause()
-            await goes_on(progress, "writes while one of three hangs")
+            await load.goes_on("while one of three hangs")
             server.resume()
             await asyncio.to_thread(zookeeper.start)
 
@@ -98,49 +83,14 @@ def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zoo
 def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_itself(
     zookeeper: ZooKeeperEnsemble, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def lose() -> None:
+        for server in zookeeper.servers[:2]:
+            server.kill()
+
     async def test() -> None:
         async with opened(zookeeper) as store, opened(zookeeper) as other:
-            versions = await store.txn([], [Write("/d/a", b"1")])
-            assert versions is not None
-            watch = store.watch("/d")
-            await anext(watch)
-            session = await store.open_session(4 * TICK_MS)
-            assert await store.txn([], [Write("/d/mine", b"1", session)])
-            await anext(watch)
-
-            for server in zookeeper.servers[:2]:
-                await asyncio.to_thread(server.kill)
-            started = time.monotonic()
-            with pytest.raises(Unavailable):
-                await store.txn([Check("/d/a", versions[0])], [Write("/d/a", b"2")])
-            with pytest.raises(Unavailable, match="not reached"):
-                await store.get("/d/a")
-            assert time.monotonic() - started < 20, "each call has its time"
-            await session.wait_until_lost()
-            assert session.is_lost
-            assert [record for record in caplog.records if record.levelno == logging.WARNING], "it was said"
-
-            await asyncio.to_thread(zookeeper.start)
-            # The write of unknown outcome, and the end of the session, are seen like anything else.
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                entry = None
-                while entry is None:
-                    try:
-                        entry = await other.get("/d/a")
-                    except Unavailable:
-                        await asyncio.sleep(0.05)
-                while (written := await other.txn([Check("/d/a", entry.version)], [Write("/d/a", b"3")])) is None:
-                    entry = await other.get("/d/a")
-                    assert entry is not None
-                seen, gone = 0, False
-                while seen != written[0] or not gone:
-                    changes = await anext(watch)
-                    seen = max([seen, *(entry.version for entry in changes.entries if entry.key == "/d/a")])
-                    gone = gone or "/d/mine" in changes.removed
-                again = await store.open_session(4 * TICK_MS)
-                assert await store.txn([Check("/d/mine", ABSENT)], [Write("/d/mine", b"2", again)])
-                assert session.is_lost, "it never comes back"
-            assert "ZooKeeper answers again" in caplog.text
+            await without_a_majority(store, other, lose, zookeeper.start, 4 * TICK_MS, caplog)
+        assert "ZooKeeper answers again" in caplog.text
 
     with caplog.at_level(logging.INFO, "tailrace.stores"):
         run(test())
