@@ -123,10 +123,10 @@ KINDS: dict[str, str] = {
     "simulated-3": "tests.contract.local_stores:SimulatedKind3",
     "sqlite": "tests.contract.local_stores:SqliteKind",
     "unix": "tests.contract.local_stores:UnixKind",
-    "etcd": "tests.contract.etcd_stores:EtcdKind",
-    "etcd-3": "tests.contract.etcd_stores:EtcdClusterKind",
-    "zookeeper": "tests.contract.zookeeper_stores:ZooKeeperKind",
-    "zookeeper-3": "tests.contract.zookeeper_stores:ZooKeeperEnsembleKind",
+    "etcd": "tests.contract.ensemble_stores:EtcdKind",
+    "etcd-3": "tests.contract.ensemble_stores:EtcdClusterKind",
+    "zookeeper": "tests.contract.ensemble_stores:ZooKeeperKind",
+    "zookeeper-3": "tests.contract.ensemble_stores:ZooKeeperEnsembleKind",
 }
 
 
