@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -177,6 +178,24 @@ def test_slow_calls_run_elsewhere_and_give_their_result_or_their_error(world: Wo
         await world.disk.offload(lambda: world.disk.sync_directory(world.root))
         with pytest.raises(StorageError, match="absent"):
             await world.disk.offload(lambda: world.disk.open(f"{world.root}/absent"))
+
+    world.run(scenario())
+
+
+def test_a_file_may_be_replaced_while_it_is_being_replaced(world: World) -> None:
+    async def scenario() -> None:
+        path = f"{world.root}/a"
+        first, second = b"first" * 1000, b"second"
+        for _ in range(200):
+            running = asyncio.ensure_future(world.disk.offload(lambda: world.disk.replace_file(path, first)))
+            await asyncio.sleep(0)
+            world.disk.replace_file(path, second, sync=False)
+            assert world.disk.read_file(path) in (first, second)
+            await running
+            assert world.disk.read_file(path) in (first, second)
+        world.disk.replace_file(path, b"last")
+        assert world.disk.read_file(path) == b"last"
+        assert world.disk.list(world.root) == ["a"]
 
     world.run(scenario())
 

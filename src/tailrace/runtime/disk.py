@@ -88,7 +88,10 @@ class Disk(Protocol):
         ...
 
     def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        """Write a small file so that after a crash it has its old content or the new, never a mixture."""
+        """Write a small file so that after a crash it has its old content or the new, never a mixture.
+
+        It may be replaced while a thread replaces it: either content may be the last.
+        """
         ...
 
     def list(self, path: str) -> Sequence[str]:

@@ -83,11 +83,12 @@ def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str)
     """Why a directory with this meta.properties is not one of this broker; None where it is."""
     found = _properties(content)
     expected = {"version": str(_FORMAT_VERSION), "cluster.id": cluster_id, "node.id": str(broker_id)}
+    owners = {"version": "a newer version", "cluster.id": "another cluster", "node.id": "another broker"}
     for key, value in expected.items():
         if found.get(key) != value:
             return (
                 f"{path} says {key}={found.get(key)} but this broker has {key}={value}: the directory belongs to "
-                "another broker or a newer version; give this one its own with --data-dir"
+                f"{owners[key]}; give this one its own with --data-dir"
             )
     return None
 
@@ -153,6 +154,11 @@ class LogDirectory:
 
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(list(self._logs.values()))
+
+    @property
+    def log_count(self) -> int:
+        """How many logs are open in it."""
+        return len(self._logs)
 
     # --- opening and closing
 

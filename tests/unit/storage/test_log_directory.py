@@ -280,8 +280,8 @@ async def test_another_brokers_directory_is_refused(world: World) -> None:
     directory = world.directory()
     directory.identify(1, "cluster-a")
     directory.identify(1, "cluster-a")
-    for broker_id, cluster_id in ((2, "cluster-a"), (1, "cluster-b")):
-        with pytest.raises(StorageError, match="belongs to another broker"):
+    for broker_id, cluster_id, owner in ((2, "cluster-a", "another broker"), (1, "cluster-b", "another cluster")):
+        with pytest.raises(StorageError, match=f"belongs to {owner}; give this one its own"):
             directory.identify(broker_id, cluster_id)
 
 

@@ -176,6 +176,8 @@ class SystemDisk:
         # Every file that somebody holds, with a descriptor or without.
         self._files: weakref.WeakValueDictionary[int, SystemFile] = weakref.WeakValueDictionary()
         self._directories: dict[str, int] = {}
+        # Files that are being replaced, by the temporary files that are to take their places.
+        self._replacements: set[str] = set()
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._threads = ThreadPoolExecutor(_OFFLOAD_THREADS, "tailrace-disk")
@@ -244,7 +246,7 @@ class SystemDisk:
             _refuse(error, "read", path)
 
     def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        temporary = path + ".tmp"
+        temporary = self._claim_temporary(path)
         try:
             with open(temporary, "wb") as file:
                 file.write(content)
@@ -258,8 +260,20 @@ class SystemDisk:
             except OSError:
                 pass  # it was never made, or the disk is beyond tidying: the first error says why
             _refuse(error, "write", path)
+        finally:
+            with self._lock:
+                self._replacements.discard(temporary)
         if sync:
             self.sync_directory(os.path.dirname(path))
+
+    def _claim_temporary(self, path: str) -> str:
+        """A name beside a file that nobody else uses, also not a thread that replaces the same one at this moment."""
+        temporary, number = f"{path}.tmp", 1
+        with self._lock:
+            while temporary in self._replacements:
+                temporary, number = f"{path}.{number}.tmp", number + 1
+            self._replacements.add(temporary)
+        return temporary
 
     def list(self, path: str) -> Sequence[str]:
         try:
