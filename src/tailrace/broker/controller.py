@@ -166,8 +166,7 @@ class Controller:
             return
         if session is not self._first_session:
             await asyncio.sleep(_RETURN_SECONDS)
-        await self._metadata.refresh()
-        await self._remove_orphans(fence)
+        await self._load(fence)
         while True:
             self._news.clear()
             if self._metadata.controller_id not in (NO_LEADER, self._broker_id):
@@ -181,6 +180,22 @@ class Controller:
                 await self._news.wait()
             # What happens at once is seen to at once: events that belong together come in turns of the loop.
             await asyncio.sleep(0)
+
+    async def _load(self, fence: Fence) -> None:
+        """Read everything there is to rule over, as it is now."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._metadata.refresh()
+        await self._remove_orphans(fence)
+        topics = self._metadata.topics
+        partitions, seconds = sum(len(topic.partitions) for topic in topics), loop.time() - began
+        logger.info(
+            "%d topics with %d partitions loaded in %.3f s",
+            len(topics),
+            partitions,
+            seconds,
+            extra={"topics": len(topics), "partitions": partitions, "load_seconds": round(seconds, 3)},
+        )
 
     async def _round(self, fence: Fence) -> bool:
         """See to everything that is not as it should be; False where this broker is not alive itself to the store."""

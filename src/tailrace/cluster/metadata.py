@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -29,10 +29,10 @@ from tailrace.cluster.keys import (
 )
 from tailrace.cluster.known import FOR_ALL_BROKERS
 from tailrace.cluster.patience import ATTEMPTS
-from tailrace.cluster.placement import Load, place_replicas, use_assignment, use_further_assignment
+from tailrace.cluster.placement import Load, place_replicas, use_further_assignment
 from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Unavailable, Write
+from tailrace.cluster.topic_plans import TopicPlans, exists_already
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import topic_name_problem
 
 logger = logging.getLogger("tailrace.cluster")
 
@@ -71,28 +71,22 @@ class ClusterMetadata(FollowedImage):
         configs: Mapping[str, str],
     ) -> TopicImage:
         """The topic as it would be created, or the reason why not."""
-        problem = topic_name_problem(name)
-        if problem is not None:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        if name in self.image.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        collision = name.replace(".", "_")
-        for other in self.image.topics:
-            if other.replace(".", "_") == collision:
-                raise KafkaError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
-        if assignment:
-            states = use_assignment(list(self.image.brokers), assignment)
-        else:
-            states = place_replicas(
-                self.image.brokers, partitions, replication_factor, Load.of(self.image.topics.values())
-            )
-        return TopicImage(name, self.new_id(), states, MappingProxyType(dict(configs)))
+        return self.plan_topics().plan(name, partitions, replication_factor, assignment, configs)
+
+    def plan_topics(self) -> TopicPlans:
+        """For topics that are to be created together."""
+        return TopicPlans(self.image, self.new_id)
 
     async def create_topic(self, topic: TopicImage) -> None:
         """Make a planned topic exist: in the store first, then in the image."""
         await self._to_its_end(self._create_topic(topic))
+
+    async def create_topics(self, topics: Sequence[TopicImage]) -> dict[str, KafkaError]:
+        """Make planned topics exist, many with one transaction; by name, why some do not."""
+        refusals: dict[str, KafkaError] = {}
+        if topics:
+            await self._to_its_end(self._create_topics(topics, refusals))
+        return refusals
 
     async def delete_topic(self, topic: TopicImage) -> None:
         """Make a topic cease to exist."""
@@ -126,9 +120,52 @@ class ClusterMetadata(FollowedImage):
         else:
             if versions is None:
                 await self._learn_of(topic.name)
-                raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+                raise exists_already(topic.name)
             self._known.learn_topic(topic, versions[1])
         await self.settle()
+
+    async def _create_topics(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> None:
+        for batch in _creation_batches(topics):
+            # One that is there already must not keep the others from being created.
+            if len(batch) > 1 and await self._create_together(batch, refusals):
+                continue
+            for topic in batch:
+                try:
+                    await self._create_topic(topic)
+                except KafkaError as refusal:
+                    refusals[topic.name] = refusal
+
+    async def _create_together(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> bool:
+        """Create topics with one transaction; False where one of them kept it from being made."""
+        keys = [key for topic in topics for key in (name_key(topic.name), topic_key(topic.topic_id))]
+        values = [value for topic in topics for value in (str(topic.topic_id).encode(), topic.to_bytes())]
+        writes = [Write(key, value) for key, value in zip(keys, values, strict=True)]
+        try:
+            versions = await self._store.txn([Check(key, ABSENT) for key in keys], writes)
+        except Unavailable as error:
+            await self._find_created(topics, _timed_out(error), refusals)
+        else:
+            if versions is None:
+                return False
+            for topic, version in zip(topics, versions[1::2], strict=True):
+                self._known.learn_topic(topic, version)
+        await self.settle()
+        return True
+
+    async def _find_created(
+        self, topics: Sequence[TopicImage], refusal: KafkaError, refusals: dict[str, KafkaError]
+    ) -> None:
+        """Find out about topics whose creation was not answered: nobody else makes topics of their ids."""
+        for number, topic in enumerate(topics):
+            try:
+                entry = await self._get(topic_key(topic.topic_id))
+            except KafkaError as error:
+                entry, refusal = None, error
+            if entry is None:
+                # What one transaction was to create is there together or not at all.
+                refusals.update((left.name, refusal) for left in topics[number:])
+                return
+            self._known.learn_topic_entry(entry)
 
     async def _learn_of(self, name: str) -> None:
         """Take a topic into the image that is there although nobody heard that it was created."""
@@ -390,6 +427,21 @@ class ClusterMetadata(FollowedImage):
                 raise _timed_out(error) from error
             if claimed is not None:
                 return range(first, first + PRODUCER_ID_BLOCK)
+
+
+def _creation_batches(topics: Sequence[TopicImage]) -> Iterator[Sequence[TopicImage]]:
+    """As many at once as go into one transaction: a name and a topic each, checked and written."""
+    batch: list[TopicImage] = []
+    size = 0
+    for topic in topics:
+        topic_size = len(topic.to_bytes())
+        if batch and (4 * (len(batch) + 1) > MAX_OPERATIONS or size + topic_size > _TRANSACTION_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(topic)
+        size += topic_size
+    if batch:
+        yield batch
 
 
 def _with_isrs(topic: TopicImage, wanted: Sequence[IsrChange], leader: int, epochs: Mapping[int, int]) -> TopicImage:

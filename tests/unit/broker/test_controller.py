@@ -51,6 +51,27 @@ def test_one_of_several_is_the_controller_and_another_when_it_is_gone(caplog: py
     assert caplog.text.count("this broker is the controller now, in epoch") == 3
 
 
+def test_a_new_controller_says_how_much_it_has_loaded_before_it_acts(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        one, two, three = await world.started(1, 2, 3)
+        await world.put_topic("orders", state("123", "123", 1), state("231", "231", 2))
+        await world.put_topic("audit", state("12", "12", 1))
+        await world.until(lambda: bool(partitions(three, "audit")))
+        caplog.clear()
+        one.kill()
+        await world.until(lambda: partitions(two)[0].leader in (2, 3))
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    said = [record for record in caplog.records if record.name == "tailrace.controller"]
+    elected, loaded, acted = said[:3]
+    assert elected.getMessage() == "this broker is the controller now, in epoch 2"
+    assert loaded.getMessage().startswith("2 topics with 3 partitions loaded in ")
+    assert (vars(loaded)["topics"], vars(loaded)["partitions"]) == (2, 3)
+    assert vars(loaded)["load_seconds"] >= 0
+    assert "gone [1]" in acted.getMessage() or "brokers alive [2, 3]" in acted.getMessage()
+
+
 def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         _, two, three = await world.started(1, 2, 3)

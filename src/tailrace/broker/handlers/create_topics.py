@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
+from tailrace.cluster.topic_plans import TopicPlans
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
 from tailrace.wire.messages.create_topics import (
     CreatableTopic,
@@ -21,26 +22,31 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
     wanted_by_name: dict[str, list[CreatableTopic]] = {}
     for topic in request.topics:
         wanted_by_name.setdefault(topic.name, []).append(topic)
-    results = []
+    plans = services.metadata.plan_topics()
+    planned: dict[str, TopicImage | KafkaError] = {}
     for name, wanted in wanted_by_name.items():
-        if len(wanted) > 1:
-            refusal = KafkaError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
-            results.append(_refused(name, refusal))
-            continue
         try:
-            results.append(await _create(services, context, wanted[0], request.validate_only))
+            if len(wanted) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
+            planned[name] = plan(services, wanted[0], plans)
         except KafkaError as error:
-            results.append(_refused(name, error))
-    return CreateTopicsResponse(topics=results)
+            planned[name] = error
+    if not request.validate_only:
+        topics = [topic for topic in planned.values() if isinstance(topic, TopicImage)]
+        refusals = await services.metadata.create_topics(topics)
+        planned.update(refusals)
+        for created in topics:
+            if created.name not in refusals:
+                log_created(context, created)
+    return CreateTopicsResponse(
+        topics=[
+            _refused(name, each) if isinstance(each, KafkaError) else _created(services, each)
+            for name, each in planned.items()
+        ]
+    )
 
 
-async def _create(
-    services: Services, context: RequestContext, wanted: CreatableTopic, validate_only: bool
-) -> CreatableTopicResult:
-    topic = plan(services, wanted)
-    if not validate_only:
-        await services.metadata.create_topic(topic)
-        log_created(context, topic)
+def _created(services: Services, topic: TopicImage) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -53,7 +59,7 @@ async def _create(
     )
 
 
-def plan(services: Services, wanted: CreatableTopic) -> TopicImage:
+def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = None) -> TopicImage:
     """The topic that a request asks for, with the broker's defaults filled in."""
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
     if wanted.assignments and (partitions != _USE_DEFAULT or replication_factor != _USE_DEFAULT):
@@ -72,7 +78,7 @@ def plan(services: Services, wanted: CreatableTopic) -> TopicImage:
         services.config.validate_topic_overrides(configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    return services.metadata.plan_topic(
+    return (plans or services.metadata.plan_topics()).plan(
         wanted.name,
         partitions,
         replication_factor,
