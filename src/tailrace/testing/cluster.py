@@ -64,7 +64,9 @@ class WatchedStore(SimStore):
         self._cluster = cluster
 
     async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
-        self._cluster.on_write_sent(self.name, writes)
+        held_back_seconds = self._cluster.on_write_sent(self.name, writes)
+        if held_back_seconds:
+            await asyncio.sleep(held_back_seconds)
         return await super().txn(checks, writes)
 
     async def _call(self, about: str, work: Callable[[], T], *, is_change: bool = False) -> T:
@@ -278,8 +280,8 @@ class SimCluster:
         self.refused_starts: list[tuple[float, str, str]] = []
         #: The host whose change the store is applying.
         self.writer = ""
-        #: Told of the writes of a transaction before it is sent.
-        self.on_write_sent: Callable[[str, Sequence[Write]], None] = lambda name, writes: None
+        #: Told of the writes of a transaction before it is sent; for how many seconds it is held back.
+        self.on_write_sent: Callable[[str, Sequence[Write]], float] = lambda name, writes: 0.0
         self.nodes = [ClusterNode(self, broker_id, settings or {}) for broker_id in range(1, brokers + 1)]
 
     def store_for(self, name: str) -> WatchedStore:

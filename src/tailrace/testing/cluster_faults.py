@@ -2,7 +2,8 @@
 
 Owns which faults are under way, and how far they may go: power is never cut where it would lose what was promised, that
 is, where no other in-sync replica of a partition is running whole. Every fault is written into the history with the
-brokers that failed by it, for promises that hold only up to so many failures.
+brokers that failed by it, for promises that hold only up to so many failures. When a fault begins is chance here; those
+that wait for a moment are in `cluster_ambushes`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
-from tailrace.cluster.image import TopicImage
-from tailrace.cluster.keys import TOPICS
-from tailrace.cluster.store import Write
-from tailrace.stores.watching import directory_of
+from tailrace.cluster.image import NO_LEADER
+from tailrace.model import TopicPartition
 from tailrace.testing.cluster import USUAL_STORE_FAULTS, ClusterNode, SimCluster
 from tailrace.testing.cluster_history import ClusterHistory, Failure
 from tailrace.testing.cluster_watch import ClusterWatch
 from tailrace.testing.store import NASTY
+
+#: What is done to a broker.
+OnNode: TypeAlias = Callable[[ClusterNode], Coroutine[Any, Any, None]]
 
 _MOST_SKEW_MS = 20 * 60_000
 #: How often each kind is chosen, in parts.
@@ -44,7 +45,11 @@ _WEIGHTS = {
     "resets": 2,
     "bounce": 2,
     "join": 3,
+    "deposed": 8,
 }
+#: How long the steps of a fault that has several may take, before it goes on without them.
+_STEP_SECONDS = 12.0
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -58,14 +63,12 @@ class ClusterFaults:
     clients: Sequence[str]
     #: How many faults of each kind there were.
     injected: dict[str, int] = field(default_factory=dict)
-    #: Whether power may be cut in the moment in which a replica is about to join the ISR again.
-    ambushes: bool = True
+    is_over: bool = False
     _under_way: list[asyncio.Task[None]] = field(default_factory=list)
     #: Brokers that something is being done to, so that no two faults start and stop one process.
     _busy: dict[int, None] = field(default_factory=dict)
     #: Brokers that lost what they had not synced and may still be in an ISR for it, with the epoch of each state.
     _damaged: dict[int, None] = field(default_factory=dict)
-    _is_over: bool = False
 
     @property
     def count(self) -> int:
@@ -73,16 +76,15 @@ class ClusterFaults:
 
     async def run(self, until: float, at_least: int) -> None:
         """Let things go wrong until a time, and until there were enough of them."""
-        self.cluster.on_write_sent = self._write_sent
         while self.cluster.loop.time() < until or self.count < at_least:
             await asyncio.sleep(self.random.expovariate(1 / 6.0) + 0.5)
             self._begin(self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0])
             self._under_way = [task for task in self._under_way if not _is_fine(task)]
-        self._is_over = True
+        self.is_over = True
 
     async def heal(self) -> None:
         """Wait for the end of every fault, and see to it that every broker runs."""
-        self._is_over = True
+        self.is_over = True
         for task in self._under_way:
             await task
         self.cluster.network.heal()
@@ -99,17 +101,18 @@ class ClusterFaults:
         work = None if fault is None else fault()
         if work is None:
             return  # it cannot be done now
-        self._spawn(kind, work)
+        self.spawn(kind, work)
 
-    def _spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        """Let a fault go on beside the others."""
         self.injected[kind] = self.injected.get(kind, 0) + 1
         self._under_way.append(self.cluster.loop.create_task(work, context=self.cluster.network.context.copy()))
 
     def _faults(self) -> dict[str, Callable[[], Coroutine[Any, Any, None] | None]]:
         return {
-            "kill": lambda: self._on_idle(self._kill),
-            "power cut": lambda: self._on_idle(self._cut_power, self._may_lose_power),
-            "empty disk": lambda: self._on_idle(self._wipe, self._may_lose_power),
+            "kill": lambda: self._on_idle(self.kill),
+            "power cut": lambda: self._on_idle(self.cut_power, self.may_lose_power),
+            "empty disk": lambda: self._on_idle(self._wipe, self.may_lose_power),
             "stop": lambda: self._on_idle(self._stop),
             "kill all": self._kill_all,
             "pause": lambda: self._on_idle(self._pause),
@@ -125,26 +128,33 @@ class ClusterFaults:
             "resets": self._reset_connections,
             "bounce": lambda: self._on_idle(self._bounce),
             "join": self._join,
+            "deposed": self._depose,
         }
 
     def _on_idle(
         self,
-        fault: Callable[[ClusterNode], Coroutine[Any, Any, None]],
+        fault: OnNode,
         may: Callable[[ClusterNode], bool] = lambda node: True,
     ) -> Coroutine[Any, Any, None] | None:
         """Do something to the process of a broker, to which nothing of that kind is being done."""
-        idle = [node for node in self.cluster.nodes if node.is_serving and node.broker_id not in self._busy]
-        idle = [node for node in idle if may(node) and self._may_go(node)]
-        # Some of it has to go on: of three brokers one always runs, but for the moment in which all are killed.
-        if not idle or len(self._busy) >= max(2, len(self.cluster.nodes) - 2):
-            return None
-        return self._occupied(self.random.choice(idle), fault)
+        idle = [node for node in self.cluster.nodes if self.is_idle(node) and may(node)]
+        return self.occupied(self.random.choice(idle), fault) if idle else None
 
-    def _on_any(self, fault: Callable[[ClusterNode], Coroutine[Any, Any, None]]) -> Coroutine[Any, Any, None] | None:
+    def is_idle(self, node: ClusterNode) -> bool:
+        """Whether something may be done to the process of a broker now."""
+        # Some of it has to go on: of three brokers one always runs, but for the moment in which all are killed.
+        are_enough = len(self._busy) < max(2, len(self.cluster.nodes) - 2)
+        return are_enough and node.is_serving and node.broker_id not in self._busy and self.may_go(node)
+
+    def _on_any(self, fault: OnNode) -> Coroutine[Any, Any, None] | None:
         return fault(self.random.choice(self.cluster.nodes))
 
-    async def _occupied(self, node: ClusterNode, fault: Callable[[ClusterNode], Coroutine[Any, Any, None]]) -> None:
+    def occupied(self, node: ClusterNode, fault: OnNode) -> Coroutine[Any, Any, None]:
+        """Do something to the process of a broker, and from now on nothing else until that is over."""
         self._busy[node.broker_id] = None
+        return self._occupied(node, fault)
+
+    async def _occupied(self, node: ClusterNode, fault: OnNode) -> None:
         try:
             await fault(node)
         finally:
@@ -154,10 +164,12 @@ class ClusterFaults:
         """Mostly for longer or shorter than a session, now and then for a moment."""
         return self.random.choice([self.random.uniform(0.05, 1.0), self.random.uniform(1.0, 14.0)])
 
-    def _note(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Say what goes wrong."""
         self.cluster.note(f"FAULT {what}")
 
-    def _failed(self, kind: str, *brokers: int, is_of_either: bool = False) -> Failure:
+    def failed(self, kind: str, *brokers: int, is_of_either: bool = False) -> Failure:
+        """Something begins to go wrong with brokers."""
         return self.history.failed(kind, brokers, is_of_either=is_of_either)
 
     async def _lasts(self, failure: Failure, seconds: float | None = None) -> None:
@@ -169,7 +181,7 @@ class ClusterFaults:
     def _states(self) -> list[tuple[int, ...]]:
         return [state.isr for topic in self.watch.topics.values() for state in topic.partitions]
 
-    def _may_lose_power(self, node: ClusterNode) -> bool:
+    def may_lose_power(self, node: ClusterNode) -> bool:
         """Whether every partition that a broker is in sync with is whole on another one that runs and is in sync."""
         return not self._damaged and all(
             any(self._is_whole(broker_id) for broker_id in isr if broker_id != node.broker_id)
@@ -181,48 +193,54 @@ class ClusterFaults:
         node = self.cluster.node(broker_id)
         return node.is_serving and broker_id not in self._damaged and broker_id not in self._busy
 
-    def _may_go(self, node: ClusterNode) -> bool:
+    def may_go(self, node: ClusterNode) -> bool:
         """Whether the process may end while another broker is still taken for in sync with what it has lost."""
         return not any(
             node.broker_id in isr and any(broker_id in self._damaged for broker_id in isr) for isr in self._states()
         )
 
-    async def _settle_damage(self, node: ClusterNode) -> None:
+    def damage(self, node: ClusterNode) -> None:
+        """A broker is about to lose something."""
+        self._damaged[node.broker_id] = None
+
+    async def settle_damage(self, node: ClusterNode) -> None:
         """Wait until a broker that lost something counts for nothing that it has lost."""
         await node.wait_until_serving()
         self._damaged.pop(node.broker_id, None)
 
     # --- processes
 
-    async def _kill(self, node: ClusterNode) -> None:
-        self._note(f"kill {node.name}")
-        failure = self._failed("kill", node.broker_id)
+    async def kill(self, node: ClusterNode) -> None:
+        """End a process, and start it again after a while."""
+        self.note(f"kill {node.name}")
+        failure = self.failed("kill", node.broker_id)
         node.kill()
         await asyncio.sleep(self._duration())
         node.launch()
         await node.wait_until_serving()
         failure.ended_at = self.cluster.loop.time()
 
-    async def _cut_power(self, node: ClusterNode) -> None:
-        self._note(f"power cut at {node.name}")
+    async def cut_power(self, node: ClusterNode) -> None:
+        """End a process and lose what it had not synced."""
+        self.note(f"power cut at {node.name}")
         await self._lose(node, node.unplug)
 
     async def _wipe(self, node: ClusterNode) -> None:
-        self._note(f"{node.name} is replaced by a machine with an empty disk")
+        self.note(f"{node.name} is replaced by a machine with an empty disk")
         await self._lose(node, node.wipe)
 
     async def _lose(self, node: ClusterNode, how: Callable[[], None]) -> None:
-        self._damaged[node.broker_id] = None
-        failure = self._failed("power", node.broker_id)
+        self.damage(node)
+        failure = self.failed("power", node.broker_id)
         how()
         await asyncio.sleep(self._duration())
         node.launch()
-        await self._settle_damage(node)
+        await self.settle_damage(node)
         failure.ended_at = self.cluster.loop.time()
 
     async def _stop(self, node: ClusterNode) -> None:
-        self._note(f"stop {node.name}")
-        failure = self._failed("stop", node.broker_id)
+        self.note(f"stop {node.name}")
+        failure = self.failed("stop", node.broker_id)
         await node.stop()
         await asyncio.sleep(self._duration())
         node.launch()
@@ -231,8 +249,8 @@ class ClusterFaults:
 
     async def _bounce(self, node: ClusterNode) -> None:
         """Kill a broker again while it starts."""
-        self._note(f"bounce {node.name}")
-        failure = self._failed("bounce", node.broker_id)
+        self.note(f"bounce {node.name}")
+        failure = self.failed("bounce", node.broker_id)
         for _ in range(self.random.randint(2, 4)):
             node.kill()
             await asyncio.sleep(self.random.uniform(0.01, 0.5))
@@ -248,7 +266,7 @@ class ClusterFaults:
         return self._joined(new[0]) if new else None
 
     async def _joined(self, node: ClusterNode) -> None:
-        self._note(f"{node.name} joins")
+        self.note(f"{node.name} joins")
         node.launch()
         await node.wait_until_serving()
 
@@ -258,9 +276,9 @@ class ClusterFaults:
         return self._all_killed()
 
     async def _all_killed(self) -> None:
-        self._note("kill all")
+        self.note("kill all")
         nodes = [node for node in self.cluster.nodes if node.launches]
-        failure = self._failed("kill all", *[node.broker_id for node in nodes])
+        failure = self.failed("kill all", *[node.broker_id for node in nodes])
         self._busy.update(dict.fromkeys(node.broker_id for node in nodes))
         for node in nodes:
             node.kill()
@@ -274,11 +292,11 @@ class ClusterFaults:
         failure.ended_at = self.cluster.loop.time()
 
     async def _pause(self, node: ClusterNode) -> None:
-        self._note(f"pause {node.name}")
-        failure = self._failed("pause", node.broker_id)
+        self.note(f"pause {node.name}")
+        failure = self.failed("pause", node.broker_id)
         node.pause()
         await self._lasts(failure)
-        self._note(f"resume {node.name}")
+        self.note(f"resume {node.name}")
         node.resume()
 
     # --- the network
@@ -287,8 +305,8 @@ class ClusterFaults:
         """Cut a broker off from the others, and from some clients."""
         others = [other.name for other in self.cluster.nodes if other is not node]
         others += [client for client in self.clients if self.random.random() < 0.3]
-        self._note(f"isolate {node.name} from {' '.join(others)}")
-        failure = self._failed("isolate", node.broker_id)
+        self.note(f"isolate {node.name} from {' '.join(others)}")
+        failure = self.failed("isolate", node.broker_id)
         for other in others:
             self.cluster.network.cut(node.name, other)
         with_store = self.random.random() < 0.3
@@ -299,12 +317,12 @@ class ClusterFaults:
             self.cluster.network.heal(node.name, other)
         if with_store:
             self.cluster.coordination.heal(node.name)
-        self._note(f"{node.name} is isolated no more")
+        self.note(f"{node.name} is isolated no more")
 
     async def _cut_link(self) -> None:
         one, other = self.random.sample(self.cluster.nodes, 2)
-        self._note(f"cut {one.name} - {other.name}")
-        failure = self._failed("link", one.broker_id, other.broker_id, is_of_either=True)
+        self.note(f"cut {one.name} - {other.name}")
+        failure = self.failed("link", one.broker_id, other.broker_id, is_of_either=True)
         self.cluster.network.cut(one.name, other.name)
         await self._lasts(failure)
         self.cluster.network.heal(one.name, other.name)
@@ -314,11 +332,11 @@ class ClusterFaults:
         one, other = self.random.sample(self.cluster.nodes, 2)
         to_all = self.random.random() < 0.5
         targets = [node for node in self.cluster.nodes if node is not one] if to_all else [other]
-        self._note(f"cut {one.name} > {' '.join(node.name for node in targets)}")
+        self.note(f"cut {one.name} > {' '.join(node.name for node in targets)}")
         if to_all:
-            failure = self._failed("one way", one.broker_id)
+            failure = self.failed("one way", one.broker_id)
         else:
-            failure = self._failed("one way", one.broker_id, other.broker_id, is_of_either=True)
+            failure = self.failed("one way", one.broker_id, other.broker_id, is_of_either=True)
         for target in targets:
             self.cluster.network.cut(one.name, target.name, one_way=True)
         await self._lasts(failure)
@@ -328,21 +346,21 @@ class ClusterFaults:
     async def _slow_down(self, node: ClusterNode) -> None:
         """Let what a broker sends and receives take so long that connections overtake each other by far."""
         factor = self.random.choice([10.0, 100.0, 400.0])
-        self._note(f"{node.name} is {factor:.0f} times slower")
-        failure = self._failed("slow", node.broker_id)
+        self.note(f"{node.name} is {factor:.0f} times slower")
+        failure = self.failed("slow", node.broker_id)
         self.cluster.network.slowness[node.name] = factor
         await self._lasts(failure)
         self.cluster.network.slowness.pop(node.name, None)
 
     async def _stall(self, node: ClusterNode) -> None:
-        self._note(f"{node.name} does not fetch")
-        failure = self._failed("not fetching", node.broker_id)
+        self.note(f"{node.name} does not fetch")
+        failure = self.failed("not fetching", node.broker_id)
         self.cluster.network.stall(node.name)
         await self._lasts(failure)
         self.cluster.network.unstall(node.name)
 
     async def _reset_connections(self) -> None:
-        self._note("resets")
+        self.note("resets")
         names = [node.name for node in self.cluster.nodes] + list(self.clients)
         for _ in range(self.random.randint(1, 8)):
             self.cluster.network.reset(*self.random.sample(names, 2))
@@ -351,59 +369,99 @@ class ClusterFaults:
     # --- the store and the clocks
 
     async def _cut_from_store(self, node: ClusterNode) -> None:
-        self._note(f"cut {node.name} from the store")
-        failure = self._failed("store cut", node.broker_id)
+        self.note(f"cut {node.name} from the store")
+        failure = self.failed("store cut", node.broker_id)
         self.cluster.coordination.cut(node.name)
         await self._lasts(failure)
         self.cluster.coordination.heal(node.name)
 
     async def _store_away(self) -> None:
-        self._note("the store is away")
+        self.note("the store is away")
         names = [node.name for node in self.cluster.nodes]
-        failure = self._failed("store away", *[node.broker_id for node in self.cluster.nodes])
+        failure = self.failed("store away", *[node.broker_id for node in self.cluster.nodes])
         self.cluster.coordination.cut(*names)
         await self._lasts(failure)
         self.cluster.coordination.heal(*names)
 
     async def _store_nasty(self) -> None:
-        self._note("the store is nasty")
+        self.note("the store is nasty")
         self.cluster.coordination.faults = NASTY
         await asyncio.sleep(self.random.uniform(2.0, 15.0))
         self.cluster.coordination.faults = USUAL_STORE_FAULTS
 
     async def _set_clock(self, node: ClusterNode) -> None:
         skew_ms = self.random.randint(-_MOST_SKEW_MS, _MOST_SKEW_MS)
-        self._note(f"the clock of {node.name} is {skew_ms / 1000:.0f} s off")
+        self.note(f"the clock of {node.name} is {skew_ms / 1000:.0f} s off")
         node.clock.skew_ms = skew_ms
 
-    # --- ambushes
+    # --- leaders that go on
 
-    def _write_sent(self, writer: str, writes: Sequence[Write]) -> None:
-        """A broker is about to write; where that lets a replica into an ISR, its power may be cut at that moment."""
-        if not self.ambushes or self._is_over:
-            return
-        for write in writes:
-            if write.value is None or directory_of(write.key) != TOPICS:
-                continue
-            topic = TopicImage.from_bytes(write.value)
-            before = self.watch.topics.get(topic.topic_id)
-            if before is None:
-                continue
-            for former, state in zip(before.partitions, topic.partitions, strict=False):
-                for broker_id in state.isr:
-                    if broker_id not in former.isr and self.random.random() < 0.1:
-                        self.cluster.later(self.random.uniform(0.0, 0.02), partial(self._ambush, broker_id))
+    def _depose(self) -> Coroutine[Any, Any, None] | None:
+        """Choose a partition whose leader will be deposed."""
+        led = [
+            (TopicPartition(topic.name, number), self.cluster.node(state.leader))
+            for topic in self.watch.topics.values()
+            for number, state in enumerate(topic.partitions)
+            if state.leader == state.replicas[0] and len(state.isr) > 1
+        ]
+        led = [(partition, node) for partition, node in led if self.is_idle(node)]
+        if not led:
+            return None
+        # Mostly where most is going on: there clients have something under way.
+        weights = [self.history.committed_end(partition) + 1 for partition, _ in led]
+        ((partition, node),) = self.random.choices(led, weights)
+        return self.occupied(node, lambda node: self._deposed(node, partition))
 
-    def _ambush(self, broker_id: int) -> None:
-        node = self.cluster.node(broker_id)
-        if self._is_over or not node.is_serving or broker_id in self._busy:
+    async def _deposed(self, node: ClusterNode, partition: TopicPartition) -> None:
+        """Let only clients reach a leader until another is elected, and then let it lead again, perhaps at once.
+
+        Clients that send again meanwhile do so to the other one, unless they are cut off until the first one leads.
+        """
+        network, others = self.cluster.network, [other.name for other in self.cluster.nodes if other is not node]
+        self.note(f"{node.name}, which leads {partition}, is left alone with its clients")
+        failure = self.failed("deposed", node.broker_id)
+        for other in others:
+            network.cut(node.name, other)
+        self.cluster.coordination.cut(node.name)
+        await self._until(lambda: self._leader_of(partition) not in (node.broker_id, NO_LEADER))
+        away = [client for client in self.clients if client.startswith("p")] if self.random.random() < 0.75 else []
+        self.note(f"{node.name} is back{', while producers are cut off' if away else ''}")
+        for client in away:
+            for each in self.cluster.nodes:
+                network.cut(client, each.name)
+        for other in others:
+            network.heal(node.name, other)
+        self.cluster.coordination.heal(node.name)
+        if away:
+            await self._until(lambda: node.broker_id in self._isr_of(partition))
+            if node.broker_id in self._isr_of(partition):
+                await self._follow(partition, node)
+            for client in away:
+                network.heal(client)
+        failure.ended_at = self.cluster.loop.time()
+
+    async def _follow(self, partition: TopicPartition, heir: ClusterNode) -> None:
+        """Have the leader of a partition go, so that another follows it."""
+        leader = self._leader_of(partition)
+        if leader in (heir.broker_id, NO_LEADER) or not self.is_idle(self.cluster.node(leader)):
             return
-        if len(self._busy) >= max(2, len(self.cluster.nodes) - 2) or not self._may_go(node):
-            return
-        if self._may_lose_power(node) and self.random.random() < 0.8:
-            self._spawn("ambush", self._occupied(node, self._cut_power))
-        else:
-            self._spawn("ambush", self._occupied(node, self._kill))
+        go = self.kill if self.random.random() < 0.25 else self._stop
+        self.spawn("succession", self.occupied(self.cluster.node(leader), go))
+        await self._until(lambda: self._leader_of(partition) not in (leader, NO_LEADER))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        for _ in range(round(_STEP_SECONDS / _LOOK_SECONDS)):
+            if is_so():
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        state = self.watch.state(partition)
+        return NO_LEADER if state is None else state.leader
+
+    def _isr_of(self, partition: TopicPartition) -> tuple[int, ...]:
+        state = self.watch.state(partition)
+        return () if state is None else state.isr
 
 
 def _is_fine(task: asyncio.Task[None]) -> bool:

@@ -25,6 +25,7 @@ from tailrace.testing.checkers import (
     what_is_missing,
 )
 from tailrace.testing.cluster import ClusterLog, SimCluster
+from tailrace.testing.cluster_ambushes import ClusterAmbushes
 from tailrace.testing.cluster_client import ClusterClient
 from tailrace.testing.cluster_faults import ClusterFaults
 from tailrace.testing.cluster_history import (
@@ -202,7 +203,7 @@ async def _run(
     seed: int, cluster: SimCluster, history: ClusterHistory, watch: ClusterWatch, log: ClusterLog, random: Random
 ) -> RunReport:
     loop = cluster.loop
-    pause_seconds = random.choice([0.25, 0.5, 1.0])
+    pause_seconds = random.choice([0.4, 0.8, 1.6])
     load = _Load(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False))
     # Three are there from the start; others may join under load.
     first = cluster.nodes if random.random() < 0.5 else cluster.nodes[:3]
@@ -225,6 +226,7 @@ async def _run(
     for _ in range(random.randint(1, 3)):
         load.join(orders.topic_id, partitions)
     faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names)
+    ClusterAmbushes(faults, loop.random_for("ambushes"))
     until = loop.time() + LOAD_SECONDS
     work = [
         loop.create_task(faults.run(until, MIN_FAULTS), name="faults"),
@@ -245,7 +247,7 @@ async def _run(
     check_replicas_are_equal(cluster, watch, history)
     _check_group(load, partitions)
     check_promises(history)
-    check_leader_order(history.promises)
+    check_leader_order(watch, history.promises)
     check_records(history, load.producers)
     for task in load.tasks:
         task.cancel()

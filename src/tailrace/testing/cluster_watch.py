@@ -6,6 +6,7 @@ the history, which objects; it objects itself where a change in the store, or a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -54,6 +55,8 @@ class ClusterWatch:
         self.states: dict[TopicPartition, list[StateAt]] = {}
         self.controller_id = NO_LEADER
         self.elections = 0
+        #: Told of a record that was acknowledged by several, and of those in sync that do not have it.
+        self.on_promise: Callable[[Promise, list[int]], None] = lambda promise, lacking: None
         #: What was wrong with a change in the store; raised where the next look is taken, not inside the store.
         self._objections: list[Violation] = []
         #: By launch of a node and partition: up to where its log was compared with the truth.
@@ -88,8 +91,18 @@ class ClusterWatch:
             )
             try:
                 self._check_change(partition, former, state)
+                if former is not None:
+                    self._check_added(partition, [each for each in state.isr if each not in former.isr])
             except Violation as violation:
                 self._objections.append(violation)
+
+    def _check_added(self, partition: TopicPartition, added: list[int]) -> None:
+        """Who gets into an ISR has everything at that moment, unless it has just died."""
+        for broker_id in added:
+            node = self._cluster.node(broker_id)
+            for replica in node.broker.partitions if node.is_serving and node.broker is not None else ():
+                if replica.partition == partition and replica.directory.failure is None:
+                    self._look_at(node, replica)
 
     def _check_change(self, partition: TopicPartition, former: PartitionState | None, state: PartitionState) -> None:
         if not state.isr or not set(state.isr) <= set(state.replicas) or len(set(state.replicas)) < len(state.replicas):
@@ -102,19 +115,26 @@ class ClusterWatch:
             return
         if state.leader_epoch < former.leader_epoch:
             raise Violation(ELECTION, f"{partition}: the epoch went back from {former} to {state}")
+        removed = [broker_id for broker_id in former.isr if broker_id not in state.isr]
+        if state.leader != former.leader or removed:
+            self._check_writer(partition, former, state, removed)
         if state.leader != former.leader:
             if state.leader_epoch == former.leader_epoch:
                 raise Violation(TWO_LEADERS, f"{partition}: from {former} to {state} in one epoch")
             if state.leader != NO_LEADER and state.leader not in former.isr:
                 raise Violation(ELECTION, f"{partition}: {state.leader} was not in sync in {former}")
-            self._check_writer(partition, former, state)
         elif set(state.isr) - set(former.isr) and state.leader_epoch != former.leader_epoch:
             raise Violation(ELECTION, f"{partition}: the ISR grew with a new epoch, from {former} to {state}")
 
-    def _check_writer(self, partition: TopicPartition, former: PartitionState, state: PartitionState) -> None:
-        """Leaders are changed by the controller in office, or by a leader that gives up."""
+    def _check_writer(
+        self, partition: TopicPartition, former: PartitionState, state: PartitionState, removed: list[int]
+    ) -> None:
+        """Leaders and ISRs are changed by the controller in office, by the leader, or by who leaves the ISR itself."""
         writer = self._cluster.writer
-        if writer not in (f"b{self.controller_id}", f"b{former.leader}"):
+        leaves = state.leader == former.leader and removed == [
+            broker_id for broker_id in removed if writer == f"b{broker_id}"
+        ]
+        if not leaves and writer not in (f"b{self.controller_id}", f"b{former.leader}"):
             raise Violation(
                 FENCE, f"{partition}: {writer} makes {former} {state}, while b{self.controller_id} is the controller"
             )
@@ -124,11 +144,13 @@ class ClusterWatch:
         states = self.states.get(partition)
         return states[-1].state if states else None
 
-    def states_since(self, partition: TopicPartition, since: float) -> list[PartitionState]:
-        """What the store held of a partition at some moment since then."""
+    def states_since(
+        self, partition: TopicPartition, since: float, until: float = float("inf")
+    ) -> list[PartitionState]:
+        """What the store held of a partition at some moment between two."""
         states = self.states.get(partition, [])
         first = max((number for number, each in enumerate(states) if each.at <= since), default=0)
-        return [each.state for each in states[first:]]
+        return [each.state for each in states[first:] if each.at <= until]
 
     # --- the brokers
 
@@ -205,19 +227,21 @@ class ClusterWatch:
         in_sync = dict.fromkeys(
             broker_id for state in states if state.leader_epoch == states[-1].leader_epoch for broker_id in state.isr
         )
-        holders = []
+        holders: list[int] = []
+        lacking: list[int] = []
         for broker_id in in_sync:
             node = self._cluster.node(broker_id)
             # What was on one that ended since nobody can say; one that is paused or cut off can be looked into.
             is_unknown = not node.is_serving or node.broker is None or node.ended_at >= promise.sent_at
-            if is_unknown or self._has(node, partition, promise.offset):
-                holders.append(broker_id)
+            has_it = is_unknown or self._has(node, partition, promise.offset)
+            (holders if has_it else lacking).append(broker_id)
         if len(holders) < wanted:
             raise Violation(
                 TOO_FEW,
                 f"{promise.value!r} at {partition} {promise.offset} was acknowledged by {promise.broker_id} "
                 f"with acks={promise.acks}; it is on {holders} of {list(in_sync)}",
             )
+        self.on_promise(promise, [broker_id for broker_id in lacking if broker_id in states[-1].isr])
 
     @staticmethod
     def _has(node: ClusterNode, partition: TopicPartition, offset: int) -> bool:

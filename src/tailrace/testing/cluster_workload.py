@@ -72,7 +72,8 @@ _FETCH_ELSEWHERE = (
 class _Batch:
     values: list[bytes]
     base_sequence: int
-    sent_at: float = 0.0
+    #: When it was sent first: replicas may have had it since then, whenever the answer comes that is heard.
+    sent_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -182,8 +183,10 @@ class ClusterProducer:
         return batch
 
     def _send(self, connection: KafkaClient, batch: _Batch) -> asyncio.Future[memoryview]:
-        batch.sent_at = self.loop.time()
-        now_ms = _START_MS + int(batch.sent_at * 1000)
+        now = self.loop.time()
+        if batch.sent_at is None:
+            batch.sent_at = now
+        now_ms = _START_MS + int(now * 1000)
         records = build_batch(
             [NewRecord(value, timestamp=now_ms) for value in batch.values],
             compression=self.random.choice((Compression.NONE, Compression.LZ4)),
@@ -208,6 +211,7 @@ class ClusterProducer:
             raise AssertionError(f"{self.name} was refused: {code.name} {result.error_message}")
         self._refused_since = None
         assert self._unanswered[0] is batch
+        assert batch.sent_at is not None
         self._unanswered.popleft()
         self.acknowledged += 1
         for index, value in enumerate(batch.values):

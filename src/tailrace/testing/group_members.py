@@ -68,6 +68,8 @@ _ELSEWHERE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
+#: What a broker among several may say besides that: it has not heard of the topic yet.
+_NOT_YET = (*_ELSEWHERE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @dataclass(slots=True)
@@ -176,6 +178,10 @@ class _Member:
                 await asyncio.sleep(_RETRY_SECONDS)
             finally:
                 client.close()
+
+    @property
+    def _again_errors(self) -> Sequence[ErrorCode]:
+        return _NOT_YET if self.bootstrap else _ELSEWHERE
 
     def _ask_elsewhere(self) -> None:
         if self.bootstrap:
@@ -325,7 +331,7 @@ class ClassicMember(_Member):
         elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._forget()
         else:
-            expected = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, *_ELSEWHERE)
+            expected = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, *self._again_errors)
             assert error in expected, f"{self.name} was refused: {error.name}"
         raise _AgainError
 
@@ -391,7 +397,7 @@ class ConsumerMember(_Member):
             self.epoch = -1
             self.owned.clear()
         else:
-            assert error in _ELSEWHERE, f"{self.name} was refused: {error.name}"
+            assert error in self._again_errors, f"{self.name} was refused: {error.name}"
         raise _AgainError
 
     async def _send(self, client: KafkaClient, epoch: int) -> ConsumerGroupHeartbeatResponse:

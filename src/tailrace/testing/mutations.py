@@ -56,8 +56,6 @@ class Mutation:
     wrong: Any
     #: What may be violated first.
     caught_by: tuple[str, ...]
-    #: Seeds in which it is known to do harm, so that a test need not look for them.
-    likely_seeds: tuple[int, ...] = ()
 
     @contextmanager
     def switched_on(self) -> Iterator[None]:
@@ -239,7 +237,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a follower does not cut off what its leader does not have": Mutation(
         Partition, "diverging_epoch", _no_divergence, (DISAGREE, TWO_VALUES, ISR, LOST, SELF, LIVENESS)
     ),
-    "producers are not cut with the log": Mutation(PartitionLog, "_was_cut", _keep_producers, (LOST, ORDER, DUPLICATE)),
+    "producers are not cut with the log": Mutation(
+        PartitionLog, "_was_cut", _keep_producers, (LOST, ISR, TWO_VALUES, DISAGREE, ORDER, DUPLICATE, LIVENESS)
+    ),
     "duplicates are not looked for": Mutation(ProducerState, "check", _no_duplicates, (DUPLICATE, ORDER)),
     "a coordinator loads only what it knows to be committed": Mutation(
         shards, "load", _load_committed_only, (GROUP_OFFSETS,)
