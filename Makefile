@@ -1,6 +1,6 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients run test sim suites bench check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients run test sim suites bench bench-cluster check format docs clean
 
 PYTHON ?=
 ARGS ?=
@@ -13,7 +13,7 @@ SUITES ?= kafka-python librdkafka
 export PYTHON PYTEST_ARGS
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: setup-dev setup-clients ## make .venv with everything, and bring kcat, Java, Kafka's jars and the Node clients for the tests
 
@@ -42,6 +42,10 @@ suites: setup-dev setup-clients ## run clients' own test suites; SUITES="librdka
 bench: setup-package ## measure beside Apache Kafka and other queues, up to 60 minutes; QUICK=1: a part of it, up to 8
 	@scripts/setup-bench
 	@.venv/bin/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
+bench-cluster: setup-dev ## measure three brokers beside three nodes of Apache Kafka, about 30 minutes
+	@scripts/setup-bench
+	@.venv/bin/python -m bench.cluster $(ARGS)
 
 check: setup-dev ## lint, formatting, types, and the layering rule
 	.venv/bin/ruff check .

@@ -29,6 +29,17 @@ LOWER_IS_BETTER = (
     "kept_pause_ms",
     "longest_gap_ms",
     "typical_gap_ms",
+    "client_failover_s",
+    "create_s",
+    "idle_percent",
+    "idle_all_percent",
+    "broker_rss_mb",
+    "outage_s",
+    "moved_s",
+    "load_s",
+    "ready_s",
+    "in_sync_s",
+    "stop_s",
 )
 
 

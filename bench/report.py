@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ BEGIN = "<!-- Generated from bench/results/latest.json by `python bench/report.p
 END = "<!-- Generated: end -->"
 GROUP_BEGIN = "<!-- Generated from bench/results/groups.json by `python bench/report.py docs`: begin -->"
 GROUP_END = "<!-- Generated from bench/results/groups.json: end -->"
+CLUSTER_RESULTS = ROOT / "bench/results/cluster.json"
+CLUSTER_BEGIN = "<!-- Generated from bench/results/cluster.json by `python bench/report.py docs`: begin -->"
+CLUSTER_END = "<!-- Generated from bench/results/cluster.json: end -->"
 
 #: Below this, a single run on each side says nothing.
 LEAST_MARGIN = 0.02
@@ -45,6 +49,16 @@ TABLE_METRICS = (
     "kept_pause_ms",
     "longest_gap_ms",
     "typical_gap_ms",
+    "client_failover_s",
+    "create_s",
+    "idle_percent",
+    "outage_s",
+    "moved_s",
+    "load_s",
+    "ready_s",
+    "in_sync_s",
+    "stop_s",
+    "broker_rss_mb",
     "rss_mb",
 )
 
@@ -176,6 +190,111 @@ def group_part(results: Mapping[str, Any]) -> str:
     return "\n".join([*parts, *_left_out(results)])
 
 
+# --- three brokers
+
+
+#: What a cluster is to reach: in words, of which workload and figure, its bound, and whether that is for the ratio.
+CLUSTER_GOALS: Sequence[tuple[str, str, str, float, bool]] = (
+    ("throughput of 1 KB messages, of Kafka's", "produce-1k-acks-all", "throughput_mb_s", 1.0, True),
+    ("throughput of 100 B messages, of Kafka's", "produce-100b-acks-all", "throughput_mb_s", 1.0, True),
+    ("from the death of a leader to the next write, of Kafka's", "leader-killed", "failover_s", 1.0, True),
+    ("a new controller loads 10,000 partitions, s", "controller-killed-10000-partitions", "load_s", 5.0, False),
+    ("1,000 leaders of a dead broker moved, s", "lose-1000-leaders", "moved_s", 5.0, False),
+    ("a broker that idles with 1,000 partitions, % of a core", "idle-1000-partitions", "idle_percent", 3.0, False),
+)
+
+
+Goals = Sequence[tuple[str, str, str, float, bool]]
+
+
+def goal_rows(results: Mapping[str, Any], goals: Goals = CLUSTER_GOALS) -> list[list[str]]:
+    """What is to be reached, what was measured, and whether it is."""
+    ratios = {(each["workload"], each["metric"]): each for each in results["ratios"]}
+    rows = []
+    for words, workload, metric, bound, is_ratio in goals:
+        if is_ratio:
+            ratio = ratios.get((workload, metric))
+            found, better = (None, "") if ratio is None else (ratio["ratio"], ratio["better"])
+        else:
+            found, better = _own_median(results, workload, metric), "lower"
+        wanted = f"{'at least' if better == 'higher' else 'at most'} {number(bound)}"
+        if found is not None:
+            is_reached = found >= bound if better == "higher" else found <= bound
+            rows.append([words, wanted, number(found), "yes" if is_reached else "no"])
+    return rows
+
+
+def _own_median(results: Mapping[str, Any], workload: str, metric: str) -> float | None:
+    found = _own_values(results).get((workload, metric))
+    return None if found is None else statistics.median(found)
+
+
+def _own_values(results: Mapping[str, Any]) -> dict[tuple[str, str], list[float]]:
+    """Ours by workload and figure, in the order of the run."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for sample in results["samples"]:
+        if sample["system"] == "tailrace":
+            for metric, value in sample["metrics"].items():
+                found.setdefault((sample["workload"], metric), []).append(value)
+    return found
+
+
+def alone_rows(results: Mapping[str, Any]) -> list[list[str]]:
+    """What only tailrace was measured by."""
+    compared = {(each["workload"], each["metric"]) for each in results["ratios"]}
+    return [
+        [workload, metric, number(statistics.median(values))]
+        for (workload, metric), values in _own_values(results).items()
+        if metric in TABLE_METRICS and (workload, metric) not in compared
+    ]
+
+
+GOAL_HEADINGS = ["what", "to reach", "measured", "reached"]
+ALONE_HEADINGS = ["workload", "metric", "tailrace"]
+
+
+def cluster_summary(results: Mapping[str, Any]) -> str:
+    """What is printed at the end of a run of three brokers."""
+    rows = [row[:-1] for row in ratio_rows(results)]
+    parts = [plain_table(rows, HEADINGS[:-1])] if rows else []
+    for found, headings in ((alone_rows(results), ALONE_HEADINGS), (goal_rows(results), GOAL_HEADINGS)):
+        if found:
+            parts.append(plain_table(found, headings))
+    parts += [f"failed: {item['system']} {item['workload']}: {item['reason']}" for item in results["failures"]]
+    return "\n\n".join(parts)
+
+
+def cluster_part(results: Mapping[str, Any]) -> str:
+    """The part of the page that a run of three brokers writes."""
+    versions, settings = results["versions"], results["settings"]
+    parts = [
+        f"{run_text(results)}; tailrace {versions['tailrace']} with etcd {versions['etcd']}, "
+        f"Kafka {versions['kafka']}; {settings['rounds'] * settings['kills']} leaders killed on each side.",
+        "",
+        markdown_table(goal_rows(results), GOAL_HEADINGS),
+        "",
+        markdown_table([row[:-1] for row in ratio_rows(results)], HEADINGS[:-1]),
+        "",
+        "Of tailrace alone:",
+        "",
+        markdown_table(alone_rows(results), ALONE_HEADINGS),
+    ]
+    return "\n".join([*parts, *_left_out(results)])
+
+
+def is_whole_cluster_run(results: Mapping[str, Any]) -> bool:
+    """Whether a run had the full load and every part, with Kafka beside it."""
+    return results["settings"]["scale"] >= 1 and len(goal_rows(results)) == len(CLUSTER_GOALS)
+
+
+def write_cluster_docs(results_path: Path = CLUSTER_RESULTS, page_path: Path = PAGE) -> None:
+    """Write the part of the page about three brokers from their last whole run."""
+    results = json.loads(results_path.read_text())
+    if not is_whole_cluster_run(results):
+        raise ReportError(f"{results_path.name} is from a part of the run; the page shows whole runs only")
+    page_path.write_text(replace_generated(page_path.read_text(), cluster_part(results), CLUSTER_BEGIN, CLUSTER_END))
+
+
 def _left_out(results: Mapping[str, Any]) -> list[str]:
     left_out = [*results["skipped"], *results["failures"]]
     if not left_out:
@@ -245,6 +364,8 @@ def main(arguments: Sequence[str]) -> int:
             write_docs()
             if GROUP_RESULTS.exists():
                 write_group_docs()
+            if CLUSTER_RESULTS.exists():
+                write_cluster_docs()
         except (ReportError, FileNotFoundError) as error:
             print(f"report: {error}", file=sys.stderr)
             return 1

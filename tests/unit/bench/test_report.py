@@ -144,6 +144,7 @@ def test_the_real_page_has_one_generated_part_of_each_kind() -> None:
     page = report.PAGE.read_text()
     assert "figures" in report.replace_generated(page, "figures")
     assert "figures" in report.replace_generated(page, "figures", report.GROUP_BEGIN, report.GROUP_END)
+    assert "figures" in report.replace_generated(page, "figures", report.CLUSTER_BEGIN, report.CLUSTER_END)
 
 
 def test_the_groups_part_is_written_beside_the_other_and_leaves_it_alone(
@@ -180,6 +181,78 @@ def test_the_page_shows_whole_runs_of_the_groups_only(results: dict[str, Any], t
     source.write_text(json.dumps({**results, "settings": {**results["settings"], "scale": 0.05}}))
     with pytest.raises(report.ReportError, match="part of the load"):
         report.write_group_docs(source, tmp_path / "performance.md")
+
+
+@pytest.fixture
+def cluster_results(results: dict[str, Any]) -> dict[str, Any]:
+    """A whole run of three brokers, in which one goal is missed."""
+
+    def ours(workload: str, **metrics: float) -> dict[str, Any]:
+        return {"system": "tailrace", "workload": workload, "round": 1, "metrics": metrics}
+
+    return {
+        **results,
+        "versions": {**results["versions"], "etcd": "3.4.23"},
+        "settings": {"rounds": 3, "kills": 5, "scale": 1.0},
+        "shares": [],
+        "skipped": [],
+        "ratios": [
+            _ratio("produce-1k-acks-all", "throughput_mb_s", 300, 200, "higher"),
+            _ratio("produce-100b-acks-all", "throughput_mb_s", 90, 100, "higher"),
+            _ratio("leader-killed", "failover_s", 5, 6, "lower"),
+            _ratio("idle-1000-partitions", "idle_percent", 1.5, 6, "lower"),
+        ],
+        "samples": [
+            ours("idle-1000-partitions", idle_percent=1.5),
+            ours("lose-1000-leaders", moved_s=0.5, outage_s=6.0, leaders=1000),
+            ours("lose-1000-leaders", moved_s=0.7, outage_s=6.2, leaders=1000),
+            ours("controller-killed-10000-partitions", load_s=0.25),
+            {"system": "kafka", "workload": "lose-1000-leaders", "round": 1, "metrics": {"moved_s": 9.0}},
+        ],
+    }
+
+
+def test_what_a_cluster_is_to_reach_is_said_with_what_it_reached(cluster_results: dict[str, Any]) -> None:
+    assert [row[1:] for row in report.goal_rows(cluster_results)] == [
+        ["at least 1.00", "1.50", "yes"],
+        ["at least 1.00", "0.900", "no"],
+        ["at most 1.00", "0.833", "yes"],
+        ["at most 5.00", "0.250", "yes"],
+        ["at most 5.00", "0.600", "yes"],
+        ["at most 3.00", "1.50", "yes"],
+    ]
+
+
+def test_figures_without_a_peer_are_shown_apart_from_the_ratios(cluster_results: dict[str, Any]) -> None:
+    assert report.alone_rows(cluster_results) == [
+        ["lose-1000-leaders", "moved_s", "0.600"],
+        ["lose-1000-leaders", "outage_s", "6.10"],
+        ["controller-killed-10000-partitions", "load_s", "0.250"],
+    ]
+    assert "leader-killed" in report.cluster_summary(cluster_results)
+
+
+def test_the_part_about_three_brokers_is_written_from_a_whole_run_only(
+    cluster_results: dict[str, Any], tmp_path: Path
+) -> None:
+    source, page = tmp_path / "cluster.json", tmp_path / "performance.md"
+    page.write_text(f"before\n{report.CLUSTER_BEGIN}\nold\n{report.CLUSTER_END}\nafter\n")
+    for part in (
+        {**cluster_results, "settings": {"rounds": 3, "kills": 5, "scale": 0.5}},
+        {**cluster_results, "ratios": cluster_results["ratios"][1:]},
+    ):
+        source.write_text(json.dumps(part))
+        with pytest.raises(report.ReportError, match="whole runs only"):
+            report.write_cluster_docs(source, page)
+    source.write_text(json.dumps(cluster_results))
+    report.write_cluster_docs(source, page)
+    report.write_cluster_docs(source, page)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "tailrace 0.1 with etcd 3.4.23, Kafka 4.1.0; 15 leaders killed on each side." in text
+    assert text.count("| leader-killed | failover_s | kafka | 5.00 ±5% | 6.00 ±10% | 0.833 | lower | ahead |") == 1
 
 
 def test_the_chart_is_well_formed_and_has_a_bar_for_each_charted_ratio(results: dict[str, Any]) -> None:

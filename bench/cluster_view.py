@@ -1,0 +1,253 @@
+"""A cluster seen from outside: what one of its servers says of brokers and partitions, and when a session ends.
+
+Asks over a plain socket, one server at a time and only for what is still waited for, so that looking costs the servers
+little while they are busy. Must not know who runs them.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+
+from bench.processes import ServerFailedError
+from tailrace.cluster.keys import BROKERS, broker_of
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string
+from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
+from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tailrace.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+METADATA_VERSION = 12
+QUORUM_VERSION = 0
+ELECT_LEADERS_VERSION = 2
+PRODUCE_VERSION = 9
+#: Topics are asked for in so many turns, or ten at once where there are few.
+_TURNS = 10
+_LOOK_SECONDS = 0.02
+_ANSWER_SECONDS = 60.0
+_LENGTH = struct.Struct(">i")
+
+Response = TypeVar("Response", bound=Message)
+
+
+class QuorumRequestPartition(Struct):
+    """One partition of it."""
+
+    partition_index: int = int32()
+
+
+class QuorumRequestTopic(Struct):
+    """A topic asked for."""
+
+    topic_name: str = string()
+    partitions: list[QuorumRequestPartition] = array(QuorumRequestPartition)
+
+
+class DescribeQuorumRequest(Message):
+    """Asks Kafka who leads its controllers; its Metadata names any broker."""
+
+    API_KEY = ApiKey.DESCRIBE_QUORUM
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    topics: list[QuorumRequestTopic] = array(QuorumRequestTopic)
+
+
+class QuorumReplica(Struct):
+    """A voter or an observer."""
+
+    replica_id: int = int32()
+    log_end_offset: int = int64()
+
+
+class QuorumPartition(Struct):
+    """Who leads."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    leader_id: int = int32()
+    leader_epoch: int = int32()
+    high_watermark: int = int64()
+    current_voters: list[QuorumReplica] = array(QuorumReplica)
+    observers: list[QuorumReplica] = array(QuorumReplica)
+
+
+class QuorumResponseTopic(Struct):
+    """What is known of a topic."""
+
+    topic_name: str = string()
+    partitions: list[QuorumPartition] = array(QuorumPartition)
+
+
+class DescribeQuorumResponse(Message):
+    """Who leads Kafka's controllers."""
+
+    API_KEY = ApiKey.DESCRIBE_QUORUM
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    error_code: int = int16()
+    topics: list[QuorumResponseTopic] = array(QuorumResponseTopic)
+
+
+class View:
+    """One server's view of its cluster, over one connection; a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, request: Message, version: int, response: type[Response]) -> Response:
+        """Send a request and decode its answer."""
+        flexible = request.is_flexible(version)
+        header = RequestHeader(request.API_KEY, version, 1, "bench")
+        self._socket.sendall(encode_request(header, flexible, request.encode(version)))
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        frame = self._receive(length)
+        _, position = decode_response_header(memoryview(frame), flexible)
+        return response.decode(version, memoryview(frame)[position:])
+
+    def _receive(self, size: int) -> bytearray:
+        data = bytearray(size)
+        left = memoryview(data)
+        while left:
+            count = self._socket.recv_into(left)
+            if not count:
+                raise ServerFailedError("a server closed the connection in place of an answer")
+            left = left[count:]
+        return data
+
+    def metadata(self, topics: Sequence[str] = ()) -> MetadataResponse:
+        """Brokers, controller, and the named topics."""
+        wanted = [MetadataRequestTopic(name=name) for name in topics]
+        return self.ask(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION, MetadataResponse
+        )
+
+    def quorum_leader(self) -> int:
+        """Which node leads Kafka's controllers."""
+        wanted = [
+            QuorumRequestTopic(topic_name="__cluster_metadata", partitions=[QuorumRequestPartition(partition_index=0)])
+        ]
+        answer = self.ask(DescribeQuorumRequest(topics=wanted), QUORUM_VERSION, DescribeQuorumResponse)
+        if answer.error_code:
+            raise ServerFailedError(f"Kafka does not say who leads its controllers: error {answer.error_code}")
+        return answer.topics[0].partitions[0].leader_id
+
+    def elect_preferred(self) -> None:
+        """Have the first replica of every partition lead it."""
+        request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=int(_ANSWER_SECONDS * 1000))
+        answer = self.ask(request, ELECT_LEADERS_VERSION, ElectLeadersResponse)
+        if answer.error_code:
+            raise ServerFailedError(f"no preferred leaders are elected: error {answer.error_code}")
+
+    def write(self, topic: str, partition: int, batch: bytes) -> int:
+        """Have a batch appended to what this server leads, acknowledged by all in sync; the error code, 0 for none."""
+        data = [PartitionProduceData(index=partition, records=batch)]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+        )
+        answer = self.ask(request, PRODUCE_VERSION, ProduceResponse)
+        return answer.responses[0].partition_responses[0].error_code
+
+    def partitions(self, topics: Sequence[str]) -> dict[tuple[str, int], MetadataResponsePartition]:
+        """Every partition of the named topics that this server knows."""
+        found = {}
+        at_once = _at_once(topics)
+        for first in range(0, len(topics), at_once):
+            for topic in self.metadata(topics[first : first + at_once]).topics:
+                found |= {(topic.name or "", each.partition_index): each for each in topic.partitions}
+        return found
+
+    def wait_for(
+        self, topics: Sequence[str], condition: Callable[[MetadataResponsePartition], bool], seconds: float
+    ) -> None:
+        """Return when every partition of the topics was seen to be as it should."""
+        left, at_once = list(topics), _at_once(topics)
+        deadline = time.monotonic() + seconds
+        while left:
+            found = self.metadata(left[:at_once]).topics
+            done = {each.name for each in found if each.partitions and all(map(condition, each.partitions))}
+            left = [name for name in left if name not in done]
+            if not done:
+                if time.monotonic() > deadline:
+                    raise ServerFailedError(f"after {seconds:.0f} s, {len(left)} topics are not as they should be")
+                time.sleep(_LOOK_SECONDS)
+
+
+def _at_once(topics: Sequence[str]) -> int:
+    return max(len(topics) // _TURNS, 10)
+
+
+class SessionWatch:
+    """Notes when etcd ends the sessions of brokers, over its JSON gateway; a context manager over a thread."""
+
+    def __init__(self, store_url: str) -> None:
+        address, _, prefix = store_url.removeprefix("etcd://").partition("/")
+        self._directory = f"/{prefix}{BROKERS}/"
+        self._ended: dict[int, float] = {}
+        self._news = threading.Condition()
+        self._connection = http.client.HTTPConnection(address, timeout=None)
+        self._thread = threading.Thread(target=self._watch, name="watch of sessions", daemon=True)
+
+    def __enter__(self) -> Self:
+        # '0' is the character after '/': every key below the directory sorts between the two.
+        first, end = self._directory.encode(), self._directory[:-1].encode() + b"0"
+        wanted = {"create_request": {"key": _base64(first), "range_end": _base64(end)}}
+        self._connection.request("POST", "/v3/watch", json.dumps(wanted))
+        self._answer = self._connection.getresponse()
+        created = json.loads(self._answer.readline())
+        if not created.get("result", {}).get("created"):
+            raise ServerFailedError(f"etcd lets nobody watch: {created}")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+
+    def wait_for_end(self, broker_id: int, seconds: float) -> float:
+        """When the session of a broker ended, by the monotonic clock."""
+        with self._news:
+            if not self._news.wait_for(lambda: broker_id in self._ended, seconds):
+                raise ServerFailedError(f"the session of broker {broker_id} has not ended after {seconds:.0f} s")
+            return self._ended.pop(broker_id)
+
+    def _watch(self) -> None:
+        try:
+            while line := self._answer.readline():
+                now = time.monotonic()
+                events = json.loads(line).get("result", {}).get("events", ())
+                with self._news:
+                    for event in events:
+                        if event.get("type") == "DELETE":
+                            self._ended[broker_of(base64.b64decode(event["kv"]["key"]).decode())] = now
+                    self._news.notify_all()
+        except (OSError, http.client.HTTPException, ValueError):
+            pass  # it was closed; whoever waits for an end that nobody saw is told
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

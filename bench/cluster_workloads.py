@@ -1,0 +1,279 @@
+"""What two clusters are compared by, and what ours alone is measured by. Each function is one measurement.
+
+Owns what is measured and how; figures come back as samples of named workloads. What is waited for is looked at from
+outside, at the servers that are left. Must not know rounds or reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
+
+from confluent_kafka import Producer
+
+from bench import processes
+from bench.clients import ClientFailedError, Metrics, rdbench, run_client, with_costs
+from bench.cluster_systems import BROKERS, PATIENCE_SECONDS, Cluster, TailraceCluster
+from bench.cluster_view import SessionWatch
+from bench.processes import ServerFailedError
+from tailrace.records.record import NewRecord, build_batch
+from tailrace.wire.messages.metadata import MetadataResponsePartition
+
+PARTITIONS = 6
+#: With one replica lost, two still have what is acknowledged.
+CONFIGS = {"min.insync.replicas": "2"}
+_LONGEST_PRODUCE_SECONDS = 20
+_WARM_UP_MESSAGES = 300_000
+_MOST_WARM_UPS = 6
+#: By how much another warm-up has to be faster for yet another one.
+_PROGRESS = 1.05
+_PARTITIONS_PER_REQUEST = 1000
+#: Until what was begun by creating topics is over; a JVM compiles for a while.
+_SETTLE_SECONDS = 15.0
+#: A session, and what it takes to notice its end.
+_SESSION_PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
+
+Figures = tuple[str, Metrics]
+
+
+def warm_up(cluster: Cluster, scale: float) -> None:
+    """Produce until servers get no faster, and every connection is made: a JVM takes some time to be itself."""
+    fastest = 0.0
+    for number in range(_MOST_WARM_UPS):
+        speed = _produce(cluster, f"warm-up-{number}", 1000, int(_WARM_UP_MESSAGES * scale))["throughput_mb_s"]
+        if speed < fastest * _PROGRESS:
+            return
+        fastest = speed
+
+
+def throughput(cluster: Cluster, scale: float) -> Iterator[Figures]:
+    """As many messages as go, acknowledged by all replicas."""
+    yield "produce-1k-acks-all", _produce(cluster, "bulk-1k", 1000, int(500_000 * scale))
+    yield "produce-100b-acks-all", _produce(cluster, "bulk-100b", 100, int(2_000_000 * scale))
+
+
+def _produce(cluster: Cluster, topic: str, size: int, count: int) -> Metrics:
+    cluster.create([topic], PARTITIONS, CONFIGS)
+    before = cluster.cpu_seconds()
+    options = {"partitions": PARTITIONS, "count": count, "size": size, "acks": "all"}
+    result = run_client(rdbench("produce", cluster.handle, topic, **options, seconds=_LONGEST_PRODUCE_SECONDS))
+    return with_costs(result, {"server_cpu_s": cluster.cpu_seconds() - before, "rss_mb": cluster.rss_mb()})
+
+
+def latency(cluster: Cluster, scale: float) -> Iterator[Figures]:
+    """End to end at a thousand messages a second, acknowledged by all replicas."""
+    cluster.create(["paced"], 1, CONFIGS)
+    seconds = f"{max(20 * scale, 2):g}"
+    options = {"rate": 1000, "seconds": seconds, "size": 100, "warmup_seconds": 2, "acks": "all"}
+    yield "latency-1k-per-s-acks-all", run_client(rdbench("latency", cluster.handle, "paced", **options))
+
+
+# --- the death of a leader
+
+
+def failovers(cluster: Cluster, kills: int) -> Iterator[Figures]:
+    """From SIGKILL of a partition's leader to the next acknowledged write to it, again and again.
+
+    `failover_s` is of a writer that looks for a leader all the time; `client_failover_s` is of librdkafka, which looks
+    once a second. Of ours also `moved_s`, the part of `failover_s` after the store has ended the killed one's session.
+    """
+    cluster.create(["failing"], 1, CONFIGS)
+    for _ in range(kills):
+        leader = cluster.leader_of("failing", 0)
+        metrics = {"was_controller": float(cluster.controller() == leader)}
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, "acks": "all", "linger.ms": 0})
+        _write(producer, "failing")
+        with (
+            SessionWatch(cluster.store_url) if isinstance(cluster, TailraceCluster) else nullcontext() as watch,
+            ThreadPoolExecutor(1) as thread,
+        ):
+            killed_at = cluster.kill(leader)
+            by_client = thread.submit(_write, producer, "failing")
+            written_at = _write_at_once(cluster, "failing")
+            metrics["client_failover_s"] = by_client.result() - killed_at
+            if watch is not None:
+                metrics["moved_s"] = written_at - watch.wait_for_end(leader, _SESSION_PATIENCE_SECONDS)
+        yield "leader-killed", {"failover_s": written_at - killed_at, **metrics}
+        cluster.restart(leader)
+        cluster.wait_until_in_sync(["failing"])
+
+
+def _write(producer: Producer, topic: str) -> float:
+    """Write by a client library; when that was acknowledged."""
+    problems: list[object] = []
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: problems.append(error) if error else None)
+    if producer.flush(PATIENCE_SECONDS) or problems:
+        raise ClientFailedError(f"a record was not acknowledged: {problems or 'no answer'}")
+    return time.monotonic()
+
+
+def _write_at_once(cluster: Cluster, topic: str) -> float:
+    """Write to whoever leads, asking all that are left until one does; when that was acknowledged."""
+    batch = bytes(build_batch([NewRecord(b"x", timestamp=int(time.time() * 1000))]))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with ExitStack() as views:
+        servers = {number: views.enter_context(cluster.view(number)) for number in cluster.servers}
+        while time.monotonic() < deadline:
+            for view in servers.values():
+                found = servers.get(view.partitions([topic])[topic, 0].leader_id)
+                if found is not None and found.write(topic, 0, batch) == 0:
+                    return time.monotonic()
+            time.sleep(_LOOK_SECONDS)
+    raise ServerFailedError(f"nobody leads after {PATIENCE_SECONDS:.0f} s")
+
+
+# --- many partitions
+
+
+def many_partitions(
+    cluster: Cluster, scale: float, per_topic: int, idle_seconds: float, say: Callable[[str], None]
+) -> Iterator[Figures]:
+    """A thousand that idle; three thousand, of whose leaders a third dies or stops; of ours ten thousand as well."""
+    topics = Topics(cluster, per_topic, say)
+    yield from topics.grow_to(1_000 * scale)
+    yield f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds)
+    yield from topics.grow_to(3_000 * scale)
+    yield from lose_leaders(cluster, topics, _not_controller(cluster))
+    yield from give_up_leaders(cluster, topics, _not_controller(cluster))
+    if isinstance(cluster, TailraceCluster):
+        yield from topics.grow_to(10_000 * scale)
+        yield f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds)
+        yield from lose_controller(cluster, topics)
+
+
+def _not_controller(cluster: Cluster) -> int:
+    controller = cluster.controller()
+    return next(number for number in cluster.servers if number != controller)
+
+
+class Topics:
+    """Topics of so many partitions each, more and more of them."""
+
+    def __init__(self, cluster: Cluster, per_topic: int, say: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._per_topic = per_topic
+        self._say = say
+        self.names: list[str] = []
+
+    @property
+    def partitions(self) -> int:
+        return len(self.names) * self._per_topic
+
+    def grow_to(self, partitions: float) -> Iterator[Figures]:
+        """Create at least one more, and say how long it took until all replicas were in sync."""
+        count = max(round(partitions / self._per_topic), len(self.names) + 1)
+        began = time.monotonic()
+        while len(self.names) < count:
+            most = min(max(_PARTITIONS_PER_REQUEST // self._per_topic, 1), count - len(self.names))
+            wanted = [f"many-{number}" for number in range(len(self.names), len(self.names) + most)]
+            self._cluster.create(wanted, self._per_topic, CONFIGS)
+            self.names += wanted
+            self._say(f"{self.partitions} partitions after {time.monotonic() - began:.1f} s")
+        yield f"create-{self.partitions}-partitions", {"create_s": time.monotonic() - began}
+
+
+def idle(cluster: Cluster, seconds: float) -> Metrics:
+    """What servers take of a core while nothing happens: the highest of them, and all together with their store."""
+    time.sleep(min(_SETTLE_SECONDS, seconds))
+    store = [] if cluster.store is None else cluster.store.tree()
+    before, store_before, began = cluster.cpu_seconds_of_each(), processes.cpu_seconds(store), time.monotonic()
+    time.sleep(seconds)
+    after, elapsed = cluster.cpu_seconds_of_each(), time.monotonic() - began
+    shares = [(after[number] - before[number]) / elapsed * 100 for number in before]
+    store_share = (processes.cpu_seconds(store) - store_before) / elapsed * 100
+    memory = max(processes.rss_mb(server.tree()) for server in cluster.servers.values())
+    return {
+        "idle_percent": max(shares),
+        "idle_all_percent": sum(shares) + store_share,
+        "broker_rss_mb": memory,
+    }
+
+
+def lose_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figures]:
+    """SIGKILL of a server that leads a third of all partitions, and its way back to where it was."""
+    leaders = topics.partitions // BROKERS
+    yield f"lose-{leaders}-leaders", _kill(cluster, topics, victim)
+    began = time.monotonic()
+    cluster.restart(victim)
+    registered = time.monotonic()
+    cluster.wait_until_in_sync(topics.names)
+    figures = {"ready_s": registered - began, "in_sync_s": time.monotonic() - began}
+    yield f"back-with-{topics.partitions}-partitions", figures
+    began = time.monotonic()
+    with cluster.view() as view:
+        view.elect_preferred()
+    _wait_for_all(cluster, topics.names, lambda each: each.leader_id == each.replica_nodes[0])
+    yield f"give-back-{leaders}-leaders", {"moved_s": time.monotonic() - began}
+
+
+def _kill(cluster: Cluster, topics: Topics, victim: int) -> Metrics:
+    """Kill a server and wait until both that are left say that every partition has a live leader: `outage_s`.
+
+    Of ours also `moved_s`, the part of it after the store has ended the session of the killed one.
+    """
+    led = _led_by(cluster, topics.names, victim)
+    if not isinstance(cluster, TailraceCluster):
+        killed_at = cluster.kill(victim)
+        return {"outage_s": _wait_until_led(cluster, topics.names, victim) - killed_at, "leaders": led}
+    with SessionWatch(cluster.store_url) as watch:
+        killed_at = cluster.kill(victim)
+        ended_at = watch.wait_for_end(victim, _SESSION_PATIENCE_SECONDS)
+        led_at = _wait_until_led(cluster, topics.names, victim)
+    return {"outage_s": led_at - killed_at, "moved_s": led_at - ended_at, "leaders": led}
+
+
+def lose_controller(cluster: TailraceCluster, topics: Topics) -> Iterator[Figures]:
+    """SIGKILL of the controller, which leads a third of all partitions.
+
+    `load_s` is from the next one's election until it has read everything and acts, as its log says.
+    """
+    metrics = _kill(cluster, topics, cluster.controller())
+    yield f"controller-killed-{topics.partitions}-partitions", {**metrics, "load_s": _load_seconds(cluster)}
+
+
+def give_up_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figures]:
+    """SIGTERM of a server that leads a third of all partitions, until others lead all of them."""
+    led = _led_by(cluster, topics.names, victim)
+    with cluster.stopping(victim) as began:
+        moved = _wait_until_led(cluster, topics.names, victim) - began
+    yield (
+        f"stop-with-{topics.partitions // BROKERS}-leaders",
+        {"moved_s": moved, "stop_s": time.monotonic() - began, "leaders": led},
+    )
+    cluster.restart(victim)
+    cluster.wait_until_in_sync(topics.names)
+
+
+def _led_by(cluster: Cluster, topics: Sequence[str], leader: int) -> int:
+    with cluster.view() as view:
+        return sum(each.leader_id == leader for each in view.partitions(topics).values())
+
+
+def _wait_until_led(cluster: Cluster, topics: Sequence[str], gone: int) -> float:
+    """When every server that is left had said of each partition that a live one leads it."""
+    _wait_for_all(cluster, topics, lambda each: each.leader_id not in (-1, gone))
+    return time.monotonic()
+
+
+def _wait_for_all(
+    cluster: Cluster, topics: Sequence[str], condition: Callable[[MetadataResponsePartition], bool]
+) -> None:
+    for number in list(cluster.servers):
+        with cluster.view(number) as view:
+            view.wait_for(topics, condition, PATIENCE_SECONDS)
+
+
+def _load_seconds(cluster: TailraceCluster) -> float:
+    """From the election of the present controller until it said that it has loaded everything."""
+    elected_at = loaded_at = None
+    for event in cluster.events(cluster.controller()):
+        if "controller_epoch" in event:
+            elected_at, loaded_at = event["at"], None
+        elif "load_seconds" in event:
+            loaded_at = event["at"]
+    if elected_at is None or loaded_at is None:
+        raise ServerFailedError("the controller did not say that it has loaded everything")
+    return float(loaded_at - elected_at)
