@@ -39,6 +39,10 @@ class ClusterBroker(WatchedBroker):
         super().__init__(data_dir, config=settings)
         self.number = number
 
+    def configure(self, **config: str) -> None:
+        """Set more from the next start on, with `_` for `.` in names."""
+        self._config.update({name.replace("_", "."): value for name, value in config.items()})
+
     def pause(self) -> None:
         """Stop the process with SIGSTOP: its connections stay, and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)

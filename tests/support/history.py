@@ -33,6 +33,8 @@ class Load:
     is_idempotent: bool
     partitions: int = 3
     value_bytes: int = 100
+    #: Between records to all partitions, where the machine is needed for other things, too.
+    pause_seconds: float = 0.0
 
 
 @dataclass
@@ -87,6 +89,8 @@ class Sender(threading.Thread):
             self.result.sent[partition] = number + 1
             partition = (partition + 1) % self.load.partitions
             self._producer.poll(0)
+            if partition == 0 and self.load.pause_seconds:
+                time.sleep(self.load.pause_seconds)
         remaining = self._producer.flush(_DEADLINE_SECONDS)
         assert remaining == 0, f"{self.name}: {remaining} records found no end within {_DEADLINE_SECONDS} s"
 

@@ -31,6 +31,8 @@ DUMP_LOG = "kafka.tools.DumpLogSegments"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+REPLICA_VERIFICATION = "org.apache.kafka.tools.ReplicaVerificationTool"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 # A short-lived JVM on a small machine: no time for the optimising compiler, little memory.

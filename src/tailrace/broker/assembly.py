@@ -201,8 +201,9 @@ class Broker:
         await self.controller.close()
         if self.registration.is_registered and self.config.get_bool("controlled.shutdown.enable"):
             await self.leadership.hand_over_all()
-            await self.registration.hand_over()
-            self.partitions.broker_epoch = self.registration.epoch
+            if self.registration.is_registered:  # else the store does not answer, or only others
+                await self.registration.hand_over()
+                self.partitions.broker_epoch = self.registration.epoch
         self.fetchers.close()
         self.server.stop_listening()
         self.groups.close()

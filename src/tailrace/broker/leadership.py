@@ -184,7 +184,12 @@ class Leadership:
             if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
         }
         began = self._clock.monotonic()
-        moved = await self.hand_over(heirs)
+        try:
+            moved = await self.hand_over(heirs)
+        except Unavailable as error:
+            # The logs have to be closed all the same.
+            logger.warning("stopping without having handed over leadership of %d partitions: %s", len(heirs), error)
+            return
         if heirs:
             logger.info(
                 "leadership of %d of %d partitions handed over in %.2f s",

@@ -59,7 +59,8 @@ class Partitions:
         self._runtime = runtime
         self._tasks = tasks
         self._fetchers = fetchers
-        self._holds_lease = holds_lease
+        #: Whether the others take this broker for alive for sure.
+        self.holds_lease = holds_lease
         self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
@@ -206,16 +207,18 @@ class Partitions:
             former = before.topics_by_id.get(topic.topic_id)
             if topic is former and after.brokers is before.brokers:
                 continue
+            # A change of roles is no change of configuration, and there are many more of those.
+            is_configured = former is not None and topic.configs == former.configs
             for number, state in enumerate(topic.partitions):
                 if self._broker_id in state.replicas:
-                    opened += self._open_or_update(topic, number, is_changed=topic is not former)
+                    opened += self._open_or_update(topic, number, is_configured=is_configured)
                 elif former is not None and topic is not former:
                     self._give_up(topic, number)
                 seen += 1
                 if (opened and opened % _OPENED_PER_TURN == 0) or seen % _ROLES_PER_TURN == 0:
                     await asyncio.sleep(0)
 
-    def _open_or_update(self, topic: TopicImage, number: int, *, is_changed: bool) -> bool:
+    def _open_or_update(self, topic: TopicImage, number: int, *, is_configured: bool) -> bool:
         """Have a partition be as the image says; whether a log was opened for it."""
         unopened = self._unopened.get((topic.name, number))
         if unopened is not None and unopened.topic.topic_id == topic.topic_id:
@@ -224,7 +227,7 @@ class Partitions:
         if known is None:
             self._open_partition(topic, number)
             return True
-        if is_changed:
+        if not is_configured:
             self._configure(known, topic)
         self._apply_state(known, topic.partitions[number])
         return False
@@ -245,7 +248,7 @@ class Partitions:
             self._unopened[name] = _Unopened(topic, home, reason)
             return
         self._unopened.pop(name, None)
-        partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self._holds_lease)
+        partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
@@ -301,7 +304,7 @@ class Partitions:
         if not self._is_started and len(online) < len(self.directories):
             # An empty log here would hide the one there, and give its offsets away a second time.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log may be in a directory that is offline")
-        return min(online, key=lambda directory: len(list(directory)))
+        return min(online, key=lambda directory: directory.log_count)
 
     def _close_topic(self, topic: TopicImage) -> None:
         self.traffic.forget(topic.name)

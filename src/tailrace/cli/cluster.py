@@ -98,6 +98,7 @@ def _as_json(state: ClusterState) -> dict[str, object]:
     return {
         "cluster_id": state.cluster_id,
         "controller": state.controller,
+        "warning": state.warning,
         "brokers": [
             {
                 "id": broker.broker_id,
@@ -130,6 +131,8 @@ def _name(partition: ReplicaState) -> str:
 
 
 def _print_state(state: ClusterState) -> None:
+    if state.warning is not None:
+        click.echo(f"Warning: {state.warning}", err=True)
     controller = "no controller" if state.controller is None else f"controller {state.controller}"
     click.echo(
         f"cluster {state.cluster_id}: {count_of(len(state.brokers), 'broker')}, {controller}, "

@@ -153,7 +153,7 @@ async def _serve(config: BrokerConfig) -> int:
     took = time.monotonic() - stop_began
     logger.info("stopped after %.3f s", took, extra={"duration_s": round(took, 3), "exit_code": exit_code})
     if exit_code == 0:
-        click.echo("tailrace stopped")
+        _say("tailrace stopped")
     return exit_code
 
 
@@ -212,8 +212,17 @@ def _say_ready(broker: Broker, directories: tuple[str, ...]) -> None:
     listeners = [f"{endpoint.listener}://{endpoint.host}:{endpoint.port}" for endpoint in endpoints]
     _log_started(broker, node_id, listeners, directories, partitions)
     notify("READY=1", f"serving {partitions} partitions on {addresses}")
-    click.echo(f"tailrace {__version__} ready on {addresses} (data in {', '.join(directories)}; Ctrl-C stops it)")
-    sys.stdout.flush()
+    _say(f"tailrace {__version__} ready on {addresses} (data in {', '.join(directories)}; Ctrl-C stops it)")
+
+
+def _say(text: str) -> None:
+    """Print a line for whoever started the broker, who may be gone."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nor shall the interpreter try at its end to write what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _log_started(

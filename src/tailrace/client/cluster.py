@@ -58,6 +58,8 @@ class ClusterState:
     brokers: Sequence[BrokerState]
     topics: int
     partitions: Sequence[ReplicaState]
+    #: What the broker that was asked says of itself: that it is cut off from the metadata store.
+    warning: str | None = None
 
     @property
     def leaders(self) -> dict[int, int]:
@@ -95,4 +97,5 @@ def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP) -> ClusterState:
             for topic in sorted(metadata.topics, key=lambda topic: topic.name or "")
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ],
+        cluster.error_message,
     )

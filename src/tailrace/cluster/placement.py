@@ -83,8 +83,8 @@ def place_replicas(
     if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): "
-            f"only {len(brokers)} broker(s) are registered",
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
         )
     everywhere = load or Load()
     own = Load()

@@ -627,6 +627,10 @@ class Partition:
         self.require_leader(current_leader_epoch)
         return self._read(offset, max_bytes, self.log.end_offset)
 
+    def read_copy(self, offset: int, max_bytes: int) -> FileRange | None:
+        """Batches of this replica, led here or not, as far as it knows them to be committed."""
+        return self._read(offset, max_bytes, self.high_watermark)
+
     def _read(self, offset: int, max_bytes: int, limit: int) -> FileRange | None:
         if self.directory.failure is not None:
             self.directory.require_online()

@@ -28,7 +28,7 @@ const COMPRESSION = {
   lz4: CompressionTypes.LZ4,
   zstd: CompressionTypes.ZSTD
 }
-const ACKS = { 0: 0, 1: 1, all: -1 }
+const acksOf = text => (text === 'all' ? -1 : Number(text))
 const LOG_APPEND_TIME = 1
 const FIRST_RETRY_MS = 100
 
@@ -90,7 +90,7 @@ async function produce (request) {
     const answers = await producer.send({
       topic,
       messages: records.map(messageOf),
-      acks: ACKS[acks],
+      acks: acksOf(acks),
       compression: COMPRESSION[compression]
     })
     return positions(records, answers.map(answer => [answer.partition, Number(answer.baseOffset)]))

@@ -24,7 +24,14 @@ from tailrace.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -57,7 +64,7 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.unit.broker.clusters import Cluster, simulate
+from tests.unit.broker.clusters import Cluster, simulate, values
 
 ALL = (1, 2, 3)
 
@@ -90,6 +97,19 @@ def test_every_broker_tells_the_same_of_brokers_leaders_and_replicas() -> None:
             described = await cluster.ask(broker_id, DescribeClusterRequest(), 1, DescribeClusterResponse)
             assert described.controller_id == response.controller_id
             assert sorted(one.broker_id for one in described.brokers) == [1, 2, 3]
+
+    simulate(test)
+
+
+def test_a_broker_that_is_cut_off_from_the_store_says_so_and_tells_what_it_knew() -> None:
+    async def test(cluster: Cluster) -> None:
+        described = await cluster.ask(2, DescribeClusterRequest(), 1, DescribeClusterResponse)
+        assert described.error_message is None
+        cluster.brokers[2].partitions.holds_lease = lambda: False
+        described = await cluster.ask(2, DescribeClusterRequest(), 1, DescribeClusterResponse)
+        assert described.error_code == ErrorCode.NONE
+        assert (described.error_message or "").startswith("Broker 2 does not reach the metadata store")
+        assert sorted(one.broker_id for one in described.brokers) == [1, 2, 3]
 
     simulate(test)
 
@@ -170,6 +190,34 @@ def test_reading_is_for_the_leader_and_others_say_who_that_is() -> None:
                     assert [(one.node_id, one.host) for one in response.node_endpoints] == [(1, "broker-1")]
                 else:
                     assert (data.current_leader, response.node_endpoints) == (None, [])
+
+    simulate(test)
+
+
+def test_who_compares_replicas_is_answered_by_each_of_them() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2]])
+        await cluster.produce(1, b"a", b"b")
+        await cluster.until_equal(1, 2)
+        await cluster.until(lambda: cluster.partition(2).high_watermark == 2)
+        topic_id = cluster.brokers[1].metadata.image.topics["orders"].topic_id
+
+        async def compare(broker_id: int, version: int, **changes: int) -> PartitionData:
+            wanted = FetchPartition(partition=0, partition_max_bytes=1000, **changes)
+            request = FetchRequest(
+                replica_id=-2,
+                replica_state=ReplicaState(replica_id=-2),
+                topics=[FetchTopic(topic="orders", topic_id=topic_id, partitions=[wanted])],
+            )
+            return (await cluster.ask(broker_id, request, version, FetchResponse)).responses[0].partitions[0]
+
+        for broker_id in (1, 2):
+            for version in (12, 17):
+                data = await compare(broker_id, version)
+                assert (data.error_code, data.high_watermark, values(data)) == (ErrorCode.NONE, 2, [b"a", b"b"])
+        refused = await compare(2, 17, current_leader_epoch=5)
+        assert refused.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (await compare(3, 17)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     simulate(test)
 

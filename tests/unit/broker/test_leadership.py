@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from tailrace.cluster.image import NO_LEADER
+from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode, StorageError
+from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tailrace.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -155,6 +157,30 @@ def test_a_broker_that_stops_hands_over_all_it_has() -> None:
             assert 1 not in cluster.state(2, number=number).isr
         leader = cluster.state(2).leader
         assert [value for _, _, value in cluster.log(leader)] == [f"{number}".encode() for number in range(50)]
+        await cluster.start(1)
+        await cluster.until(lambda: sorted(cluster.state(2).isr) == [1, 2, 3], 60)
+        await cluster.until_equal(*ALL)
+
+    simulate(test)
+
+
+def test_a_broker_that_stops_while_the_store_is_away_still_closes_its_logs() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"kept")
+        store = cluster._stores[1]
+
+        async def unavailable(*_: object) -> None:
+            await asyncio.sleep(5)
+            raise Unavailable("nobody answers")
+
+        store.txn = store.get = store.list = unavailable  # type: ignore[method-assign,assignment]
+        disk = cluster._disks[1]
+        began = cluster.loop.time()
+        await cluster.stop(1)
+        assert cluster.loop.time() - began < 60
+        assert disk.read_file(f"/data/{CLEAN_SHUTDOWN}") is not None
+        await cluster.until(lambda: cluster.state(2).leader in (2, 3), 60)
         await cluster.start(1)
         await cluster.until(lambda: sorted(cluster.state(2).isr) == [1, 2, 3], 60)
         await cluster.until_equal(*ALL)

@@ -1,4 +1,7 @@
-"""DescribeCluster 0 to 2: brokers as seen from the listener that was asked. Controllers are not to be asked apart."""
+"""DescribeCluster 0 to 2: brokers as seen from the listener that was asked. Controllers are not to be asked apart.
+
+Odd: a broker that is cut off from the metadata store tells what it knew last, without an error; the message says so.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,11 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
         for broker, endpoint in image.reachable_through(context.listener)
     ]
     response = DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)
+    if not services.partitions.holds_lease():
+        response.error_message = (
+            f"Broker {services.broker_id} does not reach the metadata store and tells what it knew. Reads, and writes "
+            "with acks=all, go on; acks=0 and acks=1 are refused, and nothing can be created, changed or elected."
+        )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER
     return response

@@ -4,7 +4,8 @@ Odd: at least one whole batch is returned however small the limits are, or a cli
 one (KIP-74). Topics are named by id from version 13. Small ranges are read and sent with the response's own bytes,
 large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first. What followers
 ask for, who name themselves in their requests, is answered by `replica_fetch`. Who asks the wrong broker is told the
-right one from version 16 on (KIP-951).
+right one from version 16 on (KIP-951). Who compares replicas (`kafka-replica-verification`) asks as replica -2 and is
+answered by followers too.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _FIRST_VERSION_WITH_REPLICA_STATE = 15
 _FIRST_VERSION_WITH_LEADERS = 16
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _READ_COMMITTED = 1
+_DEBUGGER = -2
 
 
 class _Fetch(NamedTuple):
@@ -58,6 +60,8 @@ class _Fetch(NamedTuple):
     request: FetchRequest
     session: FetchSession | None
     wanted: list[tuple[PartitionKey, FetchPartition]]
+    #: Whether the copy that is here will do, led here or not.
+    is_for_any_replica: bool
 
 
 class _Answers(NamedTuple):
@@ -91,7 +95,7 @@ def handle(
         wanted = wanted_partitions(request, by_topic_id)
     else:
         wanted = [(key, partition.wanted) for key, partition in session.partitions.items()]
-    fetch = _Fetch(services, context, request, session, wanted)
+    fetch = _Fetch(services, context, request, session, wanted, replica_id == _DEBUGGER)
     answers = _read_all(fetch)
     if answers.cold or not (answers.has_error or answers.size >= request.min_bytes or request.max_wait_ms <= 0):
         return _wait(fetch, answers)
@@ -198,14 +202,19 @@ def _read(
     part = None
     diverging = None
     has_room = left > 0 or may_exceed
-    if not has_room or wanted.last_fetched_epoch != NO_LEADER_EPOCH:
+    if fetch.is_for_any_replica:
+        partition.require_whole(wanted.current_leader_epoch)
+    elif not has_room or wanted.last_fetched_epoch != NO_LEADER_EPOCH:
         partition.require_leader(wanted.current_leader_epoch)  # which reading does, too
         diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
     if diverging is not None:
         data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
     elif has_room:
         limit = min(wanted.partition_max_bytes, left)
-        part = partition.read(wanted.fetch_offset, limit, wanted.current_leader_epoch)
+        if fetch.is_for_any_replica:
+            part = partition.read_copy(wanted.fetch_offset, limit)
+        else:
+            part = partition.read(wanted.fetch_offset, limit, wanted.current_leader_epoch)
         if part is not None and part.size > limit and not may_exceed:
             part = None
     data.high_watermark = data.last_stable_offset = partition.high_watermark
