@@ -37,6 +37,11 @@ def stat_fields(text: str) -> tuple[int, float]:
     return int(fields[1]), sum(int(field) for field in fields[11:15]) / TICKS_PER_SECOND
 
 
+def own_cpu_seconds(text: str) -> float:
+    """CPU seconds of the process alone, without children that ended, from the text of /proc/<pid>/stat."""
+    return sum(int(field) for field in text[text.rindex(")") + 2 :].split()[11:13]) / TICKS_PER_SECOND
+
+
 def start_ticks(text: str) -> int:
     """When the process started, in clock ticks since boot: with the pid, it names one process for ever."""
     return int(text[text.rindex(")") + 2 :].split()[19])
@@ -68,6 +73,11 @@ def process_tree(pid: int) -> list[int]:
 def cpu_seconds(pids: Sequence[int]) -> float:
     """CPU seconds of the processes that still run."""
     return sum(stat_fields(text)[1] for pid in pids if (text := _read(f"/proc/{pid}/stat")))
+
+
+def cpu_by_process(pids: Sequence[int]) -> dict[int, float]:
+    """CPU seconds of each process that still runs, its children's not among them."""
+    return {pid: own_cpu_seconds(text) for pid in pids if (text := _read(f"/proc/{pid}/stat"))}
 
 
 def rss_mb(pids: Sequence[int]) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 OURS = "tailrace"
 
-HIGHER_IS_BETTER = ("throughput_mb_s", "messages_s", "requests_s", "slowest_consumer_mb_s")
+HIGHER_IS_BETTER = ("throughput_mb_s", "rows_s", "messages_s", "requests_s", "slowest_consumer_mb_s")
 LOWER_IS_BETTER = (
     "cpu_s_per_gb",
     "cpu_s_per_million",
@@ -40,6 +40,8 @@ LOWER_IS_BETTER = (
     "ready_s",
     "in_sync_s",
     "stop_s",
+    "first_row_s",
+    "from_start_s",
 )
 
 

@@ -27,6 +27,9 @@ GROUP_END = "<!-- Generated from bench/results/groups.json: end -->"
 CLUSTER_RESULTS = ROOT / "bench/results/cluster.json"
 CLUSTER_BEGIN = "<!-- Generated from bench/results/cluster.json by `python bench/report.py docs`: begin -->"
 CLUSTER_END = "<!-- Generated from bench/results/cluster.json: end -->"
+SPARK_RESULTS = ROOT / "bench/results/spark.json"
+SPARK_BEGIN = "<!-- Generated from bench/results/spark.json by `python bench/report.py docs`: begin -->"
+SPARK_END = "<!-- Generated from bench/results/spark.json: end -->"
 
 #: Below this, a single run on each side says nothing.
 LEAST_MARGIN = 0.02
@@ -60,6 +63,9 @@ TABLE_METRICS = (
     "stop_s",
     "broker_rss_mb",
     "rss_mb",
+    "rows_s",
+    "first_row_s",
+    "from_start_s",
 )
 
 
@@ -295,6 +301,61 @@ def write_cluster_docs(results_path: Path = CLUSTER_RESULTS, page_path: Path = P
     page_path.write_text(replace_generated(page_path.read_text(), cluster_part(results), CLUSTER_BEGIN, CLUSTER_END))
 
 
+# --- Spark
+
+
+#: What the data source is to reach beside Spark's Kafka connector, as ratios.
+SPARK_GOALS: Goals = (
+    *(
+        (f"{words} {size}, rows a second, of the connector's", f"{action}-{name}", "rows_s", 1.0, True)
+        for action, words in (
+            ("count", "count rows of"),
+            ("parquet", "to Parquet, rows of"),
+            ("write", "write rows of"),
+        )
+        for name, size in (("100b", "100 B"), ("1k", "1 KB"))
+    ),
+    ("first row once Spark is up, of the connector's time", "first-row", "first_row_s", 1.0, True),
+    ("first row since the process was started, of the connector's time", "first-row", "from_start_s", 1.0, True),
+)
+
+
+def spark_summary(results: Mapping[str, Any]) -> str:
+    """What is printed at the end of a run of the data source."""
+    parts = [plain_table([row[:-1] for row in ratio_rows(results)], HEADINGS[:-1])]
+    if goals := goal_rows(results, SPARK_GOALS):
+        parts.append(plain_table(goals, GOAL_HEADINGS))
+    parts += [f"failed: {item['system']} {item['workload']}: {item['reason']}" for item in results["failures"]]
+    return "\n\n".join(parts)
+
+
+def spark_part(results: Mapping[str, Any]) -> str:
+    """The part of the page that a run of the data source writes."""
+    versions = results["versions"]
+    parts = [
+        f"{run_text(results)}; tailrace {versions['tailrace']}, Spark {versions['spark']} with its Kafka connector "
+        f"{versions['kafka-connector']}, {versions['java']}, Python {versions['python']}.",
+        "",
+        markdown_table(goal_rows(results, SPARK_GOALS), GOAL_HEADINGS),
+        "",
+        markdown_table([row[:-1] for row in ratio_rows(results)], HEADINGS[:-1]),
+    ]
+    return "\n".join([*parts, *_left_out(results)])
+
+
+def is_whole_spark_run(results: Mapping[str, Any]) -> bool:
+    """Whether a run had all rows and every part."""
+    return results["settings"]["scale"] >= 1 and len(goal_rows(results, SPARK_GOALS)) == len(SPARK_GOALS)
+
+
+def write_spark_docs(results_path: Path = SPARK_RESULTS, page_path: Path = PAGE) -> None:
+    """Write the part of the page about Spark from its last whole run."""
+    results = json.loads(results_path.read_text())
+    if not is_whole_spark_run(results):
+        raise ReportError(f"{results_path.name} is from a part of the run; the page shows whole runs only")
+    page_path.write_text(replace_generated(page_path.read_text(), spark_part(results), SPARK_BEGIN, SPARK_END))
+
+
 def _left_out(results: Mapping[str, Any]) -> list[str]:
     left_out = [*results["skipped"], *results["failures"]]
     if not left_out:
@@ -366,6 +427,8 @@ def main(arguments: Sequence[str]) -> int:
                 write_group_docs()
             if CLUSTER_RESULTS.exists():
                 write_cluster_docs()
+            if SPARK_RESULTS.exists():
+                write_spark_docs()
         except (ReportError, FileNotFoundError) as error:
             print(f"report: {error}", file=sys.stderr)
             return 1

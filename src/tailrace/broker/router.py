@@ -6,20 +6,21 @@ reason in the logging, and nothing else. Malformed bytes are a WireError and cos
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 from collections.abc import Coroutine
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from tailrace.broker.connection import Connection
+from tailrace.broker.connection import Connection, Pending
 from tailrace.broker.handlers import APIS, Api
 from tailrace.broker.handlers.api_versions import unsupported_version
 from tailrace.broker.monitoring.counters import RequestCounters, count_errors
-from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.repeated_requests import RepeatedRequests
+from tailrace.broker.services import Later, RequestContext, Services
 from tailrace.errors import WireError
 from tailrace.runtime.disk import FileRange
+from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.tasks import Tasks
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
@@ -28,6 +29,7 @@ from tailrace.wire.frames import RequestHeader, decode_request_header
 
 logger = logging.getLogger("tailrace.broker")
 
+_unpack_start = struct.Struct(">ii").unpack_from
 _pack_plain = struct.Struct(">ii").pack
 _pack_flexible = struct.Struct(">iib").pack
 _CORRELATION_BYTES = 4
@@ -56,9 +58,20 @@ class Router:
             key: _Served(api, services.counters.of_api(key, api.max_version), key not in _COUNT_THEIR_ERRORS)
             for key, api in APIS.items()
         }
+        self._repeated = RepeatedRequests(services)
+        self._find_repeated = self._repeated.find
 
-    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
+    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None:
         """Answer one request, now or in a future; None where no answer is due."""
+        start, correlation_id = _unpack_start(frame)
+        repeated = self._find_repeated(start)
+        if repeated is not None:
+            try:
+                known = repeated.answer(connection, correlation_id, frame)
+            except Exception as error:
+                raise _unexpected(decode_request_header(frame, _FLEXIBLE_FROM)[0], error) from error
+            if known is not None:
+                return known
         header, position = decode_request_header(frame, _FLEXIBLE_FROM)
         served = self._served.get(header.api_key)
         if served is None:
@@ -71,6 +84,8 @@ class Router:
         if len(frame) > api.max_bytes:
             raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
         request = api.decode(header.api_version, frame[position:])
+        if repeated is not None:
+            self._repeated.remember(repeated, frame, position, request)
         counter = counters.versions[header.api_version]
         context = connection.context
         if context is None or context.version != header.api_version or context.client_id != header.client_id:
@@ -80,7 +95,8 @@ class Router:
             )
         try:
             result = api.handle(self._services, context, request)
-            if type(result) is not CoroutineType:
+            kind = type(result)
+            if kind is not CoroutineType and kind is not Later:
                 if has_countable_errors and isinstance(result, Message):
                     count_errors(counters, result)
                 # Counted with all that this read brings: asking the clock for each would cost more.
@@ -91,22 +107,44 @@ class Router:
         except Exception as error:
             raise _unexpected(header, error) from error
         counter.requests += 1
+        if kind is Later:
+            return self._answer_later(header, served, result, connection.last_active)
         work = self._finish(header, served, result, connection.last_active)
         task = self._tasks.spawn(work, f"{_api_name(header.api_key)} request")
         # A client may be gone before its request was begun, and then nobody would have begun it.
         task.add_done_callback(lambda _: result.close())
         return task
 
+    def _answer_later(
+        self, header: RequestHeader, served: _Served, later: Later, received: float
+    ) -> Outcome[list[Part]]:
+        answer: Outcome[list[Part]] = Outcome()
+
+        def finish(done: Outcome[Any]) -> None:
+            if answer.done():
+                return  # the client has gone
+            try:
+                parts = self._ended(header, served, later.finish(done), received)
+            except Exception as error:  # noqa: BLE001  told to the connection
+                answer.set_exception(_unexpected(header, error))
+            else:
+                answer.set_result(parts)
+
+        later.done.add_done_callback(finish)
+        return answer
+
     async def _finish(
         self, header: RequestHeader, served: _Served, work: Coroutine[Any, Any, Any], received: float
     ) -> list[Part]:
         try:
-            response = await work
-            if served.has_countable_errors and isinstance(response, Message):
-                count_errors(served.counters, response)
-            answer = [] if response is None else _frame(header, served.api, response)
+            return self._ended(header, served, await work, received)
         except Exception as error:
             raise _unexpected(header, error) from error
+
+    def _ended(self, header: RequestHeader, served: _Served, response: Any, received: float) -> list[Part]:
+        if served.has_countable_errors and isinstance(response, Message):
+            count_errors(served.counters, response)
+        answer = [] if response is None else _frame(header, served.api, response)
         served.counters.times.observe(self._services.clock.monotonic() - received)
         return answer
 

@@ -1,19 +1,21 @@
 """The journal of one shard: its records appended to its partition, and when they are committed.
 
-Records of one operation are one batch: all of them are in the log or none. What cannot be written is refused with
+Records of one operation are in one batch: all of them are in the log or none. Operations that come often, and of which
+many come at once, share a batch with all others of the same turn of the loop. What cannot be written is refused with
 the errors that make clients look for another coordinator or try again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.record import build_keyed_batch
 from tailrace.replication.partition import ACKS_ALL, Partition
 from tailrace.runtime.clock import Clock
+from tailrace.runtime.outcome import Outcome
 
 #: A key, and its new value or None where there is none any more.
 JournalRecord: TypeAlias = tuple[bytes, bytes | None]
@@ -24,6 +26,8 @@ _ELSEWHERE = (
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
+#: So many records of operations that share a batch fit into one, however long they are.
+_TOGETHER = 200
 _LATER = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -36,6 +40,10 @@ def as_coordinator_error(error: KafkaError) -> KafkaError:
     return error
 
 
+#: An operation that is written when the turn of the loop is over: its records, what is called then, and who is told.
+_Waiting: TypeAlias = tuple[Sequence[JournalRecord], Callable[[], None], Outcome[None]]
+
+
 class Journal:
     """Writes for one shard."""
 
@@ -45,6 +53,11 @@ class Journal:
         self._leader_epoch = partition.leader_epoch
         self._last_offset = -1
         self._committed: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        # What shares the next batch, and whether it is known that the turn of the loop will end.
+        self._waiting: list[_Waiting] = []
+        self._waiting_records = 0
+        self._awaits_end = False
 
     def begin(self) -> None:
         """Everything in the log was replayed, also what is not committed yet: nothing of it is told before it is."""
@@ -52,6 +65,47 @@ class Journal:
 
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
         """Write records; the future ends when they are committed. Nothing is written where this raises."""
+        self.flush()
+        return self._append(records)
+
+    def append_shared(self, records: Sequence[JournalRecord], take: Callable[[], None], written: Outcome[None]) -> None:
+        """Write records when the turn of the loop ends, in one batch with others that came in it.
+
+        `take` is called when they are in the log, before anything else is written there; `written` ends when they are
+        committed, or cannot be.
+        """
+        if not self._awaits_end:
+            self._awaits_end = True
+            self._loop.call_soon(self._turn_is_over)
+        elif self._waiting_records + len(records) > _TOGETHER:
+            self.flush()
+        self._waiting.append((records, take, written))
+        self._waiting_records += len(records)
+
+    def _turn_is_over(self) -> None:
+        self._awaits_end = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits for the end of the turn."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_records = self._waiting, [], 0
+        try:
+            written = self._append([record for records, _, _ in waiting for record in records])
+        except Exception as error:
+            _refuse(waiting, error)
+            if isinstance(error, KafkaError):
+                return
+            raise
+        for _, take, _ in waiting:
+            take()
+        if written.done():
+            _pass_on(written, waiting)
+        else:
+            written.add_done_callback(lambda _: _pass_on(written, waiting))
+
+    def _append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
         if self._partition.leader_epoch != self._leader_epoch:
             # Somebody else may have led meanwhile, and written what this shard has not seen.
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -72,3 +126,20 @@ class Journal:
     def settled(self) -> asyncio.Future[None]:
         """A future that ends when all that was written so far is committed: what is read then is no guess."""
         return self._partition.wait_until_committed(self._last_offset)
+
+
+def _pass_on(written: asyncio.Future[None], waiting: Sequence[_Waiting]) -> None:
+    """Tell all that share a batch what became of it."""
+    error = KafkaError(ErrorCode.NOT_COORDINATOR) if written.cancelled() else written.exception()
+    if error is not None:
+        _refuse(waiting, error)
+        return
+    for _, _, outcome in waiting:
+        if not outcome.done():
+            outcome.set_result(None)
+
+
+def _refuse(waiting: Sequence[_Waiting], error: BaseException) -> None:
+    for _, _, outcome in waiting:
+        if not outcome.done():
+            outcome.set_exception(error)

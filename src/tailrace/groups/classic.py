@@ -32,6 +32,12 @@ from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
 
+# Asked for with every heartbeat: an attribute of an enumeration is dear to look up.
+_NONE = ErrorCode.NONE
+_DEAD = GroupState.DEAD
+_EMPTY = GroupState.EMPTY
+_PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
+
 #: A member that was never in a generation is given up after so long, whatever its session timeout is.
 _NEW_MEMBER_TIMEOUT_MS = 300_000
 
@@ -424,17 +430,16 @@ class ClassicProtocol:
 
     def heartbeat(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A member says that it lives; it is told when it has to join again."""
-        if group.state is GroupState.DEAD:
+        state = group.state
+        if state is _DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = group.check_member(member_id, instance_id)
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        if group.state is GroupState.EMPTY:
+        if state is _EMPTY:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         self._keep_alive(member)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if state is _PREPARING_REBALANCE else _NONE
 
     def check_commit(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
         """Refuse a commit of offsets by somebody who is not, or no longer, in the group; a member's shows it lives."""

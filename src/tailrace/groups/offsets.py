@@ -61,6 +61,13 @@ class Offsets:
             offsets = self._by_group[group_id] = {}
         offsets.update(made)
 
+    def take_one(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
+        """The same for a single commit."""
+        offsets = self._by_group.get(group_id)
+        if offsets is None:
+            offsets = self._by_group[group_id] = {}
+        offsets[partition] = committed
+
     def expired(self, group_id: str, now_ms: int, retention_ms: int, empty_since_ms: int) -> list[TopicPartition]:
         """Offsets of an empty group that nobody came back for, counted from its last member or from the commit."""
         found = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct as packing
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeAlias, overload
 from uuid import UUID
 
@@ -39,6 +40,7 @@ _pack_key_start = packing.Struct(">hh").pack
 _pack_length = packing.Struct(">h").pack
 _pack_partition = packing.Struct(">i").pack
 _pack_value_start = packing.Struct(">hqi").pack
+_pack_value_without_metadata = packing.Struct(">hqibqx").pack
 _pack_value_end = packing.Struct(">qx").pack
 #: The version of a committed offset's value; only an expiry needs an older one.
 _COMMITTED_VERSION = 4
@@ -404,8 +406,20 @@ def encode_committed(
     group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, commit_timestamp: int
 ) -> tuple[bytes, bytes]:
     """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
-    group_bytes, topic_bytes, metadata_bytes = group.encode(), topic.encode(), metadata.encode()
-    key = b"".join(
+    key = _committed_key(group, topic, partition)
+    if not metadata:
+        return key, _pack_value_without_metadata(_COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp)
+    metadata_bytes = metadata.encode()
+    start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
+    length = encode_uvarint(len(metadata_bytes) + 1)
+    return key, b"".join((start, length, metadata_bytes, _pack_value_end(commit_timestamp)))
+
+
+@lru_cache(maxsize=10_000)
+def _committed_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of a committed offset; kept, for the same ones are committed again and again."""
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    return b"".join(
         (
             _pack_key_start(RecordType.OFFSET_COMMIT, len(group_bytes)),
             group_bytes,
@@ -414,9 +428,6 @@ def encode_committed(
             _pack_partition(partition),
         )
     )
-    start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
-    length = b"\1" if not metadata_bytes else encode_uvarint(len(metadata_bytes) + 1)
-    return key, b"".join((start, length, metadata_bytes, _pack_value_end(commit_timestamp)))
 
 
 def decode_key(data: Buffer) -> Key | None:

@@ -2,7 +2,8 @@
 
 Owns the tables of groups and committed offsets and what both protocols share: offsets, listing, describing, deleting,
 expiry. Changes to what is kept go to the journal first and are then replayed here; an answer is given when the journal
-has committed them. Nothing suspends between a decision and its record.
+has committed them. Nothing suspends between a decision and its record; only commits of offsets wait for others of the
+same turn of the loop, and anything else that is written lets them go first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from tailrace.cluster.image import ClusterImage
@@ -58,6 +60,7 @@ from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscrip
 from tailrace.model import NO_TIMESTAMP, TopicPartition
 from tailrace.replication.waiters import refuse
 from tailrace.runtime.clock import Clock
+from tailrace.runtime.outcome import Outcome
 
 logger = logging.getLogger("tailrace.groups")
 
@@ -350,15 +353,12 @@ class GroupShard:
         generation: int,
         retention_ms: int,
         offsets: Iterable[tuple[TopicPartition, int, int, str | None]],
-    ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Commit offsets (partition, offset, leader epoch, metadata); those that were not, and why."""
-        group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            self.consumer.check_commit(group, member_id, generation)
-        elif group is not None:
-            self.classic.check_commit(group, member_id, instance_id, generation)
-        elif generation >= 0:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+    ) -> tuple[dict[TopicPartition, ErrorCode], Outcome[None] | None]:
+        """Commit offsets (partition, offset, leader epoch, metadata).
+
+        Gives those that are refused, and why, and what has to be waited for until the others are committed.
+        """
+        self._check_commit(group_id, member_id, instance_id, generation)
         now_ms = self._clock.wall_ms()
         expires_ms = now_ms + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
         refused: dict[TopicPartition, ErrorCode] = {}
@@ -371,17 +371,48 @@ class GroupShard:
             committed = made[partition] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
             records.append(commit_record(group_id, partition, committed))
         if not records:
-            return refused
-        written = self._journal.append(records)
-        self.offsets.take(group_id, made)
-        kept = self._when_committed(written, refused)
+            return refused, None
+        written: Outcome[None] = Outcome()
+        self._journal.append_shared(records, partial(self.offsets.take, group_id, made), written)
         self._counters.offset_commits += len(records)
-        return kept
+        return refused, written
+
+    def commit_one(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        partition: TopicPartition,
+        offset: int,
+        leader_epoch: int,
+        written: Outcome[None],
+    ) -> None:
+        """What `commit` does with one offset that has neither metadata nor a retention of its own.
+
+        `written` ends when it is committed, or cannot be; not where this raises.
+        """
+        self._check_commit(group_id, member_id, instance_id, generation)
+        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms())
+        record = commit_record(group_id, partition, committed)
+        take = partial(self.offsets.take_one, group_id, partition, committed)
+        self._journal.append_shared((record,), take, written)
+        self._counters.offset_commits += 1
+
+    def _check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            self.consumer.check_commit(group, member_id, generation)
+        elif group is not None:
+            self.classic.check_commit(group, member_id, instance_id, generation)
+        elif generation >= 0:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
     ) -> Mapping[TopicPartition, CommittedOffset] | asyncio.Future[Mapping[TopicPartition, CommittedOffset]]:
-        """Everything that a group has committed."""
+        """Everything that a group has committed, what still waits to be written included."""
+        self._journal.flush()
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             self.consumer.check_fetch(group, member_id, member_epoch)
@@ -391,6 +422,7 @@ class GroupShard:
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
         """Forget committed offsets of topics that no member reads."""
+        self._journal.flush()
         group = self._groups.get(group_id)
         if group is None and not self.offsets.of_group(group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -457,6 +489,7 @@ class GroupShard:
 
     def delete_group(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Forget a group that has no members, with its offsets."""
+        self._journal.flush()
         if self.describe(group_id).members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         offsets = len(self.offsets.of_group(group_id))
@@ -482,6 +515,7 @@ class GroupShard:
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the offsets of a topic that no longer exists."""
+        self._journal.flush()
         records: list[JournalRecord] = [
             removal_record(group_id, partition)
             for group_id in self.offsets.groups()
@@ -493,6 +527,7 @@ class GroupShard:
 
     def _expire(self) -> None:
         """Forget offsets of empty groups after their retention, and then the groups themselves."""
+        self._journal.flush()
         settings = self._settings()
         now_ms = self._clock.wall_ms()
         for group_id in dict.fromkeys([*self._groups, *self.offsets.groups()]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bench import ratios
+from bench.__main__ import chosen
 from bench.clients import ClientFailedError, measured_from_ready
 from bench.group_workloads import NAMED_GROUPS, GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
 from bench.report import TABLE_METRICS
@@ -114,3 +116,12 @@ def test_a_client_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(clients, "CLIENT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ClientFailedError, match="not ready, exit code -9"):
         measured_from_ready(cast(System, _Server()), _client("sys.stdin.read()"))
+
+
+def test_workloads_are_chosen_by_name_and_a_name_that_is_not_there_is_told() -> None:
+    parser = argparse.ArgumentParser(prog="bench", exit_on_error=False)
+    left = chosen(NAMED_GROUPS, ["commits-500-members", "heartbeats-1000-groups"], parser)
+    assert [item.name for item in left["groups"]] == ["heartbeats-1000-groups", "commits-500-members"]
+    assert chosen({**FULL_GROUPS, **NAMED_GROUPS}, ["commits-500-members"], parser).keys() == {"groups"}
+    with pytest.raises(SystemExit):
+        chosen(NAMED_GROUPS, ["commits-of-nobody"], parser)

@@ -26,6 +26,7 @@ def test_cpu_time_is_that_of_the_process_and_its_ended_children_behind_a_name_wi
     fields = ["S", "7", *["0"] * 9, str(3 * TICKS), str(TICKS // 2), str(TICKS), str(TICKS), *["0"] * 4, "4711", "0"]
     text = f"12 (a) b (x) {' '.join(fields)}"
     assert processes.stat_fields(text) == (7, 5.5)
+    assert processes.own_cpu_seconds(text) == 3.5
     assert processes.start_ticks(text) == 4711
 
 
@@ -38,6 +39,7 @@ def test_memory_is_read_in_millions_of_bytes() -> None:
 def test_this_process_uses_memory_and_cpu() -> None:
     assert processes.rss_mb([os.getpid()]) > 5
     assert processes.cpu_seconds([os.getpid()]) > 0
+    assert list(processes.cpu_by_process([os.getpid()])) == [os.getpid()]
     assert os.getpid() in processes.process_tree(os.getppid())
 
 

@@ -19,7 +19,7 @@ from tailrace.groups.subscription import (
     encode_assignment,
 )
 from tailrace.model import TopicPartition
-from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
+from tests.unit.groups.world import GROUP, GroupWorld, committing, simulate, subscription
 
 
 @dataclass
@@ -334,7 +334,7 @@ def test_a_group_that_is_not_there_is_not_made_by_who_is_no_newcomer() -> None:
         check_not_found(await Client(world, "m").leave(), f"Group {GROUP} not found.")
         assert world.shard.list_groups() == []
         # A group that only has offsets is a classic one.
-        await now(world.shard.commit(GROUP, "", None, -1, -1, [(TopicPartition("orders", 0), 1, -1, None)]))
+        await committing(world.shard.commit(GROUP, "", None, -1, -1, [(TopicPartition("orders", 0), 1, -1, None)]))
         check_not_found(await Client(world, "m", epoch=3).beat(), f"Group {GROUP} is not a consumer group.")
 
     simulate(scenario)

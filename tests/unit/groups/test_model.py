@@ -30,7 +30,7 @@ from tailrace.groups.classic import ClassicProtocol
 from tailrace.groups.classic_group import ClassicGroup, GroupState, JoinResult, SyncResult
 from tailrace.model import TopicPartition
 from tailrace.testing.loop import SimLoop
-from tests.unit.groups.world import GROUP, SESSION_MS, GroupWorld, now
+from tests.unit.groups.world import GROUP, SESSION_MS, GroupWorld, committing, now
 
 MAX_MEMBERS = 5
 #: So long that no rebalance ends because of it.
@@ -355,7 +355,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         async def step() -> ErrorCode:
             try:
                 places = [(PLACE, offset, -1, "")]
-                refused = await now(self.world.shard.commit(GROUP, member_id, None, generation, -1, places))
+                refused = await committing(self.world.shard.commit(GROUP, member_id, None, generation, -1, places))
                 return refused.get(PLACE, ErrorCode.NONE)
             except KafkaError as error:
                 return error.code

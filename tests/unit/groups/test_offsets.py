@@ -11,7 +11,8 @@ from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.runtime.disk import DiskFullError
-from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
+from tailrace.runtime.outcome import Outcome
+from tests.unit.groups.world import GROUP, GroupWorld, committing, now, simulate, subscription
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -20,7 +21,9 @@ async def commit(
     world: GroupWorld, offset: int, member_id: str = "", generation: int = -1, metadata: str | None = ""
 ) -> ErrorCode:
     try:
-        refused = await now(world.shard.commit(GROUP, member_id, None, generation, -1, [(ORDERS, offset, 7, metadata)]))
+        refused = await committing(
+            world.shard.commit(GROUP, member_id, None, generation, -1, [(ORDERS, offset, 7, metadata)])
+        )
     except KafkaError as error:
         return error.code
     return refused.get(ORDERS, ErrorCode.NONE)
@@ -41,6 +44,40 @@ def test_a_consumer_without_a_group_keeps_its_offsets_here() -> None:
         world.node.kill()
         await world.start()
         assert await committed(world) == 5
+
+    simulate(scenario)
+
+
+def test_an_offset_committed_alone_is_kept_like_any_other() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1)
+        assert await commit(world, 4, one.member_id, 1) is ErrorCode.NONE
+        written: Outcome[None] = Outcome()
+        world.shard.commit_one(GROUP, one.member_id, None, 1, ORDERS, 5, 8, written)
+        await written
+        found = (await now(world.shard.committed(GROUP)))[ORDERS]
+        assert (found.offset, found.leader_epoch, found.metadata) == (5, 8, "")
+        for member_id, generation, code in (
+            ("nobody", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+            (one.member_id, 2, ErrorCode.ILLEGAL_GENERATION),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                world.shard.commit_one(GROUP, member_id, None, generation, ORDERS, 6, 8, Outcome())
+            assert refused.value.code is code
+        world.node.kill()
+        await world.start()
+        assert (await now(world.shard.committed(GROUP)))[ORDERS] == found
+
+    simulate(scenario)
+
+
+def test_who_asks_for_offsets_sees_commits_that_are_still_to_be_written() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        waiting = [world.shard.commit(GROUP, "", None, -1, -1, [(ORDERS, offset, 7, "")]) for offset in range(3)]
+        found = await now(world.shard.committed(GROUP))
+        assert found[ORDERS].offset == 2
+        for each in waiting:
+            assert await committing(each) == {}
 
     simulate(scenario)
 
@@ -78,7 +115,7 @@ def test_a_commit_shows_that_the_member_lives() -> None:
 def test_metadata_that_is_too_long_is_refused_for_its_partition_alone() -> None:
     async def scenario(world: GroupWorld) -> None:
         other = TopicPartition("orders", 1)
-        refused = await now(
+        refused = await committing(
             world.shard.commit(GROUP, "", None, -1, -1, [(ORDERS, 1, -1, "x" * 5000), (other, 2, -1, None)])
         )
         assert refused == {ORDERS: ErrorCode.OFFSET_METADATA_TOO_LARGE}
@@ -110,7 +147,9 @@ def test_offsets_of_subscribed_topics_and_groups_with_members_are_not_deleted() 
     async def scenario(world: GroupWorld) -> None:
         (one,) = await world.form(1, protocols=[("range", subscription("orders"))])
         other = TopicPartition("payments", 0)
-        await now(world.shard.commit(GROUP, one.member_id, None, 1, -1, [(ORDERS, 1, -1, ""), (other, 1, -1, "")]))
+        await committing(
+            world.shard.commit(GROUP, one.member_id, None, 1, -1, [(ORDERS, 1, -1, ""), (other, 1, -1, "")])
+        )
         results = await now(world.shard.delete_offsets(GROUP, [ORDERS, other]))
         assert results == {ORDERS: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
         assert set(await now(world.shard.committed(GROUP))) == {ORDERS}

@@ -13,6 +13,8 @@ from tailrace.groups.classic_group import JoinResult, MemberProtocol, SyncResult
 from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.groups.shard import GroupShard
 from tailrace.groups.subscription import ConsumerProtocolSubscription, encode_subscription
+from tailrace.model import TopicPartition
+from tailrace.runtime.outcome import Outcome
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import SimNode
@@ -133,6 +135,14 @@ class GroupWorld:
             return await now(self.shard.consumer_heartbeat(GROUP, call))
         except KafkaError as error:
             return error
+
+
+async def committing(result: tuple[dict[TopicPartition, ErrorCode], Outcome[None] | None]) -> Any:
+    """What a commit was refused for, when the rest of it is committed."""
+    refused, written = result
+    if written is not None:
+        await written
+    return refused
 
 
 async def now(result: Any) -> Any:

@@ -5,14 +5,16 @@ Odd: topics are named by id from version 10; an unknown topic is refused for its
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from functools import partial
+from typing import TypeAlias
 
-from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.services import Later, RequestContext, Services
 from tailrace.cluster.image import ClusterImage, TopicImage
+from tailrace.coordinator.journal import as_coordinator_error
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
+from tailrace.runtime.outcome import Outcome
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -29,9 +31,7 @@ _MISSING_GROUPS_FROM = 9
 _Asked: TypeAlias = tuple[TopicPartition, OffsetCommitResponsePartition]
 
 
-def handle(
-    services: Services, context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]:
+def handle(services: Services, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Later:
     response = OffsetCommitResponse(topics=[])
     asked: list[_Asked] = []
     offsets: list[tuple[TopicPartition, int, int, str | None]] = []
@@ -53,7 +53,7 @@ def handle(
                 services.counters.refused(ApiKey.OFFSET_COMMIT, missing)
         response.topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
     try:
-        refused = services.groups.shard(request.group_id).commit(
+        refused, written = services.groups.shard(request.group_id).commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
@@ -63,25 +63,24 @@ def handle(
         )
     except KafkaError as error:
         return _refuse_all(services, response, _in_version(error.code, context.version))
-    if isinstance(refused, asyncio.Future):
-        return _wait(services, context.version, response, asked, refused)
     if refused:
         _refuse(services, asked, refused)
-    return response
+    return response if written is None else Later(written, partial(_finish, services, response))
 
 
-async def _wait(
-    services: Services,
-    version: int,
-    response: OffsetCommitResponse,
-    asked: list[_Asked],
-    committed: asyncio.Future[dict[TopicPartition, ErrorCode]],
-) -> OffsetCommitResponse:
-    try:
-        _refuse(services, asked, await asyncio.shield(committed))
-    except KafkaError as error:
-        return _refuse_all(services, response, _in_version(error.code, version))
-    return response
+def _finish(services: Services, response: OffsetCommitResponse, written: Outcome[None]) -> OffsetCommitResponse:
+    """The answer when it is known whether the offsets are committed: they all are, or none."""
+    error = written.exception()
+    if error is None:
+        return response
+    if not isinstance(error, KafkaError):
+        raise error
+    return refuse(services, response, error)
+
+
+def refuse(services: Services, response: OffsetCommitResponse, error: KafkaError) -> OffsetCommitResponse:
+    """The answer when none of the offsets could be written."""
+    return _refuse_all(services, response, as_coordinator_error(error).code)
 
 
 def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) -> tuple[TopicImage | None, ErrorCode]:
