@@ -1,6 +1,6 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients run test sim suites bench bench-cluster check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients setup-object-stores run test sim suites bench bench-cluster bench-spark bench-archive check format docs clean
 
 PYTHON ?=
 ARGS ?=
@@ -11,11 +11,13 @@ SEEDS ?= 100
 FIRST ?= 0
 SUITES ?= kafka-python librdkafka
 export PYTHON PYTEST_ARGS
+# Hundreds of processes start from this checkout: each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-setup: setup-dev setup-clients ## make .venv with everything, and bring kcat, Java, Kafka's jars and the Node clients for the tests
+setup: setup-dev setup-clients setup-object-stores ## make .venv with everything, and bring kcat, Java, the jars of Kafka and of Spark's connector, the Node clients and object stores for the tests
 
 setup-package:
 	@scripts/setup-venv package
@@ -26,10 +28,13 @@ setup-dev:
 setup-clients:
 	@scripts/setup-clients
 
+setup-object-stores:
+	@scripts/setup-object-stores
+
 run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 9093 --data-dir /tmp/queue"
 	@.venv/bin/tailrace serve $(ARGS)
 
-test: setup-dev setup-clients ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
+test: setup-dev setup-clients setup-object-stores ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
 	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
 
 sim: setup-dev ## run seeds of the simulated cluster; SEEDS=1000 says how many, FIRST=4711 from which on
@@ -46,6 +51,14 @@ bench: setup-package ## measure beside Apache Kafka and other queues, up to 60 m
 bench-cluster: setup-dev ## measure three brokers beside three nodes of Apache Kafka, about 30 minutes
 	@scripts/setup-bench
 	@.venv/bin/python -m bench.cluster $(ARGS)
+
+bench-spark: setup-dev setup-clients ## measure the data source beside Spark's Kafka connector, about 12 minutes; QUICK=1: a tenth
+	@.venv/bin/python -m bench.spark $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
+bench-archive: setup-dev setup-clients ## measure how fast topics are archived, and archives read through the broker, about 20 minutes
+	@scripts/setup-bench
+	@.venv/bin/python -m bench.archive $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+	@.venv/bin/python -m bench.archive_reads $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 check: setup-dev ## lint, formatting, types, and the layering rule
 	.venv/bin/ruff check .

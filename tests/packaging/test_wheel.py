@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import email
 import json
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,27 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*command: str | Path, stdin: str = "", timeout_seconds: int = 300) -> str:
-    """Run a command to its end and give its output; a failure shows all it printed."""
-    # Away from the checkout, so that nothing is imported from there by accident.
-    done = subprocess.run(
-        command, input=stdin, capture_output=True, text=True, cwd="/", timeout=timeout_seconds, check=False
-    )
-    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+from tests.support.wheel import ROOT, build_wheel, run
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as a release would be: from the source distribution."""
-    output = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", output, ROOT)
-    (built,) = output.glob("*.whl")
-    return built
+    """The wheel as a release has it."""
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +32,31 @@ def tailrace(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin/tailrace"
 
 
-def test_the_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_their_licence_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     roots = {name.split("/")[0] for name in names}
-    assert {root.split("-")[0].removesuffix(".dist") for root in roots} == {"tailrace"}
+    # Spark looks for data sources in modules named pyspark_*.
+    assert {root.split("-")[0].removesuffix(".dist") for root in roots} == {"tailrace", "pyspark_tailrace"}
     assert "tailrace/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = [path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert len([path for path in sources if "pipeline" in path.parts]) > 10
+    assert {str(path.relative_to(ROOT / "src")) for path in sources} <= names
+
+
+def test_what_spark_needs_is_an_extra(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    assert "spark" in (metadata.get_all("Provides-Extra") or ())
+    needed = metadata.get_all("Requires-Dist") or []
+    for package in ("pyspark", "pyarrow", "pandas", "numpy", "fastavro"):
+        assert [one for one in needed if re.match(rf"{package}\b", one) and "extra == 'spark'" in one], needed
+        assert not [one for one in needed if re.match(rf"{package}\b", one) and "extra" not in one], needed
 
 
 def test_the_installed_dependencies_agree_with_each_other(tailrace: Path) -> None:
@@ -58,6 +66,40 @@ def test_the_installed_dependencies_agree_with_each_other(tailrace: Path) -> Non
 def test_the_version_is_the_wheels(tailrace: Path, wheel: Path) -> None:
     version = wheel.name.split("-")[1]
     assert version in run(tailrace, "--version")
+
+
+def test_neither_the_package_nor_a_command_imports_spark_before_it_runs_one() -> None:
+    # In the environment of the tests, where both are installed.
+    code = """
+import importlib, pkgutil, sys
+import tailrace, tailrace.cli, tailrace.client, tailrace.broker.assembly
+for module in pkgutil.walk_packages(tailrace.cli.__path__, "tailrace.cli."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+assert "tailrace.cli.sql" in sys.modules and "tailrace.cli.pipeline" in sys.modules
+print([name for name in ("pyspark", "pyarrow", "numpy", "pandas") if name in sys.modules])
+"""
+    checkout = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    assert run(sys.executable, "-c", code, environment=checkout).strip() == "[]"
+
+
+def test_without_spark_its_commands_say_how_to_install_it(tailrace: Path, tmp_path: Path) -> None:
+    run(tailrace.with_name("python"), "-c", "import importlib.util; assert not importlib.util.find_spec('pyspark')")
+    job = tmp_path / "job.py"
+    job.write_text("from tailrace.pipeline.jobs import Table, Topic, job\n")
+    with BrokerProcess(tmp_path / "data", executable=tailrace) as broker:
+        for command in (("sql", "SELECT 1"), ("pipeline", "run", job)):
+            run(tailrace, *command[:1], "--help")
+            done = subprocess.run(
+                [tailrace, *command, "--bootstrap", broker.bootstrap],
+                capture_output=True,
+                text=True,
+                cwd="/",
+                timeout=300,
+            )
+            assert done.returncode == 1, done
+            assert "pip install 'tailrace[spark]'" in done.stderr
+            assert "Traceback" not in done.stderr
 
 
 def test_records_go_through_an_installed_broker(tailrace: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The `tailrace` command: which subcommands there are, and what an outcome means as an exit code.
 
 0 is fine, 1 an operation that failed, 2 a command line or configuration that is wrong, 130 an interruption.
-Subcommands live in modules of their own, imported when asked for; none of them imports the Kafka client library
-before it needs it, so that a broker starts without it.
+Subcommands live in modules of their own, imported when asked for; none of them imports the Kafka client library, or
+Spark, before it needs it, so that a broker starts without them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _COMMANDS = {
     "produce": "tailrace.cli.produce",
     "consume": "tailrace.cli.consume",
     "group": "tailrace.cli.group",
+    "archive": "tailrace.cli.archive",
+    "sql": "tailrace.cli.sql",
+    "pipeline": "tailrace.cli.pipeline",
     "log": "tailrace.cli.log",
     "store": "tailrace.cli.store",
     "doctor": "tailrace.cli.doctor",

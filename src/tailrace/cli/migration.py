@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tailrace.cluster.keys import (
+    ARCHIVES,
     BROKER_CONFIGS,
     BROKER_EPOCHS,
     CLUSTER_ID,
@@ -24,7 +25,7 @@ from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.opening import open_store
 from tailrace.stores.sqlite import SqliteStore
 
-_DIRECTORIES = (TOPIC_NAMES, TOPICS, BROKER_EPOCHS, BROKER_CONFIGS)
+_DIRECTORIES = (TOPIC_NAMES, TOPICS, ARCHIVES, BROKER_EPOCHS, BROKER_CONFIGS)
 _SINGLE_KEYS = (CONTROLLER_EPOCH, PRODUCER_IDS)
 _BATCH_OPERATIONS = 50
 _BATCH_BYTES = 512 << 10

@@ -51,6 +51,8 @@ _FEW_DESCRIPTORS = 1024
 #: How often a store that cannot be reached is tried, and spoken of.
 _STORE_RETRY_SECONDS = 1.0
 _STORE_SAID_SECONDS = 10.0
+#: So many objects more than before are looked through for garbage; Python's 700 are fewer than a hundred requests take.
+_COLLECT_AFTER_OBJECTS = 10_000
 
 
 def run_broker(config: BrokerConfig) -> int:
@@ -140,6 +142,8 @@ async def _serve(config: BrokerConfig) -> int:
         # What start-up made stays for ever: looking at it in every collection would only cost pauses.
         gc.collect()
         gc.freeze()
+        # What requests in flight take is no garbage, and comes and goes without being looked at.
+        gc.set_threshold(_COLLECT_AFTER_OBJECTS)
         _say_ready(broker, directories)
         await stop.wait()
         logger.info("stopping: no more requests are taken, logs are synced and closed")

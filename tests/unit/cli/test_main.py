@@ -15,7 +15,8 @@ from tailrace.cli.main import cli
 from tailrace.client import connection
 
 COMMANDS = (
-    *("serve", "cluster", "topic", "config", "produce", "consume", "group", "log", "store", "doctor", "completion"),
+    *("serve", "cluster", "topic", "config", "produce", "consume", "group", "archive", "sql", "pipeline"),
+    *("log", "store", "doctor", "completion"),
 )
 CLIENT_COMMANDS = (
     ["topic", "create", "orders"],
@@ -35,6 +36,9 @@ CLIENT_COMMANDS = (
     ["group", "describe", "billing"],
     ["group", "reset-offsets", "billing", "--all-topics", "--to", "earliest"],
     ["group", "delete", "billing", "--yes"],
+    ["archive", "status", "orders"],
+    ["archive", "verify", "orders"],
+    ["sql", "SELECT * FROM orders"],
 )
 
 
@@ -90,6 +94,9 @@ def test_help_names_every_command() -> None:
         ["group", "describe"],
         ["group", "reset-offsets"],
         ["group", "delete"],
+        ["sql"],
+        ["pipeline"],
+        ["pipeline", "run"],
         ["log"],
         ["log", "dump"],
         ["doctor"],
@@ -151,6 +158,20 @@ def test_the_kafka_client_library_is_loaded_only_by_commands_that_use_it(argumen
         "finally:\n"
         "    assert 'tailrace.cli.main' in sys.modules\n"
         "    assert 'confluent_kafka' not in sys.modules\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sql", "--help"], ["pipeline", "--help"], ["topic", "--help"]])
+def test_spark_is_loaded_only_when_a_query_or_job_runs(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from tailrace.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    assert not {'pyspark', 'py4j', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
     result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,151 @@
+"""`tailrace archive`: what of a topic is archived, and whether all of that is there and unaltered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.options import client_options
+from tailrace.cli.output import count_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from tailrace.archive.verify import Report
+    from tailrace.client.archive import ArchiveStatus
+
+_FAILED = 1
+
+
+@click.group("archive")
+def command() -> None:
+    """Look at the archives of topics.
+
+    \b
+    Example:
+      tailrace archive status orders
+    """
+
+
+@command.command()
+@click.argument("topic")
+@client_options
+def status(topic: str, bootstrap: str, as_json: bool) -> None:
+    """Show what of TOPIC is archived, and how much is not yet.
+
+    \b
+    START and END are the offsets that are in the archive, END without itself. LAG is how many records are not yet.
+
+    \b
+    Example:
+      tailrace archive status orders
+    """
+    from tailrace.client import Topics
+    from tailrace.client.archive import describe
+
+    found = describe(bootstrap, topic)
+    latest = {each.partition: each.latest_offset for each in Topics(bootstrap).describe(topic).partitions}
+    rows = [_row(found, number, latest.get(number)) for number in range(found.partition_count)]
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "topic_id": str(found.topic_id),
+                "enabled": found.is_enabled,
+                "uri": found.uri,
+                "retention_ms": found.retention_ms,
+                "version": found.version,
+                "manifest": found.manifest or None,
+                "partitions": rows,
+            }
+        )
+        return
+    if not found.is_enabled:
+        click.echo(f"{topic} has no archive; set tailrace.archive.enable=true to have one", err=True)
+        if not found.version:
+            return
+    click.echo(f"{topic} is archived to {found.uri}, version {found.version}")
+    print_table(
+        ("PARTITION", "START", "END", "DELETED BELOW", "LATEST", "LAG"),
+        [(row["partition"], row["start"], row["end"], row["deleted_below"], row["latest"], row["lag"]) for row in rows],
+    )
+
+
+def _row(found: ArchiveStatus, number: int, latest: int | None) -> dict[str, Any]:
+    start, end = found.partitions.get(number, (None, None))
+    first = max(end or 0, found.deleted_below.get(number, 0))
+    return {
+        "partition": number,
+        "start": start,
+        "end": end,
+        "deleted_below": found.deleted_below.get(number),
+        "latest": latest,
+        "lag": None if latest is None else max(0, latest - first),
+    }
+
+
+@command.command()
+@click.argument("topic")
+@click.option("--uri", help="Where the archive is, if this machine knows its place by another URI than the brokers do.")
+@client_options
+def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
+    """Read the whole archive of TOPIC and check it against its manifests.
+
+    \b
+    Every file is checked: whether it is there, its size, its checksum, its rows and their order, and that no offset
+    is missing. Exits with 1 where something is wrong. Files that nobody names are counted and do no harm.
+
+    \b
+    Example:
+      tailrace archive verify orders
+    """
+    from dataclasses import replace
+
+    from tailrace.archive.location import open_location
+    from tailrace.archive.verify import verify as verify_archive
+    from tailrace.client.archive import describe
+    from tailrace.client.errors import ClientError
+
+    found = describe(bootstrap, topic)
+    if not found.version:
+        raise ClientError(f"nothing of {topic} is archived")
+    archive = found.archive if uri is None else replace(found.archive, uri=uri)
+    location = open_location(archive.uri)
+    try:
+        location.check()
+        report = verify_archive(location, archive, found.partitions)
+    finally:
+        location.close()
+    if as_json:
+        print_json(_as_json(topic, archive.uri, report))
+    else:
+        _print(topic, archive.uri, report)
+    return 0 if report.is_sound else _FAILED
+
+
+def _as_json(topic: str, uri: str, report: Report) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "uri": uri,
+        "version": report.version,
+        "files": report.files,
+        "rows": report.rows,
+        "bytes": report.bytes,
+        "sound": report.is_sound,
+        "findings": [
+            {"problem": finding.problem.value, "file": finding.name, "message": finding.message}
+            for finding in report.findings
+        ],
+        "orphans": [{"file": orphan.name, "bytes": orphan.size} for orphan in report.orphans],
+    }
+
+
+def _print(topic: str, uri: str, report: Report) -> None:
+    files, rows = count_of(report.files, "file"), count_of(report.rows, "row")
+    size = f"{report.bytes / (1 << 20):.1f} MiB"
+    click.echo(f"{topic} at {uri}, version {report.version}: {files}, {rows}, {size}")
+    for finding in report.findings:
+        click.echo(f"{finding.problem.value}: {finding.name}: {finding.message}")
+    if report.orphans:
+        total = sum(orphan.size for orphan in report.orphans)
+        click.echo(f"{count_of(len(report.orphans), 'file')} that no manifest names, {total} bytes: nobody reads them")
+    click.echo("all of it is sound" if report.is_sound else f"{count_of(len(report.findings), 'problem')} found")

@@ -1,0 +1,132 @@
+"""`tailrace pipeline archive`: parse, call, print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tailrace.cli.durations import DurationType
+from tailrace.cli.options import PairType, client_options, pairs_without_repeats
+from tailrace.cli.output import count_of, print_json
+
+if TYPE_CHECKING:
+    from tailrace.pipeline.archiving_commit import TopicArchiver
+    from tailrace.pipeline.archiving_round import Round
+
+
+@click.command("archive")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--to",
+    "uri",
+    metavar="URI",
+    help="Where the archive is: a directory, or a URI that begins with file:, s3:, webhdfs: or hdfs:.  "
+    "[default: the topic's tailrace.archive.uri]",
+)
+@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option(
+    "--every",
+    "every_ms",
+    type=DurationType(),
+    help="Archive what is new this often; 128 MB of a partition are archived as soon as they are there.  "
+    "[default: 10m]",
+)
+@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@client_options
+def command(
+    topics: tuple[str, ...],
+    uri: str | None,
+    once: bool,
+    every_ms: int | None,
+    master: str,
+    conf: tuple[tuple[str, str], ...],
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Archive topics as Parquet files until stopped, and print a line for each round.
+
+    A topic that is not archived yet is from then on: tailrace.archive.enable and tailrace.archive.uri are set to what
+    --to says. Brokers then keep records until they are archived, give them up by local.retention.ms, and read old ones
+    from the archive for every Kafka client.
+
+    Every record is archived exactly once, whatever is killed, and several may archive one topic at a time, of whom one
+    is faster. Started again, it goes on where the archive ends. SIGTERM and Ctrl-C let the round that runs end; a
+    second one does not wait for it. How far it has come shows in the group tailrace-pipeline-archive-TOPIC.
+
+    A round makes one file of each partition that has something new, larger ones of about 128 MB. With the default of
+    --every that is 144 files a day at most of a partition with little traffic; until then its records are read from the
+    brokers. Credentials come from the environment, here and on every worker of Spark's.
+
+    \b
+    Examples:
+      tailrace pipeline archive orders --to /srv/archive
+      tailrace pipeline archive orders payments --to s3://bucket/archive --once
+      tailrace pipeline archive orders --every 1h --master spark://host:7077
+    """
+    if once and every_ms is not None:
+        raise click.UsageError("--once ends when all is archived, so that --every has no place there.")
+    if len(set(topics)) < len(topics):
+        raise click.UsageError("A topic is named twice.")
+    from tailrace.pipeline.session import check_installation
+
+    check_installation()
+    from tailrace.pipeline.archiving import DEFAULT_EVERY_MS
+    from tailrace.pipeline.archiving_setup import open_archives
+
+    archivers = open_archives(bootstrap, topics, uri, _say, _warn)
+    interval_ms = None if once else DEFAULT_EVERY_MS if every_ms is None else every_ms
+    _run(archivers, bootstrap, interval_ms, master, pairs_without_repeats(conf, "--conf"), as_json)
+
+
+def _run(
+    archivers: list[TopicArchiver],
+    bootstrap: str,
+    every_ms: int | None,
+    master: str,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    from tailrace.pipeline.archiving import archive_topics, group_of
+    from tailrace.pipeline.run import Stop
+    from tailrace.pipeline.session import spark_session, stop_spark
+
+    def report(done: Round) -> None:
+        if as_json:
+            print_json(done.as_json())
+        else:
+            click.echo(done.as_text())
+
+    for archiver in archivers:
+        _say(f"topic {archiver.topic} to {archiver.status.uri}; group {group_of(archiver.topic)}")
+    names = ", ".join(archiver.topic for archiver in archivers)
+    stop = Stop()
+    with stop.on_signals():
+        spark = spark_session(f"tailrace pipeline: archive {names}", master=master, conf=conf)
+        try:
+            # Once more: Spark has put its own handler of Ctrl-C in place.
+            with stop.on_signals():
+                outcome = archive_topics(
+                    spark, bootstrap, archivers, every_ms=every_ms, report=report, warn=_warn, stop=stop
+                )
+        finally:
+            stop_spark(spark)
+            for archiver in archivers:
+                archiver.location.close()
+    how = "done" if stop.signal is None else "stopped; started again, it goes on from here"
+    rounds, rows, files = (
+        count_of(number, noun)
+        for number, noun in ((outcome.rounds, "round"), (outcome.rows, "row"), (outcome.files, "file"))
+    )
+    _say(f"{rounds}, {rows}, {files}: {how}")
+    if stop.signal is not None and stop.signal.name == "SIGINT":
+        raise click.Abort
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _warn(text: str) -> None:
+    _say(f"warning: {text}")

@@ -1,0 +1,304 @@
+"""`tailrace sql`: run a query of Spark SQL over topics, and print or keep what comes of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from tailrace.cli.durations import parse_duration
+from tailrace.cli.options import (
+    MAX_INT64,
+    PairType,
+    ParamType,
+    WholeNumber,
+    client_options,
+    pairs_without_repeats,
+    parse_moment,
+)
+from tailrace.cli.output import count_of, json_line
+from tailrace.cli.query_output import distinct, json_object, table_lines
+from tailrace.cli.spark_progress import ProgressLine, progress
+from tailrace.model import topic_name_problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tailrace.pipeline.formats import Format
+    from tailrace.pipeline.results import OutputFormat
+    from tailrace.pipeline.sql import TopicReading
+
+_FORMATS = ("json", "avro", "text", "raw")
+_OUTPUT_FORMATS = ("parquet", "csv")
+
+
+class WhenType(ParamType):
+    """`earliest` or `latest`, a moment, or so long ago; the value is milliseconds, or None for the named end."""
+
+    name = "WHEN"
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if text.lower() == self._end:
+            return self._end
+        try:
+            return max(0, int(time.time() * 1000) - parse_duration(text))
+        except ValueError:
+            pass
+        try:
+            return parse_moment(text)
+        except ValueError:
+            self.fail(
+                f"'{text}' is neither {self._end}, a time such as 2026-01-31T12:00:00Z, nor a span as 2h or 1d12h.",
+                param,
+                ctx,
+            )
+
+
+class OfTopicType(ParamType):
+    """`TOPIC=VALUE` for one topic, or `VALUE` for all others."""
+
+    def __init__(self, name: str, choices: tuple[str, ...] = ()) -> None:
+        self.name = f"[TOPIC=]{name}"
+        self._choices = choices
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | None, str]:
+        if isinstance(value, tuple):
+            return cast("tuple[str | None, str]", value)
+        text = str(value)
+        head, separator, rest = text.partition("=")
+        topic, content = (head, rest) if separator and topic_name_problem(head) is None else (None, text)
+        if self._choices and content not in self._choices:
+            self.fail(f"'{content}' is not one of {', '.join(self._choices)}.", param, ctx)
+        if not content.strip():
+            self.fail("it is empty.", param, ctx)
+        return topic, content
+
+
+@click.command("sql")
+@click.argument("query")
+@click.option(
+    "--format",
+    "formats",
+    type=OfTopicType("FORMAT", _FORMATS),
+    multiple=True,
+    help="What values are: json, avro, text or raw; of one topic, or of all. [default: json if a sample is, else text]",
+)
+@click.option(
+    "--schema",
+    "schemas",
+    type=OfTopicType("SCHEMA"),
+    multiple=True,
+    help="The fields of values: 'id INT, total DOUBLE', or a file with that or with an Avro schema. "
+    "[default: for JSON, those of a sample]",
+)
+@click.option(
+    "--from",
+    "start",
+    type=WhenType("earliest"),
+    default="earliest",
+    help="Read from there: earliest, a time, or so long ago as 2h. [default: earliest]",
+)
+@click.option(
+    "--to", "end", type=WhenType("latest"), default="latest", help="Read up to there. [default: latest, as of now]"
+)
+@click.option("--limit", type=WholeNumber(0, MAX_INT64), help="Only this many rows of the result.")
+@click.option("--output", metavar="PATH", help="Write the result there: one file *.parquet or *.csv, else a directory.")
+@click.option("--output-format", type=click.Choice(_OUTPUT_FORMATS), help="[default: as PATH ends, else parquet]")
+@click.option("--overwrite", is_flag=True, help="Replace what is at PATH.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@click.option("--quiet", "-q", is_flag=True, help="Print neither progress nor the count of rows.")
+@click.option("--verbose", "-v", is_flag=True, help="Let Spark log what it does.")
+@client_options
+def command(
+    query: str,
+    formats: tuple[tuple[str | None, str], ...],
+    schemas: tuple[tuple[str | None, str], ...],
+    start: int | str,
+    end: int | str,
+    limit: int | None,
+    output: str | None,
+    output_format: str | None,
+    overwrite: bool,
+    master: str,
+    conf: tuple[tuple[str, str], ...],
+    quiet: bool,
+    verbose: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Run QUERY, a query of Spark SQL in which topics are tables; - reads it from standard input.
+
+    Names with dots or dashes stand in backquotes: `web-clicks`. The columns of a topic are the fields of its values
+    (text and raw values have one, `value`), and for each record:
+
+    \b
+      _key, _value      its bytes
+      _partition, _offset, _timestamp, _headers
+      _corrupt          the value where it could not be decoded, else null
+
+    A field of such a name has one underscore more. What can be guessed is guessed from a sample of values from both
+    ends of the topic; --schema makes sure. Avro values are bare or in Confluent's wire format, of the schema given.
+
+    \b
+    Examples:
+      tailrace sql "SELECT * FROM orders LIMIT 10"
+      tailrace sql "SELECT status, count(*), sum(total) FROM orders GROUP BY status" --from 1d
+      tailrace sql "SELECT o.id, p.paid FROM orders o JOIN payments p ON o.id = p.order_id" --format payments=avro \\
+        --schema payments=payment.avsc
+      tailrace sql "SELECT _offset, _corrupt FROM orders WHERE _corrupt IS NOT NULL" --json
+      tailrace sql "SELECT * FROM orders" --output orders.parquet
+      tailrace sql "DESCRIBE orders"
+    """
+    if as_json and output is not None:
+        raise click.UsageError("--json prints the result, so that --output has no place there.")
+    if output is None and (output_format is not None or overwrite):
+        raise click.UsageError("--output-format and --overwrite are for --output.")
+    if start != "earliest" and end != "latest" and int(start) > int(end):
+        raise click.UsageError("--from is after --to.")
+    text = sys.stdin.read() if query == "-" else query
+    if not text.strip():
+        raise click.UsageError("The query is empty.")
+    _check_spark()
+    from tailrace.client import Topics
+    from tailrace.pipeline.results import check_output
+    from tailrace.pipeline.session import spark_session, stopping
+
+    if output is not None:
+        check_output(output, overwrite=overwrite)
+    reading = reading_of(bootstrap, formats, schemas, start, end)
+    settings = pairs_without_repeats(conf, "--conf")
+    topics = [topic.name for topic in Topics(bootstrap).list()]
+    with progress("starting Spark", shown=not quiet and not verbose) as line:
+        spark = spark_session("tailrace sql", master=master, conf=settings, log="info" if verbose else None)
+        with stopping(spark):
+            run(
+                spark, text, reading, topics, line,
+                limit=limit, as_json=as_json, output=output, output_format=cast("OutputFormat | None", output_format),
+                overwrite=overwrite, quiet=quiet,
+            )  # fmt: skip
+
+
+def reading_of(
+    bootstrap: str,
+    formats: tuple[tuple[str | None, str], ...],
+    schemas: tuple[tuple[str | None, str], ...],
+    start: int | str,
+    end: int | str,
+) -> TopicReading:
+    """What the options say about topics; a schema says the format where no option does."""
+    from tailrace.pipeline.formats import read_schema
+    from tailrace.pipeline.sql import TopicReading
+
+    given_formats = cast("dict[str | None, Format]", _by_topic(formats, "--format"))
+    chosen = dict(given_formats)
+    contents: dict[str | None, str] = {}
+    for topic, given in _by_topic(schemas, "--schema").items():
+        fits, contents[topic] = read_schema(given)
+        said = given_formats.get(topic, given_formats.get(None))
+        if said is None:
+            chosen[topic] = fits
+        elif said != fits:
+            what = "an Avro schema" if fits == "avro" else "names and types of fields"
+            raise click.UsageError(f"--schema has {what}, and --format is {said}.")
+    return TopicReading(
+        bootstrap,
+        None if start == "earliest" else int(start),
+        None if end == "latest" else int(end),
+        chosen,
+        contents,
+    )
+
+
+def _by_topic(pairs: tuple[tuple[str | None, str], ...], option: str) -> dict[str | None, str]:
+    result: dict[str | None, str] = {}
+    for topic, value in pairs:
+        if topic in result:
+            raise click.UsageError(f"{option} is given twice for {'all topics' if topic is None else repr(topic)}.")
+        result[topic] = value
+    return result
+
+
+def _check_spark() -> None:
+    """Say at once what is missing, not after the broker was asked."""
+    from tailrace.pipeline.session import check_installation, log_level
+
+    log_level()
+    check_installation()
+
+
+def run(
+    spark: Any,
+    query: str,
+    reading: TopicReading,
+    topics: list[str],
+    line: ProgressLine,
+    *,
+    limit: int | None = None,
+    as_json: bool = False,
+    output: str | None = None,
+    output_format: OutputFormat | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Run a query on a Spark that is there, print or write its result, and say how much it was."""
+    from tailrace.pipeline.errors import in_users_words
+    from tailrace.pipeline.results import output_format_of, write_output
+    from tailrace.pipeline.sql import TopicQuery
+
+    began = time.monotonic()
+    line.label = "reading topics"
+    over_topics = TopicQuery(spark, query, reading, topics)
+    frame = over_topics.frame()
+    if limit is not None:
+        frame = frame.limit(limit)
+    line.label, line.spark = "running", spark
+    ending = ""
+    with in_users_words(over_topics.text):
+        if output is None:
+            rows = _print(frame, line, as_json=as_json, as_text=over_topics.is_explanation)
+        else:
+            line.label = f"writing {output}"
+            format = output_format_of(output, output_format)
+            rows = write_output(frame, output, format, overwrite=overwrite, seen=line.count)
+            ending = f" to {output}"
+    line.stop()
+    if not quiet:
+        click.echo(f"{count_of(rows, 'row')}{ending}, {time.monotonic() - began:.1f} s", err=True)
+
+
+def _print(frame: DataFrame, line: ProgressLine, *, as_json: bool, as_text: bool) -> int:
+    from tailrace.pipeline.results import row_batches
+
+    count = 0
+
+    def rows() -> Iterator[list[Any]]:
+        nonlocal count
+        for batch in row_batches(frame):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                count += 1
+                yield list(row)
+
+    names = frame.columns
+    if as_json:
+        members = distinct(names)
+        lines: Iterator[str] = (json_line(json_object(members, row)) for row in rows())
+    elif as_text:
+        lines = (str(text).rstrip("\n") for row in rows() for text in row)
+    else:
+        lines = table_lines(names, rows())
+    out = sys.stdout
+    for text in lines:
+        line.stop()
+        out.write(text + "\n")
+    out.flush()
+    return count

@@ -1,0 +1,144 @@
+"""One topic's archive as whoever archives it knows it: its newest version, and the commit of the next.
+
+Keeps the invariant that makes archiving exactly once: files count only through a manifest that the brokers have taken
+as the archive's head, on top of the very version that the files were planned on. Whatever happens on the way, either
+our manifest is part of the archive's history, or none of our files is; only in the second case, and only if that is
+certain, are they deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tailrace.archive.errors import ArchiveError, FileMissingError
+from tailrace.archive.layout import manifest_path
+from tailrace.archive.location import Location
+from tailrace.archive.manifest import (
+    ArchivedFile,
+    Manifest,
+    Snapshot,
+    load_snapshot,
+    read_manifest,
+    write_manifest,
+)
+from tailrace.client.archive import ArchiveConflictError, ArchiveStatus, CommitUnknownError, commit, describe
+from tailrace.client.errors import ClientError, UnreachableError
+
+#: How long an answer to a commit is sought, and how long brokers may take to see one of somebody else's.
+_PATIENCE_SECONDS = 60.0
+_PAUSE_SECONDS = 0.2
+
+
+class ArchiveChangedError(ClientError):
+    """The topic is no longer archived as it was when archiving began: deleted, switched off, or moved elsewhere."""
+
+
+class TopicArchiver:
+    """The archive of one topic, read from its location and kept up to date."""
+
+    def __init__(
+        self, bootstrap: str, status: ArchiveStatus, location: Location, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._warn = warn
+        self.location = location
+        self.status = status
+        self.snapshot = Snapshot(status.topic, status.topic_id)
+
+    @property
+    def topic(self) -> str:
+        return self.status.topic
+
+    def refresh(self) -> None:
+        """Learn what others committed or changed."""
+        found = describe(self._bootstrap, self.topic)
+        known = self.status
+        if found.topic_id != known.topic_id:
+            raise ArchiveChangedError(f"topic {self.topic} was deleted and created again: start the command once more")
+        if not found.is_enabled:
+            raise ArchiveChangedError(
+                f"{self.topic} is no longer archived: its tailrace.archive.enable was set to false"
+            )
+        if found.uri != known.uri:
+            raise ArchiveChangedError(
+                f"{self.topic} is archived to {found.uri} from now on, and no longer to {known.uri}: start the command "
+                "once more"
+            )
+        if found.version < known.version:  # by a broker that has not heard of our last commit yet
+            found = replace(found, version=known.version, manifest=known.manifest, partitions=known.partitions)
+        self.snapshot = load_snapshot(self.location, found.archive, {self.snapshot.head: self.snapshot}.get)
+        self.status = found
+
+    def archived_end(self, partition: int) -> int | None:
+        """Where the archive of a partition ends; None where there is nothing of it yet."""
+        files = self.snapshot.partitions.get(partition)
+        return None if files is None else files.end
+
+    def commit(self, files: Sequence[ArchivedFile]) -> bool:
+        """Make files part of the archive; False where somebody else committed first, and they are deleted again."""
+        manifest = self.snapshot.commit(files)
+        name = write_manifest(self.location, manifest)
+        try:
+            version = self._commit_patiently(name, manifest)
+        except ArchiveConflictError:
+            self._await_version_after(self.status.version)
+            is_in_history = self._has_in_history(name, manifest.version)
+            if is_in_history is False:
+                self.discard(files, name)
+            # Ours may have been taken, its answer been lost, and others have come after it.
+            return is_in_history is True
+        self.snapshot = self.snapshot.following(manifest, name)
+        self.status = replace(self.status, version=version, manifest=name, partitions=self.snapshot.coverage)
+        return True
+
+    def _commit_patiently(self, name: str, manifest: Manifest) -> int:
+        """Ask until somebody says yes or no: a commit that was made already is said yes to again."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return commit(self._bootstrap, self.status, name, manifest.partitions)
+            except (UnreachableError, CommitUnknownError):
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+
+    def _await_version_after(self, version: int) -> None:
+        """Learn of the commit that was in the way; a broker may hear of it a little later."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            self.refresh()
+            if self.status.version > version:
+                return
+            if time.monotonic() >= deadline:
+                raise ClientError(
+                    f"the archive of {self.topic} was committed by somebody else, but the broker at {self._bootstrap} "
+                    f"still describes version {version}"
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _has_in_history(self, name: str, version: int) -> bool | None:
+        """Whether the head goes back to a manifest; None where too much of history was cleared away to tell."""
+        head = self.snapshot.head
+        while head is not None and head != name:
+            try:
+                manifest = read_manifest(self.location, self.snapshot.directory, head)
+            except FileMissingError:
+                return None
+            if manifest.version <= version:
+                return False
+            head = manifest.parent
+        return head == name
+
+    def discard(self, files: Sequence[ArchivedFile], manifest: str | None = None) -> None:
+        """Delete files that are ours and surely not part of the archive."""
+        directory = self.snapshot.directory
+        names = [f"{directory}/{file.name}" for file in files]
+        if manifest is not None:
+            names.append(manifest_path(directory, manifest))
+        try:
+            for name in names:
+                self.location.delete(name)
+        except ArchiveError as error:
+            self._warn(f"files that nobody reads are left behind: {error}")

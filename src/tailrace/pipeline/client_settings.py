@@ -1,0 +1,158 @@
+"""The `kafka.*` options: what a Kafka consumer would be told, as far as it means something to this source.
+
+Owns which settings are honoured, which are accepted because they change nothing that a query could see, and which
+are refused because ignoring them would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tailrace.pipeline.failures import OptionError
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+_ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+#: Settings that are honoured, with what they are where nobody sets them.
+_NUMBERS = {
+    # Kafka's own default of 1 MB would make every answer a small one; tasks are there to read all they can get.
+    "max.partition.fetch.bytes": 8 << 20,
+    "fetch.max.wait.ms": 500,
+    "receive.buffer.bytes": -1,
+    "request.timeout.ms": 30_000,
+    "default.api.timeout.ms": 60_000,
+    "socket.connection.setup.timeout.ms": 10_000,
+    "retry.backoff.ms": 100,
+}
+_TEXTS = ("bootstrap.servers", "client.id", "group.id", "isolation.level")
+#: Settings of a consumer that change nothing here: there is no group to keep, and fetches are as large as they can be.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.include.jmx.reporter",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.rack",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+    )
+)
+#: Refused by Spark's Kafka connector too, and why.
+_REFUSED = {
+    "auto.offset.reset": "use 'startingOffsets' to say where to begin",
+    "enable.auto.commit": "the source never commits by itself; offsets are kept in Spark's checkpoint",
+    "interceptor.classes": "interceptors may change records unseen",
+    "key.deserializer": "keys are always binary; cast them in the query",
+    "value.deserializer": "values are always binary; cast them in the query",
+    "key.serializer": "it is for writing, and keys are written as they are",
+    "value.serializer": "it is for writing, and values are written as they are",
+}
+_SECURITY = ("sasl.", "ssl.", "security.")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to reach and ask brokers."""
+
+    bootstrap: str
+    client_id: str
+    group_id: str | None
+    isolation_level: int
+    fetch_bytes: int
+    fetch_wait_ms: int
+    receive_buffer_bytes: int
+    request_timeout_ms: int
+    api_timeout_ms: int
+    connect_timeout_ms: int
+    retry_backoff_ms: int
+
+
+def parse_client_settings(client: Mapping[str, str]) -> ClientSettings:
+    """Check the settings of a client, given without their prefix `kafka.`."""
+    for name, value in client.items():
+        _check_name(name, value)
+    bootstrap = client.get("bootstrap.servers", "")
+    if not bootstrap:
+        raise OptionError("option 'kafka.bootstrap.servers' is missing; expected addresses such as localhost:9092")
+    for address in bootstrap.split(","):
+        split_address(address)
+    isolation = client.get("isolation.level", "read_uncommitted").lower()
+    if isolation not in _ISOLATION_LEVELS:
+        raise OptionError(
+            f"option 'kafka.isolation.level' is '{isolation}'; expected read_uncommitted or read_committed"
+        )
+    numbers = {name: _number(name, client.get(name), default) for name, default in _NUMBERS.items()}
+    return ClientSettings(
+        bootstrap=bootstrap,
+        client_id=client.get("client.id") or "tailrace-spark",
+        group_id=client.get("group.id") or None,
+        isolation_level=_ISOLATION_LEVELS[isolation],
+        fetch_bytes=numbers["max.partition.fetch.bytes"],
+        fetch_wait_ms=numbers["fetch.max.wait.ms"],
+        receive_buffer_bytes=numbers["receive.buffer.bytes"],
+        request_timeout_ms=numbers["request.timeout.ms"],
+        api_timeout_ms=numbers["default.api.timeout.ms"],
+        connect_timeout_ms=numbers["socket.connection.setup.timeout.ms"],
+        retry_backoff_ms=numbers["retry.backoff.ms"],
+    )
+
+
+def _check_name(name: str, value: str) -> None:
+    if name in _NUMBERS or name in _TEXTS or name in _WITHOUT_EFFECT:
+        return
+    if name in _REFUSED:
+        raise OptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
+    if name.startswith(_SECURITY):
+        if name == "security.protocol" and value.upper() == "PLAINTEXT":
+            return
+        raise OptionError(
+            f"option 'kafka.{name}' is not supported yet: the data source tailrace speaks to brokers in plaintext only"
+        )
+    near = get_close_matches(name, [*_NUMBERS, *_TEXTS, *sorted(_WITHOUT_EFFECT)], n=1)
+    hint = f"; did you mean 'kafka.{near[0]}'?" if near else ""
+    raise OptionError(f"unknown option 'kafka.{name}'{hint}")
+
+
+def _number(name: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.lstrip("-").isdigit() or int(text) < min(default, 0):
+        raise OptionError(f"option 'kafka.{name}' is '{text}'; expected a whole number")
+    return int(text)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`, the host of an IPv6 address in brackets."""
+    host, separator, port = address.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    sound = separator and host and (bracketed or ":" not in host) and port.isascii() and port.isdigit()
+    if not sound or not 0 < int(port) < 65536:
+        raise OptionError(f"option 'kafka.bootstrap.servers' has '{address.strip()}'; expected HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,114 @@
+"""Where to begin and end in the partitions of topics: as options say it, and as Spark's checkpoints keep it.
+
+The JSON is that of Spark's Kafka connector: `{"topic": {"0": 23, "1": -2}}`, with -2 for earliest and -1 for latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tailrace.model import TopicPartition
+from tailrace.pipeline.failures import OptionError
+
+#: In JSON, and as timestamps that brokers are asked for.
+EARLIEST = -2
+LATEST = -1
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+#: What Spark keeps in checkpoints: offsets by partition number by topic.
+StreamOffset: TypeAlias = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """At one end of every partition."""
+
+    earliest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """At an offset of each partition, where -2 and -1 are its two ends."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """At the first record of every partition that is not older than a time."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    """At the first record of each partition that is not older than the partition's time."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+Position: TypeAlias = AtEnd | AtOffsets | AtTimestamp | AtTimestamps
+
+EARLIEST_POSITION = AtEnd(earliest=True)
+LATEST_POSITION = AtEnd(earliest=False)
+
+
+def parse_partition_numbers(option: str, text: str, example: str) -> Offsets:
+    """A number for each partition, from JSON such as `{"topic": {"0": 23}}`."""
+    content = _parse_json(option, text, example)
+    numbers: Offsets = {}
+    for topic, by_partition in content.items():
+        if not isinstance(by_partition, dict):
+            raise _not_as_expected(option, text, example)
+        for partition, number in by_partition.items():
+            if not partition.isascii() or not partition.isdigit() or type(number) is not int:
+                raise _not_as_expected(option, text, example)
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """Partitions, from JSON such as `{"topic": [0, 1]}`."""
+    example = '{"topicA":[0,1],"topicB":[2,4]}'
+    found: dict[TopicPartition, None] = {}
+    for topic, partitions in _parse_json(option, text, example).items():
+        if not isinstance(partitions, list) or any(type(number) is not int or number < 0 for number in partitions):
+            raise _not_as_expected(option, text, example)
+        found.update((TopicPartition(topic, number), None) for number in partitions)
+    if not found:
+        raise OptionError(f"option '{option}' names no partition; expected JSON such as {example}")
+    return tuple(found)
+
+
+def _parse_json(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        raise _not_as_expected(option, text, example) from None
+    if not isinstance(content, dict):
+        raise _not_as_expected(option, text, example)
+    return content
+
+
+def _not_as_expected(option: str, text: str, example: str) -> OptionError:
+    return OptionError(f"option '{option}' has the value '{text}'; expected JSON such as {example}")
+
+
+def to_stream_offset(offsets: Mapping[TopicPartition, int]) -> StreamOffset:
+    """Offsets as a checkpoint keeps them, always in the same order."""
+    stream_offset: StreamOffset = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        stream_offset.setdefault(topic, {})[str(partition)] = offset
+    return stream_offset
+
+
+def from_stream_offset(stream_offset: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Offsets that a checkpoint kept."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, by_partition in stream_offset.items()
+        for partition, offset in by_partition.items()
+    }
