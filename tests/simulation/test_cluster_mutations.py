@@ -29,13 +29,16 @@ KNOWN_SEEDS: dict[str, int] = {
     "a broker that crashed stays in the ISR": 0,
     "an election is no new epoch": 0,
     "a leader is elected from outside the ISR": 0,
-    "an election does not ask for the longest log": 2,
+    "an election does not ask for the longest log": 3,
     "a deposed controller goes on": 0,
     "a follower does not cut off what its leader does not have": 2,
-    "producers are not cut with the log": 0,
+    "producers are not cut with the log": 10,
     "duplicates are not looked for": 0,
     "a coordinator loads only what it knows to be committed": 1,
     "group commits are acknowledged before they are committed": 0,
+    "retention does not wait for the archive": 3,
+    "an archive is committed to on any version": 1,
+    "what is only in the archive is not looked for there": 1,
 }
 MOST_SEEDS = 40 if ALL else 12
 

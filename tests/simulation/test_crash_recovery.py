@@ -7,7 +7,6 @@ reader from outside. TAILRACE_SIM_SEEDS sets how many seeds run, TAILRACE_SIM_SE
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -30,8 +29,8 @@ from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import PORT, SimNode
 from tailrace.testing.workload import Acknowledged, SimProducer, read_partition
+from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 
-SEEDS = int(os.environ.get("TAILRACE_SIM_SEEDS", "1000"))
 SEEDS_PER_TEST = 50
 #: Seeds that once found a bug stay here for ever, with the bug as their name.
 REGRESSIONS = {
@@ -182,18 +181,14 @@ def run_seed(seed: int) -> Run:
         raise
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
-def test_what_the_flush_policy_promised_survives_every_crash(first: int) -> None:
-    only = os.environ.get("TAILRACE_SIM_SEED")
-    if only is not None:
-        run_seed(int(only))
-        return
+@pytest.mark.parametrize("seeds", chunks_of_seeds(SEEDS_PER_TEST), ids=name_of_chunk)
+def test_what_the_flush_policy_promised_survives_every_crash(seeds: list[int]) -> None:
     crashes = acknowledged = 0
-    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+    for seed in seeds:
         run = run_seed(seed)
         crashes += run.crashes
         acknowledged += run.acknowledged
-    print(f"seeds {first} to {first + SEEDS_PER_TEST - 1}: {crashes} crashes, {acknowledged} records acknowledged")
+    print(f"seeds {seeds[0]} to {seeds[-1]}: {crashes} crashes, {acknowledged} records acknowledged")
     assert crashes > 0
     assert acknowledged > 0
 

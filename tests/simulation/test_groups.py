@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -27,8 +26,8 @@ from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupH
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import PORT, SimNode
+from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 
-SEEDS = int(os.environ.get("TAILRACE_SIM_SEEDS", "1000")) // 4
 SEEDS_PER_TEST = 25
 GROUP, TOPIC, PARTITIONS = "billing", "orders", 5
 PROTOCOLS = ("classic", "consumer", "both")
@@ -249,19 +248,15 @@ def run_seed(seed: int) -> Run:
         logger.removeHandler(faults)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
-def test_no_acknowledged_commit_is_lost_and_no_partition_has_two_owners(first: int) -> None:
-    only = os.environ.get("TAILRACE_SIM_SEED")
-    if only is not None:
-        run_seed(int(only))
-        return
+@pytest.mark.parametrize("seeds", chunks_of_seeds(SEEDS_PER_TEST, one_in=4), ids=name_of_chunk)
+def test_no_acknowledged_commit_is_lost_and_no_partition_has_two_owners(seeds: list[int]) -> None:
     crashes = acknowledged = generations = 0
-    for seed in range(first, min(first + SEEDS_PER_TEST, SEEDS)):
+    for seed in seeds:
         run = run_seed(seed)
         crashes += run.crashes
         generations += run.history.generations
         acknowledged += sum(map(len, run.history.acknowledged.values()))
-    print(f"seeds from {first}: {crashes} crashes, {generations} generations, {acknowledged} commits acknowledged")
+    print(f"seeds from {seeds[0]}: {crashes} crashes, {generations} generations, {acknowledged} commits acknowledged")
     assert min(crashes, generations, acknowledged) > 0
 
 

@@ -6,15 +6,13 @@ are being prepared and others that wait behind them. Seeds and replay as in test
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tailrace.replication import preparation
 from tailrace.testing.loop import SimLoop
+from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 from tests.simulation.test_crash_recovery import Run, simulate
 
-SEEDS = int(os.environ.get("TAILRACE_SIM_SEEDS", "1000")) // 10
 SEEDS_PER_TEST = 25
 CODECS = ("zstd", "uncompressed", "gzip", "snappy")
 
@@ -28,13 +26,11 @@ def run_seed(seed: int) -> Run:
         raise
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
-def test_batches_that_are_prepared_are_promised_like_others(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seeds", chunks_of_seeds(SEEDS_PER_TEST, one_in=10), ids=name_of_chunk)
+def test_batches_that_are_prepared_are_promised_like_others(seeds: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "_SMALL_BYTES", 0)
-    only = os.environ.get("TAILRACE_SIM_SEED")
-    seeds = [int(only)] if only is not None else range(first, min(first + SEEDS_PER_TEST, SEEDS))
     runs = [run_seed(seed) for seed in seeds]
     crashes = sum(run.crashes for run in runs)
     acknowledged = sum(run.acknowledged for run in runs)
-    print(f"{len(runs)} seeds from {first} on: {crashes} crashes, {acknowledged} records acknowledged")
+    print(f"{len(runs)} seeds from {seeds[0]} on: {crashes} crashes, {acknowledged} records acknowledged")
     assert acknowledged > 0

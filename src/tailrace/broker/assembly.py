@@ -8,6 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tailrace import __version__
+from tailrace.broker.archive_reads import ArchiveReads
+from tailrace.broker.archive_watch import ArchiveWatch
 from tailrace.broker.cleaner import Cleaner
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.controller import Controller
@@ -92,6 +94,8 @@ class Broker:
         self.groups = GroupCoordinator(
             config, runtime.clock, runtime.random, self.metadata, self.partitions, self._broker_id, self.background
         )
+        self.archive_reads = ArchiveReads(runtime.helper, runtime.archive_helper, self.metadata, self.background)
+        self.archive_watch = ArchiveWatch(config, runtime, self.partitions, self.background)
         self.services = Services(
             self._broker_id,
             config,
@@ -109,6 +113,7 @@ class Broker:
             MetadataCache(),
             self.groups,
             self.leadership,
+            self.archive_reads,
             request_memory=RequestMemory(config.get_int("queued.max.request.bytes")),
         )
         router = Router(self.services, self.requests)
@@ -125,6 +130,8 @@ class Broker:
             self.services.counters,
             self.lifecycle,
             self.groups,
+            self.archive_reads,
+            self.archive_watch,
         )
         self.monitoring = Monitoring(config, runtime, self.observed, self.background, self.requests)
 
@@ -153,6 +160,7 @@ class Broker:
         await self.metadata.start()
         self.cleaner.start()
         self.scrubber.start()
+        self.archive_watch.start()
         self.server.start()
         bound = {
             endpoint.listener_name: await self.server.listen(endpoint.listener_name, endpoint.host, endpoint.port)
@@ -208,6 +216,7 @@ class Broker:
         self.server.stop_listening()
         self.groups.close()
         await self.cleaner.close()
+        await self.archive_reads.close()
         await self._runtime.helper.close()
         await self.partitions.close()
         await self.registration.close()

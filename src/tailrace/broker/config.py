@@ -73,6 +73,8 @@ _LEVELS: Mapping[Compression | None, str] = MappingProxyType(
         Compression.ZSTD: "compression.zstd.level",
     }
 )
+#: What a broker keeps of an archived topic where that is not set: as much as of any other.
+_AS_RETENTION = -2
 
 
 class TopicDefault(NamedTuple):
@@ -270,13 +272,14 @@ class BrokerConfig:
         if not isinstance(policies, tuple):
             raise _no_value("cleanup.policy", "a list")
         codec = _CODECS[str(values["compression.type"])]
+        is_archived = values["tailrace.archive.enable"] is True and "compact" not in policies
         return LogConfig(
             segment_bytes=_whole(values, "segment.bytes"),
             segment_ms=_whole(values, "segment.ms"),
             segment_index_bytes=_whole(values, "segment.index.bytes"),
             index_interval_bytes=_whole(values, "index.interval.bytes"),
-            retention_ms=_whole(values, "retention.ms"),
-            retention_bytes=_whole(values, "retention.bytes"),
+            retention_ms=_retention(values, "retention.ms", is_archived),
+            retention_bytes=_retention(values, "retention.bytes", is_archived),
             file_delete_delay_ms=_whole(values, "file.delete.delay.ms"),
             max_message_bytes=_whole(values, "max.message.bytes"),
             flush_messages=_whole(values, "flush.messages"),
@@ -290,6 +293,9 @@ class BrokerConfig:
             delete_retention_ms=_whole(values, "delete.retention.ms"),
             min_compaction_lag_ms=_whole(values, "min.compaction.lag.ms"),
             max_compaction_lag_ms=_whole(values, "max.compaction.lag.ms"),
+            is_archived=is_archived,
+            archive_uri=str(values["tailrace.archive.uri"]) if is_archived else "",
+            drops_unarchived=values["tailrace.archive.lag.policy"] == "drop",
             compression=codec,
             compression_level=_whole(values, level) if (level := _LEVELS.get(codec)) is not None else None,
         )
@@ -307,7 +313,8 @@ class BrokerConfig:
     def topic_default(self, name: str) -> TopicDefault:
         """What a topic key is where the topic does not override it."""
         value, broker_key = self._layers.topic_default(_topic_key(name))
-        return TopicDefault(value_text(value) or "", self.source(broker_key), broker_key)
+        source = ConfigSource.DEFAULT if broker_key is None else self.source(broker_key)
+        return TopicDefault(value_text(value) or "", source, broker_key or name)
 
     def validate_topic_overrides(self, overrides: Mapping[str, str]) -> None:
         """Raise ConfigError, in Kafka's words, at the first override that is unknown or not allowed."""
@@ -454,6 +461,12 @@ def _whole(values: Mapping[str, Value], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _no_value(name, "an integer")
     return value
+
+
+def _retention(values: Mapping[str, Value], name: str, is_archived: bool) -> int:
+    """How long, or how much, a broker itself keeps of a log."""
+    local = _whole(values, f"local.{name}") if is_archived else _AS_RETENTION
+    return _whole(values, name) if local == _AS_RETENTION else local
 
 
 def _number(values: Mapping[str, Value], name: str) -> float:

@@ -14,6 +14,7 @@ from tailrace.broker.config_types import (
     DOUBLE_MAX,
     INT_MAX,
     LONG_MAX,
+    ArchivePlace,
     AtLeast,
     Between,
     ConfigKey,
@@ -37,6 +38,8 @@ GZIP_LEVELS = Between(1, 9, special=-1)
 LZ4_LEVELS = Between(1, 17)
 ZSTD_LEVELS = Between(-131072, 22)
 TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
+ARCHIVE_PLACES = ArchivePlace()
+ARCHIVE_LAG_POLICIES = OneOf(("keep", "drop"))
 LOG_FORMATS = OneOf(("text", "json"))
 LOG_LEVELS = OneOf(("DEBUG", "INFO", "WARNING", "ERROR"))
 
@@ -445,6 +448,64 @@ _TABLE: tuple[ConfigKey, ...] = (
         "low",
         "How long the broker remembers an idempotent producer that has stopped writing to a partition.",
         AtLeast(1),
+        update_mode="cluster-wide",
+    ),
+    # --- The archive.
+    _key(
+        "log.local.retention.ms",
+        _LONG,
+        -2,
+        "medium",
+        "How long brokers themselves keep archived records; -2 is as long as `log.retention.ms`, -1 for ever.",
+        AtLeast(-2),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "log.local.retention.bytes",
+        _LONG,
+        -2,
+        "medium",
+        "The size of an archived log that brokers keep themselves; -2 is `log.retention.bytes`, -1 sets no limit.",
+        AtLeast(-2),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "tailrace.archive.uri",
+        _STRING,
+        "",
+        "medium",
+        "Where archived topics that name no place of their own are archived: a directory, `file:`, "
+        "`s3://bucket/prefix`, `hdfs://` or `webhdfs://`. Every broker has to reach it.",
+        ARCHIVE_PLACES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "tailrace.archive.retention.ms",
+        _LONG,
+        -1,
+        "medium",
+        "How long records stay in the archive; -1 keeps them for ever. Compaction of the archive removes older ones.",
+        AtLeast(-1),
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "tailrace.archive.lag.policy",
+        _STRING,
+        "keep",
+        "medium",
+        "What happens to records that retention has ended and that are not archived yet. `keep`: they stay, and where "
+        "the disk fills up producers are refused. `drop`: they go, and nobody can read them any more.",
+        ARCHIVE_LAG_POLICIES,
+        update_mode="cluster-wide",
+    ),
+    _key(
+        "tailrace.archive.disk.watermark.percent",
+        _INT,
+        90,
+        "medium",
+        "How full the volume of a log directory may be before producers are refused to archived topics whose records "
+        "cannot be removed because they are not archived yet.",
+        Between(1, 100),
         update_mode="cluster-wide",
     ),
     # --- Flushing: what survives a power cut.

@@ -50,13 +50,13 @@ class ConfigLayers:
             if layer.get(name) is not None
         ]
 
-    def topic_default(self, key: TopicKey) -> tuple[Value, str]:
-        """What a topic key is by default, and the broker key that says so."""
+    def topic_default(self, key: TopicKey) -> tuple[Value, str | None]:
+        """What a topic key is by default, and the broker key that says so, if there is one."""
         for synonym in key.synonyms:
             value = self.values[synonym.name]
             if value is not None:
                 return synonym.convert(value), synonym.name
-        return key.default, key.synonyms[-1].name
+        return key.default, key.synonyms[-1].name if key.synonyms else None
 
 
 def check_together(values: Mapping[str, Value]) -> None:
@@ -66,3 +66,15 @@ def check_together(values: Mapping[str, Value]) -> None:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({shortest}) > max.compaction.lag.ms ({longest})"
         )
+    if values.get("tailrace.archive.enable") is True:
+        policies = values.get("cleanup.policy")
+        if isinstance(policies, tuple) and "compact" in policies:
+            raise ConfigError(
+                "conflict topic config setting tailrace.archive.enable (true) and cleanup.policy (compact): an archive "
+                "keeps what compaction would remove"
+            )
+        if not values.get("tailrace.archive.uri"):
+            raise ConfigError(
+                "tailrace.archive.enable needs a place for the archive: set tailrace.archive.uri for the topic, or for "
+                "all brokers"
+            )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tailrace.broker.config_keys import (
+    ARCHIVE_LAG_POLICIES,
+    ARCHIVE_PLACES,
     BROKER_KEYS,
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
@@ -19,7 +21,7 @@ from tailrace.broker.config_keys import (
     TIMESTAMP_TYPES,
     ZSTD_LEVELS,
 )
-from tailrace.broker.config_types import LONG_MAX, AtLeast, Synonym, TopicKey, Valid, Value
+from tailrace.broker.config_types import LONG_MAX, AtLeast, ConfigType, Synonym, TopicKey, Valid, Value
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
@@ -113,6 +115,20 @@ _TABLE: tuple[TopicKey, ...] = (
         documentation="How many bytes of log go between two entries of the offset index.",
     ),
     _key(
+        "local.retention.bytes",
+        Synonym("log.local.retention.bytes"),
+        valid=AtLeast(-2),
+        documentation="The size a partition's log may reach on brokers where the topic is archived; what goes is in "
+        "the archive. -2 is `retention.bytes`, -1 sets no limit.",
+    ),
+    _key(
+        "local.retention.ms",
+        Synonym("log.local.retention.ms"),
+        valid=AtLeast(-2),
+        documentation="How long brokers keep records themselves where the topic is archived; older ones are in the "
+        "archive. -2 is `retention.ms`, -1 keeps them for ever.",
+    ),
+    _key(
         "max.compaction.lag.ms",
         Synonym("log.cleaner.max.compaction.lag.ms"),
         valid=AtLeast(1),
@@ -192,6 +208,36 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.roll.hours", factor=_HOUR_MS),
         valid=AtLeast(1),
         documentation="The age at which a log starts a new segment even though the last is not full.",
+    ),
+    TopicKey(
+        name="tailrace.archive.enable",
+        type=ConfigType.BOOLEAN,
+        default=False,
+        documentation="Whether the topic has an archive. Then brokers remove a segment only once it is archived, and "
+        "readers of older offsets are answered from the archive. Not with `cleanup.policy=compact`.",
+        importance="medium",
+        update_mode="cluster-wide",
+        synonyms=(),
+    ),
+    _key(
+        "tailrace.archive.lag.policy",
+        Synonym("tailrace.archive.lag.policy"),
+        valid=ARCHIVE_LAG_POLICIES,
+        documentation="What happens to records that retention has ended and that are not archived yet. `keep`: they "
+        "stay, and where the disk fills up producers are refused. `drop`: they go, and nobody can read them any more.",
+    ),
+    _key(
+        "tailrace.archive.retention.ms",
+        Synonym("tailrace.archive.retention.ms"),
+        valid=AtLeast(-1),
+        documentation="How long records stay in the archive; -1 keeps them for ever.",
+    ),
+    _key(
+        "tailrace.archive.uri",
+        Synonym("tailrace.archive.uri"),
+        valid=ARCHIVE_PLACES,
+        documentation="Where the topic is archived: a directory, `file:`, `s3://bucket/prefix`, `hdfs://` or "
+        "`webhdfs://`. Whoever moves an archive moves its files first and then changes this.",
     ),
     _key(
         "unclean.leader.election.enable",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from tailrace.archive.errors import ArchiveError
+from tailrace.archive.location import parse_uri
 from tailrace.errors import ConfigError
 
 #: A value after parsing; None where a key has no value of its own.
@@ -167,6 +169,28 @@ class OneOf:
 
     def __str__(self) -> str:
         return f"[{', '.join(self.choices)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlace:
+    """A place that can have an archive, or nothing."""
+
+    schemes: tuple[str, ...] = ("file", "s3", "webhdfs", "hdfs")
+
+    def problem(self, value: Value) -> str | None:
+        """Say why no archive can be there."""
+        if not value:
+            return None
+        try:
+            scheme = parse_uri(str(value)).scheme
+        except ArchiveError as error:
+            return str(error)
+        if scheme not in self.schemes:
+            return f"An archive cannot be at {scheme}:, only in a directory or at {', '.join(self.schemes)}"
+        return None
+
+    def __str__(self) -> str:
+        return f"a directory, or {', '.join(f'{scheme}:' for scheme in self.schemes)}"
 
 
 @dataclass(frozen=True, slots=True)

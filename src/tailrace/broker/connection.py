@@ -13,7 +13,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tailrace.broker.buffers import BufferPool
 from tailrace.broker.monitoring.counters import VersionCounter
@@ -22,6 +22,7 @@ from tailrace.broker.services import RequestContext
 from tailrace.errors import WireError
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import FileRange
+from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.transport import Part, Transport
 
 logger = logging.getLogger("tailrace.broker")
@@ -30,6 +31,7 @@ _unpack_length = struct.Struct(">i").unpack_from
 _LENGTH_BYTES = 4
 #: Less than API key, version and correlation id cannot be a request.
 _MIN_FRAME_BYTES = 8
+_MIN_READ_BYTES = _LENGTH_BYTES + _MIN_FRAME_BYTES
 _MAX_OPEN_REQUESTS = 64
 _MAX_OPEN_BYTES = 32 << 20
 _MAX_UNSENT_BYTES = 8 << 20
@@ -44,10 +46,14 @@ _PART_BYTES = 200
 _SMALL_BUFFER_BYTES = 4096
 
 
-class Answer(Protocol):
-    """What the router makes of a request: parts now, a future of them, or None where none is due."""
+#: An answer that is still to come.
+Pending: TypeAlias = asyncio.Future[list[Part]] | Outcome[list[Part]]
 
-    def __call__(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None: ...
+
+class Answer(Protocol):
+    """What the router makes of a request: parts now or later, or None where none is due."""
+
+    def __call__(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None: ...
 
 
 class Connection:
@@ -112,7 +118,7 @@ class Connection:
         self._buffer: bytearray | None = None
         self._filled = 0
         # Requests without an answer, answers that wait for those before them, and what each of them holds.
-        self._open: deque[tuple[asyncio.Future[list[Part]] | list[Part], int]] = deque()
+        self._open: deque[tuple[Pending | list[Part], int]] = deque()
         self._open_bytes = 0
         # Answers in memory that the client has not read.
         self._unsent_bytes = 0
@@ -169,6 +175,14 @@ class Connection:
     def received(self, size: int) -> None:
         if self._buffer is None:
             data = self._scratch[:size]
+            if (
+                _MIN_READ_BYTES <= size <= self._frame_limit
+                and _unpack_length(data)[0] == size - _LENGTH_BYTES
+                and not self._open
+                and not self._is_overloaded()
+            ):
+                self._answer_one(data[_LENGTH_BYTES:])
+                return
         else:
             self._filled += size
             data = memoryview(self._buffer)[: self._filled]
@@ -178,6 +192,29 @@ class Connection:
                 return
         self._process(data)
 
+    def _answer_one(self, frame: memoryview) -> None:
+        """What `_process` does, where all that came is one whole frame and nobody waits: most reads of most clients."""
+        self.last_active = self._clock.monotonic()
+        try:
+            answer = self._answer(self, frame)
+        except WireError as error:
+            self._refuse(error)
+            return
+        if self.answered:
+            self.count_answered()
+        if answer is None or self._closed:
+            return
+        if isinstance(answer, list):
+            self._send(answer)
+            if not self.transport.unsent_bytes:
+                return
+        else:
+            if isinstance(answer, Outcome):
+                self.transport.expect_send()
+            self._put_open(answer, len(frame))
+            answer.add_done_callback(self._answered)
+        self._stall_or_resume()
+
     def _process(self, data: memoryview) -> None:
         """Answer every whole frame, keep what is left, and send all answers at once."""
         self.last_active = self._clock.monotonic()
@@ -185,13 +222,7 @@ class Connection:
             try:
                 used = self._answer_frames(data)
             except WireError as error:
-                self.count_answered()
-                peer = self.transport.peer
-                logger.warning(
-                    "connection from %s closed: %s", peer, error, extra={"peer": peer, "repeats": "bad request"}
-                )
-                self._flush()
-                self.transport.close()
+                self._refuse(error)
                 return
             self.count_answered()
             self._keep(data, used)
@@ -201,6 +232,14 @@ class Connection:
             # Sending made room for the frames held back, and no event would come to say so.
             data = memoryview(self._buffer)[: self._filled]
         self._stall_or_resume()
+
+    def _refuse(self, error: WireError) -> None:
+        """Let go of a client that sends what cannot be understood, after what it asked before has been answered."""
+        self.count_answered()
+        peer = self.transport.peer
+        logger.warning("connection from %s closed: %s", peer, error, extra={"peer": peer, "repeats": "bad request"})
+        self._flush()
+        self.transport.close()
 
     def count_answered(self) -> None:
         """Count the requests that were answered at once: mostly all of one kind, and all in the same time."""
@@ -301,7 +340,7 @@ class Connection:
             return True
         return self._memory.is_short and self._open_bytes + self._unsent_bytes > FREE_BYTES
 
-    def _put_open(self, answer: asyncio.Future[list[Part]] | list[Part], size: int) -> None:
+    def _put_open(self, answer: Pending | list[Part], size: int) -> None:
         self._open.append((answer, size))
         self._open_bytes += size
         self._memory.hold(size)
@@ -311,36 +350,53 @@ class Connection:
         for part in answer:
             self._outgoing_bytes += len(part)
 
-    def _answered(self, future: asyncio.Future[list[Part]]) -> None:
+    def _answered(self, future: Pending) -> None:
         if self._closed:
             if not future.cancelled():
                 future.exception()
             return
-        if future.cancelled() or future.exception() is not None:
+        if not _ended_well(future):
             self.transport.abort()
             return
+        if len(self._open) == 1 and self._open[0][0] is future and not self._outgoing:
+            self._take_open(self._open.popleft()[1])
+            self._send(future.result())
+        else:
+            self._answer_open(future)
+        if self._stalled or self.transport.unsent_bytes:
+            # In a turn of its own: whoever ended the answer may be in the middle of another request.
+            asyncio.get_running_loop().call_soon(self._stall_or_resume)
+
+    def _answer_open(self, future: Pending) -> None:
+        """Send all answers that wait for none before them, one of which is new."""
         while self._open:
             first, size = self._open[0]
             if isinstance(first, list):
                 self._put_out(first)
-            elif first.done() and not first.cancelled() and first.exception() is None:
+            elif first.done() and (first is future or _ended_well(first)):
                 self._put_out(first.result())
             else:
                 break
             self._open.popleft()
-            self._open_bytes -= size
-            self._memory.hold(-size)
+            self._take_open(size)
         self._flush()
-        self._stall_or_resume()
+
+    def _take_open(self, size: int) -> None:
+        self._open_bytes -= size
+        self._memory.hold(-size)
 
     def _flush(self) -> None:
         if self._outgoing:
             outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
-            self.transport.send(outgoing)
-            if self.transport.unsent_bytes:
-                kept = _bytes_in_memory(outgoing)
-                self._unsent_bytes += kept
-                self._memory.hold(kept)
+            self._send(outgoing)
+
+    def _send(self, parts: list[Part]) -> None:
+        transport = self.transport
+        transport.send(parts)
+        if transport.unsent_bytes:
+            kept = _bytes_in_memory(parts)
+            self._unsent_bytes += kept
+            self._memory.hold(kept)
 
     def _stall_or_resume(self) -> None:
         if self._closed:
@@ -399,6 +455,10 @@ class Connection:
             peer = self.transport.peer
             logger.debug("connection from %s lost: %s", peer, reason, extra={"peer": peer})
         self._on_closed(self)
+
+
+def _ended_well(answer: Pending) -> bool:
+    return not answer.cancelled() and answer.exception() is None
 
 
 def _bytes_in_memory(parts: list[Part]) -> int:

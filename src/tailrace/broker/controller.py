@@ -19,6 +19,7 @@ from tailrace.cluster.controller import (
     LogEnd,
     candidates_for,
     failed_over,
+    outsiders_of,
     plan_failover,
     plan_internal_replication,
     with_longest_leaders,
@@ -27,10 +28,10 @@ from tailrace.cluster.controller import (
 from tailrace.cluster.election import Election, Fence, FencedError
 from tailrace.cluster.image import NO_LEADER, BrokerImage, TopicImage
 from tailrace.cluster.keys import TOPIC_NAMES, TOPICS
-from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.cluster.metadata import ClusterMetadata, Recheck
 from tailrace.cluster.placement import Load
 from tailrace.cluster.registration import Registration
-from tailrace.cluster.store import ABSENT, Check, Session, Store, Unavailable, Write
+from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
 from tailrace.errors import ConfigError
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.runtime.tasks import Tasks
@@ -43,8 +44,6 @@ AskLogEnds: TypeAlias = Callable[
 ]
 
 _RETRY_SECONDS = 0.5
-#: When the store was away, the sessions of all may have ended: others get this long to be back.
-_RETURN_SECONDS = 1.0
 #: How often all is looked at without an event.
 _LOOK_SECONDS = 300.0
 
@@ -77,8 +76,6 @@ class Controller:
         self._live: tuple[int, ...] = ()
         self._settled: dict[UUID, TopicImage] = {}
         self._is_look_due = False
-        #: The session in which this broker was started; after it has been lost, others may have lost theirs too.
-        self._first_session: Session | None = None
 
     @property
     def is_active(self) -> bool:
@@ -139,7 +136,6 @@ class Controller:
         session = self._registration.session
         if session is None or session.is_lost:
             return False
-        self._first_session = self._first_session or session
         self._fence = await self._election.campaign(session)
         if self._fence is None:
             return False
@@ -164,8 +160,7 @@ class Controller:
         fence, session = self._fence, self._registration.session
         if fence is None or session is None:
             return
-        if session is not self._first_session:
-            await asyncio.sleep(_RETURN_SECONDS)
+        await self._wait_for_return()
         await self._load(fence)
         while True:
             self._news.clear()
@@ -180,6 +175,26 @@ class Controller:
                 await self._news.wait()
             # What happens at once is seen to at once: events that belong together come in turns of the loop.
             await asyncio.sleep(0)
+
+    async def _wait_for_return(self) -> None:
+        """Take nobody for gone who may only not be back yet.
+
+        When the store was away the sessions of all have ended, while they go on to follow each other. Whoever has been
+        registered for less than a session, a broker that was just started too, cannot tell.
+        """
+        if self._registration.settling_seconds > 0:
+            await self._metadata.refresh()
+        while (seconds := self._registration.settling_seconds) > 0:
+            self._news.clear()
+            brokers = await self._metadata.registered_brokers()
+            in_sync = {member for topic in self._metadata.topics for state in topic.partitions for member in state.isr}
+            if in_sync <= brokers.keys():
+                return
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                return
 
     async def _load(self, fence: Fence) -> None:
         """Read everything there is to rule over, as it is now."""
@@ -243,30 +258,68 @@ class Controller:
 
     async def _elect(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
         """Give partitions leaders that several could lead: the one that is furthest; the topics that wait on."""
-        live = tuple(brokers)
         leaderless = [
-            (topic, number, Leaderless(TopicPartition(topic.name, number), state.leader_epoch, candidates))
+            (topic, number, state)
             for topic in self._metadata.topics
             for number, state in enumerate(topic.partitions)
-            if state.leader == NO_LEADER and len(candidates := candidates_for(state, live)) > 1
+            if state.leader == NO_LEADER and candidates_for(state, brokers)
         ]
         if not leaderless:
             return ()
-        ends = await self._ask_log_ends(brokers, [wanted for _, _, wanted in leaderless])
+        ends = await self._ask_log_ends(
+            brokers,
+            [
+                Leaderless(
+                    TopicPartition(topic.name, number),
+                    state.leader_epoch,
+                    (*candidates_for(state, brokers), *outsiders_of(state, brokers)),
+                )
+                for topic, number, state in leaderless
+            ],
+        )
         found: dict[UUID, dict[int, tuple[int, Mapping[int, LogEnd]]]] = {}
-        undecided: dict[UUID, None] = {}
-        for topic, number, wanted in leaderless:
-            answers = ends.get(wanted.partition)
-            if answers:
-                found.setdefault(topic.topic_id, {})[number] = (wanted.leader_epoch, answers)
-            else:
-                undecided[topic.topic_id] = None
-        planned = [topic for topic in self._metadata.topics if topic.topic_id in found]
-        await self._alter(fence, planned, lambda topic: with_longest_leaders(topic, found[topic.topic_id], live))
-        logger.info("%d partitions got leaders, by how far their replicas are", sum(map(len, found.values())))
-        if undecided:
+        outsiders: dict[int, None] = {}
+        for topic, number, state in leaderless:
+            answers = ends[TopicPartition(topic.name, number)]
+            found.setdefault(topic.topic_id, {})[number] = (state.leader_epoch, answers)
+            outsiders.update(dict.fromkeys(outsiders_of(state, answers)))
+        await self._lead(fence, brokers, found, tuple(outsiders))
+        waiting = [
+            topic.topic_id
+            for topic in self._metadata.topics
+            for number, (leader_epoch, _) in found.get(topic.topic_id, {}).items()
+            if (topic.partitions[number].leader, topic.partitions[number].leader_epoch) == (NO_LEADER, leader_epoch)
+        ]
+        logger.info("%d partitions got leaders, by how far their replicas are", len(leaderless) - len(waiting))
+        if waiting:
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
-        return list(undecided)
+        return waiting
+
+    async def _lead(
+        self,
+        fence: Fence,
+        brokers: Mapping[int, BrokerImage],
+        found: Mapping[UUID, Mapping[int, tuple[int, Mapping[int, LogEnd]]]],
+        outsiders: Sequence[int],
+    ) -> None:
+        """Make the longest logs lead, as they were found."""
+        live: list[int] = []
+
+        async def unchanged() -> Sequence[Check]:
+            # Who is in sync leaves the ISR when it was started again and may have lost what it had; nothing is to be
+            # seen of who is not in sync.
+            epochs, checks = await self._metadata.broker_epochs(outsiders)
+            live[:] = [
+                broker_id
+                for broker_id, broker in brokers.items()
+                if broker_id not in outsiders or epochs.get(broker_id) == broker.epoch
+            ]
+            return checks
+
+        planned = [topic for topic in self._metadata.topics if topic.topic_id in found]
+        await self._alter(
+            fence, planned, lambda topic: with_longest_leaders(topic, found[topic.topic_id], live), unchanged
+        )
 
     def _is_unclean(self, topic: TopicImage) -> bool:
         try:
@@ -288,11 +341,18 @@ class Controller:
             logger.info("%s gets more replicas, now that there are %d brokers", topic.name, len(brokers))
 
     async def _alter(
-        self, fence: Fence, planned: Sequence[TopicImage], change: Callable[[TopicImage], TopicImage]
+        self,
+        fence: Fence,
+        planned: Sequence[TopicImage],
+        change: Callable[[TopicImage], TopicImage],
+        further_checks: Recheck | None = None,
     ) -> None:
-        await self._metadata.alter_topics(
-            {topic.topic_id: change for topic in planned}, [fence.check], lambda: self._election.renew(fence)
-        )
+        async def checks() -> Sequence[Check]:
+            further = await further_checks() if further_checks is not None else ()
+            return [*await self._election.renew(fence), *further]
+
+        first = [fence.check] if further_checks is None else await checks()
+        await self._metadata.alter_topics({topic.topic_id: change for topic in planned}, first, checks)
 
     async def _remove_orphans(self, fence: Fence) -> None:
         """Free names whose topics are not there: a store that was restored or filled by hand may hold some."""

@@ -1,8 +1,8 @@
 """How far the logs of replicas reach, asked of their brokers while a partition has no leader.
 
-A record that was acknowledged by some of the in-sync replicas is in the longest of their logs. A broker answers only in
-the leader epoch that it is asked for: it follows nobody in an epoch without a leader, so what it says cannot grow any
-more, whatever a leader that was deposed still sends.
+A record that was acknowledged by some of the replicas is in the longest of their logs. A broker answers only in the
+leader epoch that it is asked for: it follows nobody in an epoch without a leader, so what it says cannot grow any more,
+whatever a leader that was deposed still sends.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _RETRY_SECONDS = 0.01
 
 
 class Leaderless(NamedTuple):
-    """A partition without a leader, and who may lead it."""
+    """A partition without a leader, and its replicas that are alive."""
 
     partition: TopicPartition
     leader_epoch: int
-    candidates: tuple[int, ...]
+    replicas: tuple[int, ...]
 
 
 async def ask_log_ends(
     runtime: Runtime, listener: str | None, brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
-    """What the candidates say of their logs, all asked at once; one that does not answer in time is left out."""
+    """What the replicas say of their logs, all asked at once; one that does not answer in time is left out."""
     asked: dict[int, dict[TopicPartition, int]] = {}
-    for partition, leader_epoch, candidates in leaderless:
-        for broker_id in candidates:
+    for partition, leader_epoch, replicas in leaderless:
+        for broker_id in replicas:
             asked.setdefault(broker_id, {})[partition] = leader_epoch
     answers = await asyncio.gather(
         *[_ask(runtime, listener, brokers[broker_id], wanted) for broker_id, wanted in asked.items()]

@@ -88,6 +88,10 @@ work for one core, or a machine that swaps |
 or nobody is in it: see `kafka_consumergroup_members` |
 | `rate(kafka_server_group_coordinator_metrics_group_rebalance_count_total[10m]) > 0.1` | members come and go: \
 processing takes longer than `max.poll.interval.ms`, or they crash |
+| `tailrace_archive_lag_ms > 86400000` | nobody archives the topic: its records are kept beyond their retention |
+| `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
+refused |
+| `rate(tailrace_archive_read_failures_total[5m]) > 0` | consumers of old records wait: the archive cannot be read |
 | `process_open_fds / process_max_fds > 0.8` | raise the limit of file descriptors |
 
 ## All metrics

@@ -17,6 +17,7 @@ from tailrace.broker.replica_fetchers import ReplicaFetchers
 from tailrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
+from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.partition import Partition
 from tailrace.replication.traffic import TopicTraffic, Traffic
 from tailrace.runtime import Runtime
@@ -24,6 +25,7 @@ from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.segment import Segment
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -32,6 +34,9 @@ _OPENED_PER_TURN = 50
 _ROLES_PER_TURN = 500
 #: How often a partition that could not be opened is tried again.
 _REOPEN_SECONDS = 5.0
+#: Of so many partitions that are not here yet it is remembered what has to be sent again, and of so many batches.
+_MOST_MISSED_PARTITIONS = 100
+_MOST_MISSED_BATCHES = 20
 
 Work: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -65,6 +70,8 @@ class Partitions:
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
+        #: Batches of idempotent producers that came too early, for partitions by the name or id of their topic.
+        self._missed: dict[tuple[str | UUID, int], list[BatchHeader]] = {}
         self._image = ClusterImage("", NO_LEADER)
         self._broker_epochs: dict[int, int] = {}
         self._is_started = False
@@ -142,6 +149,20 @@ class Partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition
 
+    def missed(self, topic: str | UUID, number: int, records: memoryview) -> None:
+        """A batch came for a partition that is not here yet; what its producer sent right behind is not the first."""
+        try:
+            header = check_produced(records)
+        except KafkaError:
+            return  # not sent again
+        if header.producer_id < 0:
+            return
+        headers = self._missed.setdefault((topic, number), [])
+        if len(headers) < _MOST_MISSED_BATCHES:
+            headers.append(header)
+        if len(self._missed) > _MOST_MISSED_PARTITIONS:
+            del self._missed[next(iter(self._missed))]
+
     def _require_not_elsewhere(self, topic: TopicImage | None, number: int) -> None:
         if topic is not None and 0 <= number < len(topic.partitions):
             raise KafkaError(
@@ -205,7 +226,8 @@ class Partitions:
         opened = seen = 0
         for topic in after.topics.values():
             former = before.topics_by_id.get(topic.topic_id)
-            if topic is former and after.brokers is before.brokers:
+            archive, former_archive = after.archives.get(topic.topic_id), before.archives.get(topic.topic_id)
+            if topic is former and after.brokers is before.brokers and archive is former_archive:
                 continue
             # A change of roles is no change of configuration, and there are many more of those.
             is_configured = former is not None and topic.configs == former.configs
@@ -229,6 +251,7 @@ class Partitions:
             return True
         if not is_configured:
             self._configure(known, topic)
+        self._apply_archive(known)
         self._apply_state(known, topic.partitions[number])
         return False
 
@@ -248,13 +271,26 @@ class Partitions:
             self._unopened[name] = _Unopened(topic, home, reason)
             return
         self._unopened.pop(name, None)
+        for known_as in (topic.name, topic.topic_id):
+            for header in self._missed.pop((known_as, number), ()):
+                log.producers.refused(header)
         partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
         partition.traffic = self.traffic.of(topic.name)
         self._configure(partition, topic)
+        self._apply_archive(partition)
         self._apply_state(partition, topic.partitions[number])
+
+    def _apply_archive(self, partition: Partition) -> None:
+        """Let a partition know what of it is archived."""
+        state = self._image.archives.get(partition.topic_id)
+        number = partition.partition.partition
+        if state is None or not partition.log.config.is_archived:
+            partition.apply_archive(None, 0)
+        else:
+            partition.apply_archive(state.readable(number), state.archived_end(number))
 
     def _apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Let a partition lead or follow as the image says."""
@@ -295,6 +331,7 @@ class Partitions:
             return
         if config != partition.log.config:
             partition.directory.reconfigure(partition.log, config)
+            self._apply_archive(partition)
 
     def _new_home(self) -> LogDirectory:
         """The emptiest directory, for a log that is not on this broker yet."""
@@ -405,7 +442,7 @@ class Partitions:
             if partition.directory.failure is not None:
                 continue
             try:
-                removed = partition.log.remove_expired(partition.high_watermark)
+                removed = self._remove_expired(partition)
                 partition.directory.remove_later(partition.log, removed)
             except (KafkaError, DiskFullError) as error:
                 logger.error("retention of %s is held up: %s", partition.partition, error)
@@ -413,6 +450,26 @@ class Partitions:
                 partition.directory.fail(error)
             partition.log.producers.expire(silent_since_ms)
             await asyncio.sleep(0)
+
+    def _remove_expired(self, partition: Partition) -> list[Segment]:
+        """Take out what retention has ended and, where it has to be, what is archived."""
+        log = partition.log
+        if not log.config.is_archived:
+            return log.remove_expired(partition.high_watermark)
+        archived_end = None if log.config.drops_unarchived else partition.archived_end
+        start_offset = log.start_offset
+        removed = log.remove_expired(partition.high_watermark, archived_end, partition.log_start_offset)
+        dropped = log.start_offset - max(start_offset, partition.archived_end)
+        if removed and dropped > 0:
+            partition.traffic.dropped_unarchived += dropped
+            logger.warning(
+                "%s: %d records up to %d are removed and were never archived, as tailrace.archive.lag.policy=drop says",
+                partition.partition,
+                dropped,
+                log.start_offset,
+                extra={"topic": partition.partition.topic, "repeats": "unarchived dropped"},
+            )
+        return removed
 
     async def _save_high_watermarks(self) -> None:
         for directory in self.directories:

@@ -26,6 +26,8 @@ from tailrace.errors import ErrorCode, KafkaError, WireError
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
+from tailrace.storage.partition_log import LogPast
+from tailrace.storage.producer_state import ProducerState
 from tailrace.wire.messages.fetch import FetchResponse, PartitionData
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -33,12 +35,14 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tailrace.wire.messages.replica_start import ReplicaStartRequest, ReplicaStartResponse
 
 logger = logging.getLogger("tailrace.replication")
 
 _FETCH_VERSION = 17
 _LIST_OFFSETS_VERSION = 9
-_LATEST, _EARLIEST = -1, -2
+_REPLICA_START_VERSION = 0
+_LATEST, _EARLIEST_LOCAL = -1, -4
 _FIRST_BACKOFF_SECONDS = 0.02
 #: So much is appended before others have their turn.
 _TURN_BYTES = 1 << 20
@@ -56,6 +60,8 @@ _NOT_AGREED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
+#: The leader has nothing at our position: it never had, or has it no more, or has it only in the archive.
+_NOT_THERE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
 #: A partition that failed so often in a row is spoken of, once.
 _FAILURES_SAID = 8
 
@@ -251,7 +257,7 @@ class ReplicaFetcher:
                 followed = self.session.find((topic.topic_id, data.partition_index))
                 if followed is None or not followed.is_named_by(sent.number):
                     continue
-                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                if data.error_code in _NOT_THERE:
                     out_of_range.append(followed)
                 elif not self._take_partition(followed, data):
                     failed.append(followed)
@@ -347,18 +353,42 @@ class ReplicaFetcher:
         Returns those that have to wait.
         """
         ends = await self._list_offsets(connection, out_of_range, _LATEST)
-        starts = await self._list_offsets(connection, out_of_range, _EARLIEST)
+        starts = await self._list_offsets(connection, out_of_range, _EARLIEST_LOCAL)
         failed = []
         for followed in out_of_range:
-            key = followed.key
+            key, past, refusal = followed.key, None, None
+            if followed.partition.log.config.is_archived:
+                try:
+                    starts[key], past = await self._ask_past(connection, followed)
+                except KafkaError as error:
+                    refusal = error
             if self.session.find(key) is not followed or not followed.is_where_asked:
                 continue
             try:
-                self._cut(followed, _fitted(followed, starts.get(key), ends.get(key)))
+                if refusal is not None:
+                    raise refusal
+                self._cut(followed, _fitted(followed, starts.get(key), ends.get(key), past))
             except KafkaError as error:
                 self._failed(followed, error)
                 failed.append(followed)
         return failed
+
+    async def _ask_past(self, connection: PeerConnection, followed: Followed) -> tuple[int, LogPast]:
+        """Where the leader's own log starts, and what a replica that begins there has to know of before."""
+        topic_id, number = followed.key
+        request = ReplicaStartRequest(
+            topic_id=topic_id, partition_index=number, current_leader_epoch=followed.leader_epoch
+        )
+        seconds = self._patience_ms() / 1000
+        response = await connection.call(request, _REPLICA_START_VERSION, ReplicaStartResponse, seconds)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(_code(response.error_code))
+        try:
+            producers = ProducerState.from_snapshot(bytes(response.producers))
+        except ValueError as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        epochs = [(each.epoch, each.start_offset) for each in response.leader_epochs]
+        return response.start_offset, LogPast(epochs, producers)
 
     async def _list_offsets(
         self, connection: PeerConnection, partitions: list[Followed], timestamp: int
@@ -385,7 +415,7 @@ class ReplicaFetcher:
         }
 
 
-def _fitted(followed: Followed, start: int | None, end: int | None) -> Coroutine[Any, Any, None]:
+def _fitted(followed: Followed, start: int | None, end: int | None, past: LogPast | None) -> Coroutine[Any, Any, None]:
     """Have a log cut or emptied so that it can go on with what its leader has, as Kafka's followers do."""
     partition = followed.partition
     own_end, _ = followed.asked
@@ -394,7 +424,7 @@ def _fitted(followed: Followed, start: int | None, end: int | None) -> Coroutine
     if end < own_end:
         return partition.truncate_at(end)
     if start > own_end:
-        return partition.start_anew_at(start)
+        return partition.start_anew_at(start, past)
     raise KafkaError(
         ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {own_end} is refused though the leader has {start} to {end}"
     )

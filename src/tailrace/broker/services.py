@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tailrace.broker.archive_reads import ArchiveReads
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
@@ -18,6 +19,7 @@ from tailrace.broker.request_memory import RequestMemory
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
+from tailrace.runtime.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Services:
     metadata_cache: MetadataCache
     groups: GroupCoordinator
     leadership: Leadership
+    archive_reads: ArchiveReads
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
 
@@ -53,3 +56,11 @@ class RequestContext(NamedTuple):
     def host(self) -> str:
         """The client's address, as Kafka shows it."""
         return "/" + self.peer.rpartition(":")[0].strip("[]")
+
+
+class Later(NamedTuple):
+    """A handler's answer that something has to end for, where a task of its own would cost more than the answer."""
+
+    done: Outcome[Any]
+    #: Makes the answer of how it ended.
+    finish: Callable[[Outcome[Any]], Any]

@@ -13,6 +13,10 @@ class UnreachableError(ClientError):
     """No broker answers at any of the given addresses."""
 
 
+class NoAnswerError(UnreachableError):
+    """A broker was asked and lost before it answered: it may have done what it was asked to do."""
+
+
 class UnknownTopicError(ClientError):
     """The topic, or a partition asked for, does not exist."""
 

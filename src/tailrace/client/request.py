@@ -10,7 +10,7 @@ import time
 from typing import TypeVar
 
 from tailrace.client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, split_address, unreachable_message
-from tailrace.client.errors import ClientError, UnreachableError
+from tailrace.client.errors import ClientError, NoAnswerError, UnreachableError
 from tailrace.errors import WireError
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
@@ -44,9 +44,9 @@ def ask(bootstrap: str, request: Message, version: int, kind: type[Response], *,
                 raise WireError(f"an answer to question {correlation_id}")
             return kind.decode(version, answer[position:])
         except TimeoutError as error:
-            raise UnreachableError(f"the broker at {bootstrap} did not answer in time while {doing}") from error
+            raise NoAnswerError(f"the broker at {bootstrap} did not answer in time while {doing}") from error
         except OSError as error:
-            raise UnreachableError(f"lost the broker at {bootstrap} while {doing}: {error}") from error
+            raise NoAnswerError(f"lost the broker at {bootstrap} while {doing}: {error}") from error
         except WireError as error:
             raise ClientError(f"what listens at {bootstrap} does not answer as a broker ({error})") from error
 

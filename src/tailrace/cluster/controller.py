@@ -1,10 +1,10 @@
 """What becomes of partitions when brokers come and go. Pure: topics and who is alive in, changed topics out.
 
-Keeps these invariants: only a member of the ISR is elected, unless the topic allows otherwise; of several that could
-be, the one with the longest log, which is asked of them in an epoch without a leader; every change of a leader is a new
-leader epoch; nothing is ever added to an ISR here but a leader that was elected from outside it; a plan of what a plan
-made is empty. Each function gives the very topic back where nothing changes, and can be asked again with what somebody
-else made of the topic meanwhile.
+Keeps these invariants: the longest log in sync leads, or one that holds even more of what the last leader wrote; which
+that is, replicas are asked in an epoch without a leader; others are elected only where the topic allows it; every
+change of a leader is a new leader epoch; nothing is ever added to an ISR here but a leader that was elected from
+outside it; a plan of what a plan made is empty. Each function gives the very topic back where nothing changes, and can
+be asked again with what somebody else made of the topic meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def plan_failover(
 def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[TopicImage], bool]) -> TopicImage:
     """A topic whose ISRs are of living brokers, where any is left, and whose leaders are alive, where any can be.
 
-    Where several could lead there is none for now: `with_longest_leaders` chooses when they have said how far they are.
+    Where another replica lives beside the one that could lead there is none for now: `with_longest_leaders` chooses
+    when they have said how far they are.
     """
 
     def after(state: PartitionState) -> PartitionState:
@@ -61,7 +62,7 @@ def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[
         if not candidates and is_unclean(topic):
             leader = _first(state.replicas, state.replicas, live)
             return _led_by(state, leader, isr if leader == NO_LEADER else (leader,))
-        return _led_by(state, _only(candidates), isr)
+        return _led_by(state, _unrivalled(state, candidates, live), isr)
 
     return _with_states(topic, after)
 
@@ -71,28 +72,30 @@ def candidates_for(state: PartitionState, live: Collection[int]) -> tuple[int, .
     return tuple(broker_id for broker_id in state.replicas if broker_id in state.isr and broker_id in live)
 
 
+def outsiders_of(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
+    """Who is alive and not in sync, in the order of preference."""
+    return tuple(broker_id for broker_id in state.replicas if broker_id not in state.isr and broker_id in live)
+
+
 def with_longest_leaders(
     topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, LogEnd]]], live: Collection[int]
 ) -> TopicImage:
-    """A topic whose leaderless partitions are led by the longest of the logs in sync.
+    """A topic whose leaderless partitions are led by the longest log.
 
-    `ends` has, for partitions, the epoch without a leader in which the candidates were asked, and what they said.
+    `ends` has, for partitions, the epoch without a leader in which the replicas were asked, and what they said.
     """
     states = list(topic.partitions)
     for number, (leader_epoch, found) in ends.items():
         state = states[number]
-        if (state.leader, state.leader_epoch) != (NO_LEADER, leader_epoch):
-            continue
-        candidates = [broker_id for broker_id in candidates_for(state, live) if broker_id in found]
-        if candidates:
-            states[number] = _led_by(state, max(candidates, key=found.__getitem__), state.isr)
+        if (state.leader, state.leader_epoch) == (NO_LEADER, leader_epoch):
+            states[number] = _led_by_longest(state, found, live)
     if all(new is old for new, old in zip(states, topic.partitions, strict=True)):
         return topic
     return replace(topic, partitions=tuple(states))
 
 
 def without_broker(topic: TopicImage, broker_id: int, live: Collection[int]) -> TopicImage:
-    """A topic after a broker left the ISRs of others; what it led goes to the only living member, or to nobody."""
+    """A topic after a broker left the ISRs of others; what it led goes to the only living replica, or to nobody."""
 
     def after(state: PartitionState) -> PartitionState:
         others = tuple(member for member in state.isr if member != broker_id)
@@ -100,8 +103,8 @@ def without_broker(topic: TopicImage, broker_id: int, live: Collection[int]) -> 
             return state
         if state.leader != broker_id:
             return replace(state, isr=others)
-        remaining = replace(state, isr=others)
-        return _led_by(state, _only(candidates_for(remaining, live)), others)
+        heirs = candidates_for(replace(state, isr=others), live)
+        return _led_by(state, _unrivalled(state, heirs, live), others)
 
     return _with_states(topic, after)
 
@@ -118,10 +121,18 @@ def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int]
 
 
 def after_crash(topic: TopicImage, broker_id: int, live: Collection[int]) -> TopicImage:
-    """A topic after a broker may have lost the ends of its logs: where it still leads, that is another epoch."""
+    """A topic after a broker may have lost the ends of its logs: where it still leads, that is another epoch.
+
+    Where it is alone in sync nobody leads for now if another replica lives, which may have what was lost: it was in
+    sync, too, until a moment ago.
+    """
 
     def again(state: PartitionState) -> PartitionState:
-        return replace(state, leader_epoch=state.leader_epoch + 1) if state.leader == broker_id else state
+        if state.leader != broker_id:
+            return state
+        if outsiders_of(state, live):
+            return _led_by(state, NO_LEADER, state.isr)
+        return replace(state, leader_epoch=state.leader_epoch + 1)
 
     return _with_states(without_broker(topic, broker_id, live), again)
 
@@ -139,7 +150,7 @@ def handed_over(topic: TopicImage, broker_id: int, live: Collection[int]) -> Top
             return state
         if state.leader != broker_id:
             return replace(state, isr=others)
-        return _led_by(state, _only(heirs), others)
+        return _led_by(state, _unrivalled(state, heirs, live), others)
 
     return _with_states(topic, after)
 
@@ -259,9 +270,29 @@ def _first(replicas: Sequence[int], among: Collection[int], live: Collection[int
     return NO_LEADER
 
 
-def _only(candidates: Sequence[int]) -> int:
-    """Who leads without being asked how far it is."""
-    return candidates[0] if len(candidates) == 1 else NO_LEADER
+def _unrivalled(state: PartitionState, candidates: Sequence[int], live: Collection[int]) -> int:
+    """Who leads without being asked how far it is: the candidate beside whom no replica lives."""
+    rivals = [broker_id for broker_id in state.replicas if broker_id in live and broker_id not in candidates]
+    return candidates[0] if len(candidates) == 1 and not rivals else NO_LEADER
+
+
+def _led_by_longest(state: PartitionState, found: Mapping[int, LogEnd], live: Collection[int]) -> PartitionState:
+    candidates = [broker_id for broker_id in candidates_for(state, live) if broker_id in found]
+    if not candidates:
+        return state
+    best = max(candidates, key=found.__getitem__)
+    # A replica that was taken out of the ISR may have been counted by the last leader, which did not know it yet. It
+    # has what that leader acknowledged where it has records of its epoch: then its log is a part of the leader's, and
+    # all that is committed is in the part before, or below the end of the best in sync. Of older epochs that is not so.
+    outsiders = [
+        broker_id
+        for broker_id in outsiders_of(state, live)
+        if broker_id in found and found[broker_id] > found[best] and found[broker_id].epoch == state.leader_epoch - 1
+    ]
+    if outsiders:
+        furthest = max(outsiders, key=found.__getitem__)
+        return _led_by(state, furthest, (furthest, *state.isr))
+    return _led_by(state, best, state.isr)
 
 
 def _led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

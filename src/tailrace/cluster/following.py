@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tailrace.cluster.image import BrokerImage, ClusterImage, TopicImage
 from tailrace.cluster.keys import (
+    ARCHIVES,
     BROKER_CONFIGS,
     BROKERS,
     CLUSTER_ID,
@@ -33,6 +34,9 @@ from tailrace.storage.checkpoints import encode_uuid
 
 logger = logging.getLogger("tailrace.cluster")
 
+#: What is not told by then of what others know is asked for.
+_LATE_SECONDS = 0.2
+
 
 class FollowedImage:
     """What a broker knows of the cluster, and the image that it goes by."""
@@ -49,6 +53,7 @@ class FollowedImage:
         #: Called as soon as something new is known, before the image shows it.
         self.on_news: Callable[[], None] = _no_news
         self._is_stepping = False
+        self._is_looking = False
         self._waiting: list[asyncio.Future[None]] = []
 
     # --- the store
@@ -66,6 +71,8 @@ class FollowedImage:
             )
         for entry in await self._store.list(TOPICS):
             self._known.learn_topic_entry(entry)
+        for entry in await self._store.list(ARCHIVES):
+            self._known.learn_archive(entry)
         for entry in await self._store.list(BROKER_CONFIGS):
             self._known.learn_configs(entry)
         self._known.learn_brokers(await self._store.list(BROKERS), (), True)
@@ -94,6 +101,7 @@ class FollowedImage:
     async def start(self) -> None:
         """Follow the store from now on."""
         self._tasks.spawn(self._follow(TOPICS, self._topics_changed), "watch of topics")
+        self._tasks.spawn(self._follow(ARCHIVES, self._archives_changed), "watch of archives")
         self._tasks.spawn(self._follow(BROKERS, self._brokers_changed), "watch of brokers")
         self._tasks.spawn(self._follow(BROKER_CONFIGS, self._configs_changed), "watch of configurations")
         self._tasks.spawn(self._follow(CONTROLLERS, self._controller_changed), "watch of the controller")
@@ -122,6 +130,10 @@ class FollowedImage:
                 except Unavailable:
                     await asyncio.sleep(RETRY_SECONDS)
 
+    async def _archives_changed(self, changes: Changes) -> None:
+        for entry in changes.entries:  # removed with their topics, and forgotten with them
+            self._known.learn_archive(entry)
+
     async def _brokers_changed(self, changes: Changes) -> None:
         self._known.learn_brokers(*changes)
 
@@ -141,6 +153,22 @@ class FollowedImage:
             self._known.learn_topic_entry(entry)
         await self._forget_missing(entries)
         self._step()
+
+    def look_soon(self, is_told: Callable[[], bool]) -> None:
+        """Somebody knows what this broker has not heard of: ask the store, unless it is told in a moment."""
+        if not self._is_looking:
+            self._is_looking = True
+            self._tasks.spawn(self._look_soon(is_told), "look for late news")
+
+    async def _look_soon(self, is_told: Callable[[], bool]) -> None:
+        try:
+            await asyncio.sleep(_LATE_SECONDS)
+            if not is_told():
+                await self.refresh()
+        except Unavailable as error:
+            logger.debug("late news could not be asked for: %s", error)
+        finally:
+            self._is_looking = False
 
     # --- from what is known to the image
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from tailrace.cluster.archives import ArchiveState
 from tailrace.errors import StorageError
 
 #: 2 writes a partition as a list; 1 wrote it as an object, and is still read.
@@ -173,6 +174,8 @@ class ClusterImage:
     topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
     #: What was set at run time, by broker id as text, and for `ALL_BROKERS`.
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: What of topics is archived, by their ids; nothing of one that is not here.
+    archives: Mapping[UUID, ArchiveState] = field(default_factory=dict)
 
     def reachable_through(self, listener: str) -> list[tuple[BrokerImage, BrokerEndpoint]]:
         """The brokers that have a listener of that name, and their addresses there."""

@@ -15,6 +15,8 @@ from tailrace.errors import StorageError
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/topics"
 TOPIC_NAMES = "/topic-names"
+#: What of each topic is archived.
+ARCHIVES = "/archives"
 #: The brokers that are alive, each in its session.
 BROKERS = "/brokers"
 #: How often each broker was started.
@@ -39,8 +41,12 @@ def topic_key(topic_id: UUID) -> str:
 
 
 def topic_of(key: str) -> UUID:
-    """The topic that a key below `TOPICS` is of."""
+    """The topic that a key below `TOPICS` or `ARCHIVES` is of."""
     return UUID(key.rpartition("/")[2])
+
+
+def archive_key(topic_id: UUID) -> str:
+    return f"{ARCHIVES}/{topic_id}"
 
 
 def name_key(name: str) -> str:
@@ -67,7 +73,7 @@ def epoch_to_bytes(epoch: int) -> bytes:
 
 def epoch_from_bytes(value: bytes) -> int:
     """What `epoch_to_bytes` wrote."""
-    epoch: int = _known_format(value, _EPOCH_FORMAT, "an epoch")["epoch"]
+    epoch: int = known_format(value, _EPOCH_FORMAT, "an epoch")["epoch"]
     return epoch
 
 
@@ -84,12 +90,13 @@ class ElectedController(NamedTuple):
 
     @classmethod
     def from_bytes(cls, value: bytes) -> ElectedController:
-        data = _known_format(value, _CONTROLLER_FORMAT, "the controller")
+        data = known_format(value, _CONTROLLER_FORMAT, "the controller")
         return cls(data["broker_id"], data["epoch"])
 
 
-def _known_format(value: bytes, newest: int, what: str) -> dict[str, Any]:
+def known_format(value: bytes, newest: int, what: str, key: str = "version") -> dict[str, Any]:
+    """What a value holds, if its format is not newer than this software."""
     data: dict[str, Any] = json.loads(value)
-    if data["version"] > newest:
-        raise StorageError(f"{what} is stored in format {data['version']}, this software knows {newest}")
+    if data[key] > newest:
+        raise StorageError(f"{what} is stored in format {data[key]}, this software knows {newest}")
     return data

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
+from tailrace.cluster.archives import ArchiveState
 from tailrace.cluster.image import (
     ALL_BROKERS,
     NO_LEADER,
@@ -46,6 +47,8 @@ class Known:
         self._own_registration: BrokerImage | None = None
         self._configs: dict[str, Mapping[str, str]] = {}
         self._config_versions: dict[str, int] = {}
+        self._archives: dict[UUID, ArchiveState] = {}
+        self._archive_versions: dict[UUID, int] = {}
         self._controller_id = NO_LEADER
         self._changed_topics: dict[UUID, None] = {}
         self._has_other_changes = False
@@ -87,6 +90,9 @@ class Known:
         if len(self._deleted) > _MOST_DELETED:
             del self._deleted[next(iter(self._deleted))]
         self._topic_versions.pop(topic_id, None)
+        self._archive_versions.pop(topic_id, None)
+        if self._archives.pop(topic_id, None) is not None:
+            self._has_other_changes = True
         self._uncertain.pop(topic_id, None)
         if self.topics.pop(topic_id, None) is not None:
             self._changed_topics[topic_id] = None
@@ -104,6 +110,17 @@ class Known:
         """Topics that are known here and not among all entries of the store at some moment."""
         there = dict.fromkeys(topic_of(entry.key) for entry in entries)
         return [topic_id for topic_id in self.topics if topic_id not in there]
+
+    # --- archives
+
+    def learn_archive(self, entry: Entry) -> None:
+        """The archive of a topic was so at a version; it goes with its topic."""
+        topic_id = topic_of(entry.key)
+        if topic_id in self._deleted or entry.version <= self._archive_versions.get(topic_id, ABSENT):
+            return
+        self._archive_versions[topic_id] = entry.version
+        self._archives[topic_id] = ArchiveState.from_bytes(entry.value)
+        self._has_other_changes = True
 
     # --- brokers, their configuration, the controller
 
@@ -168,6 +185,7 @@ class Known:
                 controller_id=self._controller_id,
                 brokers=_same_or_new(image.brokers, self._image_of_brokers()),
                 broker_configs=_same_or_new(image.broker_configs, self._configs),
+                archives=_same_or_new(image.archives, self._archives),
             )
         return image
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from tailrace.cluster.archives import ArchiveCommit, ArchiveState, with_deleted
 from tailrace.cluster.following import FollowedImage
 from tailrace.cluster.image import ALL_BROKERS, TopicImage, configs_from_bytes, configs_to_bytes
 from tailrace.cluster.keys import (
     BROKER_CONFIGS,
     PRODUCER_IDS,
     TOPICS,
+    archive_key,
     broker_epoch_key,
     epoch_from_bytes,
     name_key,
@@ -176,8 +178,8 @@ class ClusterMetadata(FollowedImage):
             await self.settle()
 
     async def _delete_topic(self, topic: TopicImage) -> None:
-        key = topic_key(topic.topic_id)
-        writes = [Write(key, None), Write(name_key(topic.name), None)]
+        key, archive = topic_key(topic.topic_id), archive_key(topic.topic_id)
+        writes = [Write(key, None), Write(name_key(topic.name), None), Write(archive, None)]
         failures: list[Unavailable] = []
         while len(failures) < ATTEMPTS:
             entry = await self._get(key)
@@ -341,12 +343,8 @@ class ClusterMetadata(FollowedImage):
 
         async def epochs_of_added() -> Sequence[Check]:
             epochs.clear()
-            checks = []
-            for broker_id in added:
-                entry = await self._store.get(broker_epoch_key(broker_id))
-                if entry is not None:
-                    epochs[broker_id] = epoch_from_bytes(entry.value)
-                    checks.append(Check(entry.key, entry.version))
+            stored, checks = await self.broker_epochs(added)
+            epochs.update(stored)
             return checks
 
         def altered(wanted: Sequence[IsrChange]) -> TopicChange:
@@ -357,6 +355,46 @@ class ClusterMetadata(FollowedImage):
             await epochs_of_added(),
             epochs_of_added,
         )
+
+    async def broker_epochs(self, brokers: Iterable[int]) -> tuple[dict[int, int], list[Check]]:
+        """The epochs that brokers have begun last, and what has a write refused once one of them begins another."""
+        epochs: dict[int, int] = {}
+        checks: list[Check] = []
+        for broker_id in brokers:
+            entry = await self._store.get(broker_epoch_key(broker_id))
+            if entry is not None:
+                epochs[broker_id] = epoch_from_bytes(entry.value)
+                checks.append(Check(entry.key, entry.version))
+        return epochs, checks
+
+    # --- archives
+
+    async def commit_archive(self, topic: TopicImage, commit: ArchiveCommit) -> ArchiveState:
+        """Make a commit the newest of a topic's archive, if it was made on the one that is; the archive after it."""
+
+        def changed(state: ArchiveState) -> ArchiveState:
+            beyond = [number for number in commit.partitions if not 0 <= number < len(topic.partitions)]
+            if beyond:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {beyond[0]}.")
+            return commit.applied_to(state)
+
+        await self._to_its_end(self._alter_archive(topic.topic_id, changed))
+        return self.image.archives.get(topic.topic_id, ArchiveState(topic.topic_id))
+
+    async def delete_archived(self, topic: TopicImage, below: Mapping[int, int]) -> None:
+        """Let nobody read records of partitions below offsets, wherever they are archived."""
+        await self._to_its_end(self._alter_archive(topic.topic_id, lambda state: with_deleted(state, below)))
+
+    async def _alter_archive(self, topic_id: UUID, change: Callable[[ArchiveState], ArchiveState]) -> None:
+        def changed(value: bytes | None) -> bytes | None:
+            stored = ArchiveState(topic_id) if value is None else ArchiveState.from_bytes(value)
+            wanted = change(stored)
+            return value if wanted == stored else wanted.to_bytes()
+
+        entry = await self._alter(archive_key(topic_id), changed, beside=topic_key(topic_id))
+        if entry.version != ABSENT:
+            self._known.learn_archive(entry)
+        await self.settle()
 
     # --- configuration of brokers
 
@@ -381,8 +419,13 @@ class ClusterMetadata(FollowedImage):
 
     # --- the store
 
-    async def _alter(self, key: str, change: Callable[[bytes | None], bytes | None]) -> Entry:
-        """Make a value what a function makes of the stored one; how it is then, with version ABSENT where it is not."""
+    async def _alter(
+        self, key: str, change: Callable[[bytes | None], bytes | None], beside: str | None = None
+    ) -> Entry:
+        """Make a value what a function makes of the stored one; how it is then, with version ABSENT where it is not.
+
+        Only while a topic is there, where it belongs to that.
+        """
         tried: list[bytes] = []
         failure = Unavailable("the store does not say whether the change was made")
         while len(tried) < ATTEMPTS:
@@ -390,12 +433,23 @@ class ClusterMetadata(FollowedImage):
             if entry is not None and entry.value in tried:
                 return entry  # what was not answered was applied, or somebody else wanted the same
             value = None if entry is None else entry.value
-            wanted = change(value)
+            try:
+                wanted = change(value)
+            except KafkaError:
+                if tried:
+                    # What was not answered may have been made, and others have gone on from there: to refuse it now
+                    # would be to say that it never was.
+                    raise _timed_out(failure) from failure
+                raise
             if wanted == value or wanted is None:
                 return entry or Entry(key, b"", ABSENT)
+            checks = [Check(key, ABSENT if entry is None else entry.version)]
+            if beside is not None:
+                if (owner := await self._get(beside)) is None:
+                    raise _unknown_topic()
+                checks.append(Check(beside, owner.version))
             try:
-                check = Check(key, ABSENT if entry is None else entry.version)
-                versions = await self._store.txn([check], [Write(key, wanted)])
+                versions = await self._store.txn(checks, [Write(key, wanted)])
             except Unavailable as error:
                 failure = error
                 tried.append(wanted)

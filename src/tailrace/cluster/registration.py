@@ -64,6 +64,8 @@ class Registration:
         self._keeping: asyncio.Task[None] | None = None
         #: The session that this broker is registered in; a new one where it was lost.
         self.session: Session | None = None
+        #: When that session began.
+        self._registered_at = -math.inf
         #: Called when the session was lost, and when there is another.
         self.on_change: Callable[[], None] = _ignore
 
@@ -71,6 +73,11 @@ class Registration:
     def deadline(self) -> float:
         """Until when others take this broker for alive for sure, by the monotonic clock."""
         return -math.inf if self.session is None else self.session.deadline
+
+    @property
+    def settling_seconds(self) -> float:
+        """How long others still have to be back where this broker was not registered either: as long as a session."""
+        return max(0.0, self._registered_at + self._session_timeout_ms / 1000 - self._clock.monotonic())
 
     @property
     def is_registered(self) -> bool:
@@ -179,6 +186,7 @@ class Registration:
         except BaseException:
             await session.close()
             raise
+        self._registered_at = self._clock.monotonic()
         self.session = session
         self.on_change()
 

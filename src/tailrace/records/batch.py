@@ -13,6 +13,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from tailrace.runtime.disk import Buffer
 
 MAGIC = 2
@@ -201,6 +202,34 @@ def replace_records(data: Buffer, attributes: int, records: bytes) -> bytearray:
     struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes)
     struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
     return batch
+
+
+def build_header(
+    records: Buffer,
+    record_count: int,
+    *,
+    base_offset: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    leader_epoch: int,
+    attributes: int = 0,
+) -> bytes:
+    """The header of a batch that no producer owns, given its records section, which may have gaps between offsets."""
+    counted = struct.pack(
+        ">hiqqqhii",
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        record_count,
+    )
+    length = HEADER_BYTES - PREFIX_BYTES + len(records)
+    start = struct.pack(">qiibI", base_offset, length, leader_epoch, MAGIC, crc32c(records, crc32c(counted)))
+    return start + counted
 
 
 def iterate_batches(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:

@@ -161,7 +161,12 @@ def build_keyed_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: 
     """What `build_batch` makes of keys and values that are all of one time, in less of it: every commit needs one."""
     count = len(records)
     counted = [_pack_counted(0, count - 1, timestamp, timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count)]
-    counted += [_encode_record(0, delta, key, value, ()) for delta, (key, value) in enumerate(records)]
+    for delta, (key, value) in enumerate(records):
+        if value is None:
+            counted.append(_encode_record(0, delta, key, None, ()))
+            continue
+        start = b"\0\0" + _varint(delta) + _varint(len(key)) + key + _varint(len(value))
+        counted += _varint(len(start) + len(value) + 1), start, value, b"\0"
     return _with_crc(b"".join(counted), 0, NO_LEADER_EPOCH)
 
 

@@ -5,7 +5,8 @@ show how far they are; a follower appends what its leader sends, and cuts off wh
 never see beyond the high watermark, which never goes back within a leader epoch. An acknowledgement waits until the
 high watermark (acks=all), enough in-sync replicas (acks=2 and more) or the local promise (acks=1) has passed its
 records. Batches enter the log in the order in which they came, also where some have to be prepared beside the event
-loop first. State changes without suspension: only that preparation and a cut of the log await.
+loop first. What is in the archive counts as part of the log, also where the files here begin later. State changes
+without suspension: only that preparation and a cut of the log await.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from tailrace.cluster.archives import ArchivedRange
 from tailrace.cluster.image import PartitionState
 from tailrace.cluster.metadata import IsrChange
 from tailrace.errors import ErrorCode, KafkaError, StorageError
@@ -28,7 +30,7 @@ from tailrace.replication.traffic import TopicTraffic
 from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
 from tailrace.runtime.disk import DiskFullError, FileRange
 from tailrace.storage.log_directory import LogDirectory
-from tailrace.storage.partition_log import Appended, PartitionLog
+from tailrace.storage.partition_log import Appended, LogPast, PartitionLog
 from tailrace.wire.messages.fetch import EpochEndOffset
 
 logger = logging.getLogger("tailrace.replication")
@@ -39,6 +41,8 @@ ACKS_NONE = 0
 NO_LEADER = -1
 #: What is waited for: beside the numbers of acks, that records are committed, however few replicas are in sync.
 _COMMITTED = -2
+#: How long a log that could not begin after its archive waits before it tries again.
+_BEGIN_RETRY_SECONDS = 0.5
 #: More than any reader waits for.
 _EVERYTHING = 1 << 62
 
@@ -80,6 +84,10 @@ class Partition:
         self.min_insync_replicas = 1
         #: Whether a replica that is not in sync may be elected, so that nobody in sync can be sure to be the last.
         self.allows_unclean_election = False
+        #: What of it may be read from the archive, below and beside what is here; None where that is nothing.
+        self.archived: ArchivedRange | None = None
+        #: Below which offset nothing is left to archive.
+        self.archived_end = 0
         #: Told by a leader when a follower could join the ISR: `wanted_isr` says how.
         self.on_isr_wanted: Callable[[Partition], None] = _ignore
         #: Shared by the partitions of a topic, once they have been told so.
@@ -100,6 +108,10 @@ class Partition:
         self._append_waiters: dict[DataWaiter, None] = {}
         self._waiters: dict[int, OffsetWaiters] = {}
         self._low_watermark_waiters = OffsetWaiters()
+        #: Whether it is about to go on where the archive ends, beyond its own log.
+        self._is_beginning = False
+        #: Why it takes no records while the archive is behind and the disk is almost full.
+        self._archive_refusal: KafkaError | None = None
         #: Whether it takes no records because another replica is about to lead.
         self._is_held = False
         # Batches that are prepared before they are appended, and all that came after them.
@@ -116,6 +128,8 @@ class Partition:
         if state.leader_epoch < self.leader_epoch:
             return
         was_leader, was_epoch = self.is_leader, self.leader_epoch
+        if state.leader_epoch > was_epoch:
+            self._is_beginning = False
         # It is beyond where the log was cut below what had been committed, just now.
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.replicas, self.isr, self.isr_count = state.replicas, state.isr, len(state.isr)
@@ -148,7 +162,9 @@ class Partition:
             self._pending = None
             self._followers.wait_for_change(())
         self._followers.update(others, state.isr, broker_epochs)
-        if others and state.leader_epoch > self.log.leader_epochs.latest:
+        if is_new and self.log.end_offset < self.archived_end:
+            self._begin_after_archive()
+        elif others and state.leader_epoch > self.log.leader_epochs.latest and not self._is_beginning:
             # Known before anything is appended: followers with records of older epochs are told where those ended.
             self.log.leader_epochs.assign(state.leader_epoch, self.log.end_offset)
 
@@ -162,16 +178,83 @@ class Partition:
             self._refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} is handing {self.partition} over."
             )
+        elif self._is_beginning:
+            self._refusal = KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is about to go on where its archive ends."
+            )
         elif self.log.is_being_cut:
             self._refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is still being cut to what its last leader had."
             )
         else:
-            self._refusal = None
+            self._refusal = self._archive_refusal
         self._is_plain = self._is_sole and self._refusal is None
 
     def _not_leader(self) -> KafkaError:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not lead {self.partition}.")
+
+    # --- the archive
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, from here or from the archive."""
+        start_offset = self.log.start_offset
+        return start_offset if self.archived is None else min(start_offset, self.archived.start)
+
+    def is_in_archive(self, offset: int) -> bool:
+        """Whether an offset that is not here any more is in the archive."""
+        archived = self.archived
+        return archived is not None and offset < self.log.start_offset and archived.start <= offset < archived.end
+
+    def apply_archive(self, readable: ArchivedRange | None, archived_end: int) -> None:
+        """Know what is archived, as the image says."""
+        self.archived, self.archived_end = readable, archived_end
+        if self.is_leader:
+            self._settle_low_watermark()
+
+    def hold_for_archive(self, reason: KafkaError | None) -> None:
+        """Take no records while the archive is behind, for a reason; take them again for none."""
+        if (reason is None) != (self._archive_refusal is None):
+            self._archive_refusal = reason
+            self._settle_role()
+
+    def _begin_after_archive(self) -> None:
+        """Go on where the archive ends, as a leader whose log ends before that: its offsets must not be used again.
+
+        That happens where a disk was lost, or the end of a log with a machine's power, or in an unclean election.
+        """
+        logger.error(
+            "%s ends at %d here but is archived up to %d: it goes on there, what is before is read from the archive",
+            self.partition,
+            self.log.end_offset,
+            self.archived_end,
+        )
+        self._is_beginning = True
+        self.directory.tasks.spawn(self._restart_after_archive(), f"begin {self.partition} after its archive")
+
+    async def _restart_after_archive(self) -> None:
+        log, offset, leader_epoch = self.log, self.archived_end, self.leader_epoch
+
+        def is_wanted() -> bool:
+            return self._gone is None and self.is_leader and self.leader_epoch == leader_epoch
+
+        refusal: KafkaError | None = None
+        while is_wanted() and log.end_offset < offset:
+            try:
+                past = LogPast(log.leader_epochs.entries, log.producers)
+                refusal = await self.directory.restart(log, offset, is_wanted, past)
+            except KafkaError as error:  # it is still being cut for its former leader
+                refusal = error
+            if refusal is not None:
+                logger.error("%s does not begin after its archive, tried again: %s", self.partition, refusal)
+                await asyncio.sleep(_BEGIN_RETRY_SECONDS)
+        if is_wanted():
+            # Also where nobody follows: who asks for an epoch of archived records is told that it ended here.
+            log.leader_epochs.assign(leader_epoch, log.end_offset)
+            self._is_beginning = False
+            self.high_watermark = max(self.high_watermark, offset)
+            self._settle_role()
+            self.advance()
 
     @property
     def is_replicated(self) -> bool:
@@ -187,10 +270,14 @@ class Partition:
 
     def append(self, data: memoryview, acks: int) -> Appended | asyncio.Future[Appended]:
         """Check one batch of a producer and append it: now or, where it has to be prepared first, in its turn."""
-        if acks > ACKS_LEADER or not self._is_plain or self.directory.failure is not None:
-            self.require_writable(acks)
-        elif acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
-            raise self._too_few_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
+        try:
+            if acks > ACKS_LEADER or not self._is_plain or self.directory.failure is not None:
+                self.require_writable(acks)
+            elif acks == ACKS_ALL and self.isr_count < self.min_insync_replicas:
+                raise self._too_few_replicas(ErrorCode.NOT_ENOUGH_REPLICAS)
+        except KafkaError:
+            self._refused(data)
+            raise
         header = check_produced(data)
         if self.log.config.looks_into_batches or self._turns:
             return self._append_prepared(data, header)
@@ -201,6 +288,14 @@ class Partition:
                 raise
             # Only its records tell which of them are too new.
             return self._append_prepared(data, header)
+
+    def _refused(self, data: memoryview) -> None:
+        """Hold what a producer sent right behind this batch to its order, also where nothing is known of it yet."""
+        try:
+            header = check_produced(data)
+        except KafkaError:
+            return  # not sent again
+        self.log.producers.refused(header)
 
     def append_own(self, data: memoryview, acks: int) -> Appended:
         """Append a batch that this broker made itself, in which nothing has to be looked for or changed."""
@@ -261,6 +356,7 @@ class Partition:
         try:
             appended = self.log.append(data, header, self.leader_epoch)
         except DiskFullError as error:
+            self.log.producers.refused(header)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry") from error
         except StorageError as error:
             self.directory.fail(error)
@@ -303,6 +399,7 @@ class Partition:
                 prepared = await prepare(self.log, self.directory.offload, data, header)
                 self.require_served()
                 if self._refusal is not None:
+                    self.log.producers.refused(header)
                     raise _again(self._refusal)
                 result = self._append(*prepared)
                 if not appended.done():
@@ -481,7 +578,7 @@ class Partition:
     @property
     def low_watermark(self) -> int:
         """The lowest log start of all replicas whose brokers are alive; -1 while one has not told."""
-        start_offset = self.log.start_offset
+        start_offset = self.log_start_offset
         return start_offset if self._followers is None else self._followers.low_watermark(start_offset)
 
     def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
@@ -505,6 +602,16 @@ class Partition:
             # Nothing is there that could be other than the leader's.
             return log.end_offset, NO_LEADER_EPOCH
         return log.end_offset, log.leader_epochs.epoch_at(log.end_offset - 1)
+
+    def last_position(self) -> tuple[int, int]:
+        """Where the log ends, and the leader epoch of its last record, also where retention has taken that out.
+
+        An election goes by it: a log that is empty because everything was old, or is archived, is not behind.
+        """
+        log = self.log
+        if log.start_offset >= log.end_offset:
+            return log.end_offset, log.leader_epochs.latest
+        return self.fetch_position()
 
     @property
     def may_fetch(self) -> bool:
@@ -573,8 +680,11 @@ class Partition:
             )
         await self._cut(lambda is_wanted: self.directory.truncate(log, offset, is_wanted))
 
-    async def start_anew_at(self, offset: int) -> None:
-        """Drop the log and begin an empty one where the leader's log starts; durable at the end."""
+    async def start_anew_at(self, offset: int, past: LogPast | None = None) -> None:
+        """Drop the log and begin an empty one where the leader's log starts; durable at the end.
+
+        What is known of before that comes from the leader, where the records are in the archive.
+        """
         self._require_following()
         if offset < self.high_watermark:
             logger.error(
@@ -588,7 +698,7 @@ class Partition:
             )
         else:
             logger.info("%s begins anew at %d, where its leader's log starts", self.partition, offset)
-        await self._cut(lambda is_wanted: self.directory.restart(self.log, offset, is_wanted))
+        await self._cut(lambda is_wanted: self.directory.restart(self.log, offset, is_wanted, past))
         if self.log.start_offset == self.log.end_offset == offset:
             self.high_watermark = offset
 
@@ -625,6 +735,11 @@ class Partition:
     ) -> FileRange | None:
         """Batches from an offset up to the log end: what followers need, and whoever takes the log over as it is."""
         self.require_leader(current_leader_epoch)
+        if self.log_start_offset <= offset < self.log.start_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+                f"{self.partition} has {offset} in the archive; the log here starts at {self.log.start_offset}",
+            )
         return self._read(offset, max_bytes, self.log.end_offset)
 
     def read_copy(self, offset: int, max_bytes: int) -> FileRange | None:
@@ -634,6 +749,10 @@ class Partition:
     def _read(self, offset: int, max_bytes: int, limit: int) -> FileRange | None:
         if self.directory.failure is not None:
             self.directory.require_online()
+        start_offset = self.log.start_offset
+        if offset < start_offset and self.archived is not None and offset >= self.archived.end:
+            # Nobody has what is between: it was given up before it was archived, as the topic's configuration says.
+            offset = start_offset
         try:
             return self.log.read(offset, max_bytes, limit)
         except StorageError as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 class TopicTraffic:
     """The traffic of one topic since the broker started or the topic was created."""
 
-    __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "records_in")
+    __slots__ = ("bytes_in", "bytes_out", "dropped_unarchived", "failed_fetches", "failed_produces", "records_in")
 
     def __init__(self) -> None:
         self.records_in = 0
@@ -20,6 +20,8 @@ class TopicTraffic:
         #: Batches that were refused, and reads of a partition that were.
         self.failed_produces = 0
         self.failed_fetches = 0
+        #: Records that retention removed before they were archived, as the topic asks for.
+        self.dropped_unarchived = 0
 
     def add(self, other: TopicTraffic) -> None:
         """Take in what another topic counted."""

@@ -24,3 +24,6 @@ class Runtime:
     network: Network
     random: Random
     helper: Helper
+    #: For reads of the archive, which must not wait for other work, nor hold up live traffic: it may work only when
+    #: processors are idle. The one above does it as well.
+    archive_helper: Helper | None = None

@@ -23,13 +23,17 @@ class Helper(Protocol):
     """Another interpreter on this machine, of low priority, started when it is first needed."""
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call an importable function there; what it raises is raised here."""
+        """Call an importable function there; what it raises is raised here. Bytes may come back as a bytearray."""
         ...
 
     async def run_on_disk(
         self, function: Callable[..., T], *arguments: object, bytes_per_second: float | None = None
     ) -> T:
         """The same with the helper's own `Disk` as first argument, which may be slowed down to a rate."""
+        ...
+
+    def restart(self) -> None:
+        """End the process, for what it does may never end; calls under way fail, and the next one starts another."""
         ...
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET
 from tailrace.runtime.disk import Disk, DiskFullError
@@ -82,6 +82,14 @@ class LeaderEpochs:
             self._entries = kept
             self.latest = kept[-1][0] if kept else NO_LEADER_EPOCH
             self._save()
+
+    def adopt(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Know of epochs before the start of a log that has no records yet, as its leader knows them."""
+        self._entries = []
+        self.latest = NO_LEADER_EPOCH
+        for epoch, start in entries:
+            self._enter(epoch, start)
+        self._save()
 
     def _save(self) -> None:
         self.is_durable = False

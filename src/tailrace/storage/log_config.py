@@ -38,6 +38,11 @@ class LogConfig:
     #: The age below which a record is not compacted, and the age at which it has to be.
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NEVER
+    #: Whether what is removed has to be archived first, and where; the retention above is the broker's own then.
+    is_archived: bool = False
+    archive_uri: str = ""
+    #: Whether retention goes on where the archive is behind.
+    drops_unarchived: bool = False
     #: The codec that every batch is stored in; None keeps the one it was sent in.
     compression: Compression | None = None
     #: Kafka's number for how hard that codec tries; None where it has no levels.

@@ -35,7 +35,7 @@ from tailrace.storage.checkpoints import (
     write_topic_id,
 )
 from tailrace.storage.log_config import NEVER, LogConfig
-from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.partition_log import LogPast, PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.recovery import open_log
 from tailrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
@@ -567,22 +567,30 @@ class LogDirectory:
         """
         return self._start_cut(log, offset, is_wanted, to_nothing=False)
 
-    def restart(self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]) -> asyncio.Task[KafkaError | None]:
-        """Make a log an empty one that starts at an offset, under the same terms."""
-        return self._start_cut(log, offset, is_wanted, to_nothing=True)
+    def restart(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], past: LogPast | None = None
+    ) -> asyncio.Task[KafkaError | None]:
+        """Make a log an empty one that starts at an offset, given what is known of before, under the same terms."""
+        return self._start_cut(log, offset, is_wanted, to_nothing=True, past=past)
 
     def _start_cut(
-        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], *, to_nothing: bool
+        self,
+        log: PartitionLog,
+        offset: int,
+        is_wanted: Callable[[], bool],
+        *,
+        to_nothing: bool,
+        past: LogPast | None = None,
     ) -> asyncio.Task[KafkaError | None]:
         if log in self._cuts:
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is being cut already")
         # Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
         self._cuts[log] = 0 if to_nothing else offset
         log.is_being_cut = True
-        return self.tasks.spawn(self._cut(log, offset, is_wanted, to_nothing), f"cut {log.partition}")
+        return self.tasks.spawn(self._cut(log, offset, is_wanted, to_nothing, past), f"cut {log.partition}")
 
     async def _cut(
-        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], to_nothing: bool
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], to_nothing: bool, past: LogPast | None
     ) -> KafkaError | None:
         is_syncing = False
         try:
@@ -596,7 +604,7 @@ class LogDirectory:
             assert task is not None
             self._syncing[log], is_syncing = task, True
             start_offset = log.start_offset
-            removed = log.restart_at(offset) if to_nothing else log.truncate(offset, producers)
+            removed = log.restart_at(offset, past) if to_nothing else log.truncate(offset, producers)
             await self._sync_cut(log)
             self.remove_later(log, removed)
             if self._clean_offsets.get(log.partition, 0) > log.end_offset:

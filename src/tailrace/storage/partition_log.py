@@ -50,6 +50,13 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
+class LogPast(NamedTuple):
+    """What is still needed of records that were before the start of a log."""
+
+    leader_epochs: Sequence[tuple[int, int]]
+    producers: ProducerState
+
+
 class TimestampedOffset(NamedTuple):
     """The answer to a search by time."""
 
@@ -92,6 +99,8 @@ class PartitionLog:
         self.is_being_cleaned = False
         #: From the decision to cut the log until that is durable: nothing is appended to it, nor compacted in it.
         self.is_being_cut = False
+        #: Whether its oldest segment would be gone if it were archived, as of the last look.
+        self.waits_for_archive = False
         #: Acknowledgements may be given up to here: the flush policy has been met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
@@ -332,8 +341,8 @@ class PartitionLog:
         self._was_cut(offset, producers)
         return removed
 
-    def restart_at(self, offset: int) -> list[Segment]:
-        """Become an empty log that starts at an offset; the segments that left it."""
+    def restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
+        """Become an empty log that starts at an offset, given what is known of before; the segments that left it."""
         segment = next((segment for segment in self._segments if segment.base_offset == offset), None)
         if segment is None:
             segment = Segment(self._disk, self.directory, offset, offset, create=True)
@@ -350,7 +359,16 @@ class PartitionLog:
         self.flushed_offset = self.promised_offset = offset
         self.leader_epochs.cut(0)
         remove_snapshots_beyond(self._disk, self.directory, NO_OFFSET)
-        self._was_cut(offset, ProducerState())
+        if past is None:
+            self._was_cut(offset, ProducerState())
+            return removed
+        self.leader_epochs.adopt(past.leader_epochs)
+        self._was_cut(offset, past.producers)
+        try:
+            # No record of this log says anything of these producers, so only a snapshot keeps them.
+            self.write_producer_snapshot()
+        except DiskFullError as error:
+            logger.warning("%s: no producer snapshot at %d: %s", self.partition, offset, error)
         return removed
 
     def _take_out(self, segments: Sequence[Segment]) -> None:
@@ -525,6 +543,14 @@ class PartitionLog:
                     return TimestampedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
         return NOT_FOUND
 
+    def timestamp_at(self, offset: int) -> int:
+        """The largest timestamp of the batch that holds an offset, or of the first after it; -1 where there is none."""
+        for segment in self._segments[max(0, bisect_right(self._bases, offset) - 1) :]:
+            position = segment.position_of(offset)
+            if position is not None:
+                return next(segment.headers(position))[1].max_timestamp
+        return NO_TIMESTAMP
+
     def offset_of_max_timestamp(self, limit_offset: int) -> TimestampedOffset:
         """The first record that has the largest timestamp of all below the limit."""
         candidates = [segment for segment in self._segments if segment.end_offset > self.start_offset]
@@ -540,15 +566,25 @@ class PartitionLog:
         if offset > self.start_offset:
             self.start_offset = offset
 
-    def remove_expired(self, limit_offset: int) -> list[Segment]:
-        """Take segments that retention has ended out of the log, oldest first, none beyond the limit."""
+    def remove_expired(
+        self, limit_offset: int, archived_offset: int | None = None, epochs_from: int | None = None
+    ) -> list[Segment]:
+        """Take segments that retention has ended out of the log, oldest first, none beyond the limit.
+
+        Nor one that is not archived, where that has to be before; what was given up is not waited for. Epochs are
+        forgotten below an offset, or below the new start of the log.
+        """
         if self.is_being_cleaned or self.is_being_cut:
             return []
         now_ms = self._clock.wall_ms()
         total = self.size_bytes
         removed: list[Segment] = []
+        self.waits_for_archive = False
         while self._has_expired_segment(limit_offset, now_ms, total):
             segment = self._segments[0]
+            if archived_offset is not None and segment.end_offset > max(archived_offset, self.start_offset):
+                self.waits_for_archive = True
+                break
             if segment is self._active:
                 try:
                     self._roll()
@@ -560,7 +596,8 @@ class PartitionLog:
             self._take_out_first()
             removed.append(segment)
         if removed:
-            self.leader_epochs.truncate(self.start_offset, self.end_offset)
+            first = self.start_offset if epochs_from is None else min(epochs_from, self.start_offset)
+            self.leader_epochs.truncate(first, self.end_offset)
         return removed
 
     def _has_expired_segment(self, limit_offset: int, now_ms: int, total_bytes: int) -> bool:

@@ -19,6 +19,8 @@ from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, increment_sequence
 
 REMEMBERED_BATCHES = 5
+#: Of so many unknown producers it is remembered what they have to send again.
+_MOST_AWAITED = 1000
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -50,6 +52,8 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        # By id and epoch: the first sequence that an unknown producer was refused for now.
+        self._awaited: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -63,6 +67,8 @@ class ProducerState:
         entry = self._producers.get(header.producer_id)
         if entry is None:
             # KIP-360: state may have expired or been removed with its records, so any sequence may start.
+            if self._awaited:
+                self._check_awaited(header)
             return None
         if header.producer_epoch < entry.epoch:
             raise KafkaError(
@@ -89,8 +95,27 @@ class ProducerState:
             )
         return None
 
+    def refused(self, header: BatchHeader) -> None:
+        """A batch was refused that its producer sends again; what it sent right behind must not be taken before."""
+        if header.producer_id < 0 or header.producer_id in self._producers:
+            return
+        if len(self._awaited) >= _MOST_AWAITED:
+            del self._awaited[next(iter(self._awaited))]
+        self._awaited.setdefault((header.producer_id, header.producer_epoch), header.base_sequence)
+
+    def _check_awaited(self, header: BatchHeader) -> None:
+        awaited = self._awaited.get((header.producer_id, header.producer_epoch), header.base_sequence)
+        if header.base_sequence != awaited:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {header.producer_id}: {header.base_sequence} "
+                f"(incoming), {awaited} (refused before, to be sent again)",
+            )
+
     def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
         """A batch of an idempotent producer is in the log at an offset."""
+        if self._awaited:
+            self._awaited.pop((header.producer_id, header.producer_epoch), None)
         entry = self._producers.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
@@ -113,12 +138,24 @@ class ProducerState:
     def below(self, offset: int) -> ProducerState | None:
         """The state as it was at an earlier log end; None where a producer's batches before it are not remembered."""
         state = ProducerState()
+        state._awaited = self._awaited
         for producer_id, entry in self._producers.items():
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
             if not kept and entry.batches:
                 return None
             last_timestamp = kept[-1].timestamp if len(kept) < len(entry.batches) else entry.last_timestamp
             state._producers[producer_id] = ProducerEntry(entry.epoch, deque(kept, REMEMBERED_BATCHES), last_timestamp)
+        return state
+
+    def before(self, offset: int) -> ProducerState:
+        """What is remembered of the batches below an offset, for a log that begins there."""
+        state = ProducerState()
+        for producer_id, entry in self._producers.items():
+            kept = [batch for batch in entry.batches if batch.last_offset < offset]
+            if kept:
+                state._producers[producer_id] = ProducerEntry(
+                    entry.epoch, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp
+                )
         return state
 
     def expire(self, before_ms: int) -> None:

@@ -72,7 +72,8 @@ def open_log(
         segments = [Segment(disk, directory, log_start_offset, log_start_offset, create=True)]
     end_offset = segments[-1].end_offset
     start_offset = min(max(log_start_offset, segments[0].base_offset), end_offset)
-    epochs.truncate(start_offset, end_offset)
+    # Epochs of what is in the archive are still asked for.
+    epochs.truncate(0 if config.is_archived else start_offset, end_offset)
     if remove_snapshots_beyond(disk, directory, end_offset):
         # A snapshot that came back after the next crash would describe records that never were.
         disk.sync_directory(directory)

@@ -40,6 +40,8 @@ TOO_FEW = "acknowledged with fewer in-sync replicas than asked for"
 ELECTION = "a leader is not elected as it should be"
 FENCE = "a deposed controller's write is taken"
 LIVENESS = "the cluster does not become whole again"
+UNARCHIVED = "a broker has given up what is not archived"
+ARCHIVE = "the archive is not what was committed to it"
 SELF = "a broker says itself that it failed"
 
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tailrace.errors import KafkaError
@@ -42,6 +42,9 @@ from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupH
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.process import current_process
 
+if TYPE_CHECKING:
+    from tailrace.testing.archived_topic import ArchivedTopic
+
 LOAD_SECONDS = 120.0
 MIN_FAULTS = 10
 #: Within so long after the last fault everything is in sync again, and all clients have what they asked for.
@@ -51,6 +54,13 @@ _CALM_SECONDS = 5.0
 GROUP = "billing"
 ORDERS, AUDIT, LATE = "orders", "audit", "late"
 MIN_INSYNC_REPLICAS = 2
+#: In two of five seeds there is an archived topic too; the others go as they always went.
+_ARCHIVED_OF_FIVE = (1, 3)
+
+
+def has_archive(seed: int) -> bool:
+    """Whether a seed has an archived topic."""
+    return seed % 5 in _ARCHIVED_OF_FIVE
 
 
 @dataclass(slots=True)
@@ -66,6 +76,9 @@ class RunReport:
     committed: int
     commits: int
     elections: int
+    #: How much of the archived topic is archived, by how many commits; 0 where there is none.
+    archived: int
+    archive_versions: int
     steps: int
     digest: str
 
@@ -75,6 +88,7 @@ class RunReport:
             f"seed {self.seed}: {self.virtual_seconds:.0f} s virtual, {self.brokers} brokers, "
             f"{sum(self.faults.values())} faults ({faults}; {self.store_faults} of the store), "
             f"{self.acknowledged} records acknowledged, {self.commits} group commits, "
+            f"{self.archived} records archived by {self.archive_versions} commits, "
             f"{self.elections} controllers, trace {self.digest}"
         )
 
@@ -89,6 +103,7 @@ class _Load:
     random: Random
     pause_seconds: float
     groups: GroupHistory
+    archive: ArchivedTopic | None = None
     names: list[str] = field(default_factory=list)
     producers: list[ClusterProducer] = field(default_factory=list)
     consumers: list[ClusterConsumer] = field(default_factory=list)
@@ -120,10 +135,11 @@ class _Load:
         self.producers.append(producer)
         self.producing.append(loop.create_task(producer.run(), name=name))
 
-    def consume(self, partition: TopicPartition) -> None:
+    def consume(self, partition: TopicPartition, *, starts_over: float = 0.0) -> None:
         loop = self.cluster.loop
         name = f"c{len(self.consumers)}"
-        consumer = ClusterConsumer(name, partition, self.client(name), loop, loop.random_for(name), self.history)
+        random = loop.random_for(name)
+        consumer = ClusterConsumer(name, partition, self.client(name), loop, random, self.history, starts_over)
         self.consumers.append(consumer)
         self.tasks.append(loop.create_task(consumer.run(), name=name))
 
@@ -174,6 +190,10 @@ async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda clu
     random = loop.random_for("scenario")
     brokers = random.choice([3, 3, 3, 4, 5])
     settings = {"log.flush.interval.messages": random.choice(["1", "7"])} if random.random() < 0.2 else {}
+    if has_archive(seed):
+        from tailrace.testing.archived_topic import SETTINGS
+
+        settings.update(SETTINGS)
     cluster = SimCluster(loop, brokers, settings)
     log = ClusterLog(cluster, _process_name)
     logger = logging.getLogger("tailrace")
@@ -223,6 +243,8 @@ async def _run(
     load.produce(TopicPartition(AUDIT, 0), 1)
     load.consume(TopicPartition(AUDIT, 0))
     orders = next(topic for topic in watch.topics.values() if topic.name == ORDERS)
+    if has_archive(seed):
+        await _begin_archive(load, admin)
     for _ in range(random.randint(1, 3)):
         load.join(orders.topic_id, partitions)
     faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names)
@@ -239,6 +261,7 @@ async def _run(
     await _look_until(load, log, healing.done)
     await healing
     await _become(load, log, lambda: what_is_missing(cluster, watch))
+    _read_all_again(load)
     for producer in load.producers:
         producer.is_stopping = True
     for member in load.members:
@@ -261,6 +284,8 @@ async def _run(
         sum(len(records) for partition, records in history.committed.items() if partition.topic != OFFSETS_TOPIC),
         sum(map(len, load.groups.acknowledged.values())),
         watch.elections,
+        load.archive.archived_end if load.archive is not None else 0,
+        len(load.archive.checks.heads) if load.archive is not None else 0,
         loop.steps,
         cluster.digest(),
     )
@@ -269,6 +294,28 @@ async def _run(
     load.watch.look()
     _check_log(log)
     return report
+
+
+async def _begin_archive(load: _Load, admin: ClusterClient) -> None:
+    """Have an archived topic, with producers, readers who begin anew at times, and who archives it."""
+    from tailrace.testing.archived_topic import CONFIGS, ArchivedTopic
+
+    loop = load.cluster.loop
+    archive = load.archive = ArchivedTopic(load.cluster, load.history, loop.random_for("archive"))
+    await _within(30.0, "no topic is created", create_topic(admin, archive.partition.topic, 1, CONFIGS))
+    load.produce(archive.partition, ACKS_ALL, is_idempotent=True)
+    load.produce(archive.partition, 1)
+    load.consume(archive.partition, starts_over=0.05)
+    load.tasks += archive.begin(load.client)
+
+
+def _read_all_again(load: _Load) -> None:
+    """Nothing fails any more: who reads an archived topic has to get all of it, from its first record on."""
+    if load.archive is not None:
+        load.archive.location.is_away = False
+        for consumer in load.consumers:
+            if consumer.partition == load.archive.partition:
+                consumer.starts_over, consumer.shall_start_over = 0.0, True
 
 
 async def _within(seconds: float, otherwise: str, *work: Awaitable[Any]) -> None:
@@ -307,6 +354,8 @@ async def _look_until(load: _Load, log: ClusterLog, is_over: Callable[[], bool])
 
 def _look(load: _Load, log: ClusterLog) -> None:
     load.watch.look()
+    if load.archive is not None:
+        load.archive.checks.look()
     load.check()
     _check_log(log)
 
@@ -341,7 +390,7 @@ def _unfinished(load: _Load) -> list[str]:
     ]
     for consumer in load.consumers:
         end = load.history.committed_end(consumer.partition)
-        if consumer.offset < end:
+        if consumer.offset < end or consumer.shall_start_over:
             unfinished.append(f"{consumer.name} is at {consumer.offset} of {end} in {consumer.partition}")
     ends: dict[TopicPartition, int] = {}
     for node in load.cluster.nodes:

@@ -121,7 +121,10 @@ class ClusterWatch:
         if state.leader != former.leader:
             if state.leader_epoch == former.leader_epoch:
                 raise Violation(TWO_LEADERS, f"{partition}: from {former} to {state} in one epoch")
-            if state.leader != NO_LEADER and state.leader not in former.isr:
+            # One that is not in sync may be chosen for its log, in an epoch without a leader, and is in sync by that;
+            # whether it has what it should is looked at as with everybody who gets into an ISR.
+            is_added = former.leader == NO_LEADER and state.isr == (state.leader, *former.isr)
+            if state.leader != NO_LEADER and state.leader not in former.isr and not is_added:
                 raise Violation(ELECTION, f"{partition}: {state.leader} was not in sync in {former}")
         elif set(state.isr) - set(former.isr) and state.leader_epoch != former.leader_epoch:
             raise Violation(ELECTION, f"{partition}: the ISR grew with a new epoch, from {former} to {state}")
@@ -192,7 +195,8 @@ class ClusterWatch:
         """Compare what a replica has below an offset with what is known to be committed."""
         partition = replica.partition
         key = (node.name, node.launches, partition)
-        offset = self._compared.get(key, replica.log.start_offset)
+        # What was not compared and is gone is in the archive, where it is looked at too.
+        offset = max(self._compared.get(key, 0), replica.log.start_offset)
         if replica.log.end_offset < offset:
             raise Violation(
                 DISAGREE, f"{partition}: {node.name} has cut its log to {replica.log.end_offset}, below {offset}"
@@ -221,8 +225,11 @@ class ClusterWatch:
         A leader may hear late of a replica that left the ISR by itself: whoever was in it in this epoch counts.
         """
         partition = promise.partition
-        if len({state.leader_epoch for state in self.states_since(partition, promise.sent_at)}) > 1:
-            return  # whoever had it may have cut it off since
+        since = self.states_since(partition, promise.sent_at)
+        # With another epoch whoever had it may have cut it off since. A leader that was deposed and has not heard of it
+        # is confirmed by who has not either, and who is asked for the end of its log before another leads.
+        if {(state.leader, state.leader_epoch) for state in since} != {(promise.broker_id, since[-1].leader_epoch)}:
+            return
         states = [each.state for each in self.states[partition]]
         in_sync = dict.fromkeys(
             broker_id for state in states if state.leader_epoch == states[-1].leader_epoch for broker_id in state.isr

@@ -252,6 +252,10 @@ class ClusterConsumer:
     loop: SimLoop
     random: Random
     history: ClusterHistory
+    #: How likely it is after an answer that it starts over.
+    starts_over: float = 0.0
+    #: Whether it begins at the first record again after the next answer.
+    shall_start_over: bool = False
     #: Up to where it has read.
     offset: int = 0
 
@@ -287,6 +291,9 @@ class ClusterConsumer:
                 self.partition, epoch, data.high_watermark, asked_at, f"b{leader} to a consumer"
             )
             self._take(data, leader)
+            if self.shall_start_over or (self.starts_over and self.random.random() < self.starts_over):
+                self.shall_start_over = False
+                self.offset = 0
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
 
     def _take(self, data: PartitionData, leader: int) -> None:

@@ -45,6 +45,9 @@ class SimHelper:
     ) -> T:
         return await self._call(lambda: function(self._disk, *_as_sent(arguments)))
 
+    def restart(self) -> None:
+        """It has no process to end."""
+
     async def close(self) -> None:
         """It has no process to end."""
 

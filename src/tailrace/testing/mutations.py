@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tailrace.broker import controller as broker_controller
 from tailrace.cluster import controller, metadata, registration
+from tailrace.cluster.archives import ArchiveCommit, ArchiveState
 from tailrace.cluster.image import PartitionState, TopicImage
-from tailrace.cluster.metadata import ClusterMetadata, IsrChange
+from tailrace.cluster.metadata import ClusterMetadata, IsrChange, Recheck
 from tailrace.coordinator import shards
 from tailrace.coordinator.journal import Journal, JournalRecord
 from tailrace.records.batch import BatchHeader, iterate_batches
@@ -25,7 +26,9 @@ from tailrace.replication.partition import Partition
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.segment import Segment
 from tailrace.testing.cluster_history import (
+    ARCHIVE,
     BEYOND,
     DISAGREE,
     DUPLICATE,
@@ -40,6 +43,7 @@ from tailrace.testing.cluster_history import (
     TOO_FEW,
     TWO_LEADERS,
     TWO_VALUES,
+    UNARCHIVED,
     WATERMARK,
 )
 
@@ -158,8 +162,14 @@ def _first_in_sync_leads(
 
 
 async def _alter_unfenced(
-    self: Any, fence: object, planned: Sequence[TopicImage], change: Callable[[TopicImage], TopicImage]
+    self: Any,
+    fence: object,
+    planned: Sequence[TopicImage],
+    change: Callable[[TopicImage], TopicImage],
+    further_checks: Recheck | None = None,
 ) -> None:
+    if further_checks is not None:
+        await further_checks()
     await self._metadata.alter_topics({topic.topic_id: change for topic in planned})
 
 
@@ -202,7 +212,23 @@ def _acknowledge_at_once(journal: Journal, records: Sequence[JournalRecord]) -> 
     return done
 
 
-_right_append = Journal.append
+_right_append = Journal._append
+
+# --- archives
+
+
+def _remove_unarchived(
+    log: PartitionLog, limit_offset: int, archived_offset: int | None = None, epochs_from: int | None = None
+) -> list[Segment]:
+    return _right_remove_expired(log, limit_offset, None, epochs_from)
+
+
+_right_remove_expired = PartitionLog.remove_expired
+
+
+def _commit_on_any_version(commit: ArchiveCommit, state: ArchiveState) -> ArchiveState:
+    return replace(state, version=state.version + 1, manifest=commit.manifest, partitions=commit.partitions)
+
 
 MUTATIONS: Mapping[str, Mutation] = {
     "a removal from the ISR counts before the store has confirmed it": Mutation(
@@ -224,7 +250,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         ClusterMetadata, "alter_isr", _add_any_incarnation, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
     ),
     "a broker that crashed stays in the ISR": Mutation(
-        registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
+        registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, WATERMARK)
     ),
     "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
     "a leader is elected from outside the ISR": Mutation(
@@ -245,6 +271,15 @@ MUTATIONS: Mapping[str, Mutation] = {
         shards, "load", _load_committed_only, (GROUP_OFFSETS,)
     ),
     "group commits are acknowledged before they are committed": Mutation(
-        Journal, "append", _acknowledge_at_once, (GROUP_OFFSETS,)
+        Journal, "_append", _acknowledge_at_once, (GROUP_OFFSETS,)
+    ),
+    "retention does not wait for the archive": Mutation(
+        PartitionLog, "remove_expired", _remove_unarchived, (UNARCHIVED, LOST)
+    ),
+    "an archive is committed to on any version": Mutation(
+        ArchiveCommit, "applied_to", _commit_on_any_version, (ARCHIVE,)
+    ),
+    "what is only in the archive is not looked for there": Mutation(
+        Partition, "is_in_archive", lambda partition, offset: False, (LOST, ORDER)
     ),
 }

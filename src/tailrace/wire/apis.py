@@ -1,12 +1,15 @@
-"""The numbers of Kafka's APIs, for tables and for diagnostics. Which are served is decided elsewhere."""
+"""The numbers of Kafka's APIs and of a few of our own, for tables and for diagnostics; what is served others decide."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
+#: Numbers from here on are tailrace's own: between brokers, and for those who archive. They are not advertised.
+FIRST_OWN_KEY = 20000
+
 
 class ApiKey(IntEnum):
-    """Every API that Kafka has numbered, served here or not."""
+    """Every API that Kafka has numbered, served here or not, and our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -101,3 +104,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    # --- our own
+    ARCHIVE_COMMIT = 20000
+    ARCHIVE_DESCRIBE = 20001
+    REPLICA_START = 20002

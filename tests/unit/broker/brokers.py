@@ -27,7 +27,6 @@ from tailrace.stores.memory import MemoryStore
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
-from tailrace.wire.messages import RESPONSES
 from tailrace.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -41,6 +40,7 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.wire.messages.tables import RESPONSES
 from tests.unit.broker.memory_transport import MemoryTransport
 
 Response = TypeVar("Response", bound=Message)

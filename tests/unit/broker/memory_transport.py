@@ -65,6 +65,9 @@ class MemoryTransport:
         if not self.is_taking:
             self.unsent_bytes += len(data)
 
+    def expect_send(self) -> None:
+        pass
+
     def pause_reading(self) -> None:
         self.is_reading = False
 

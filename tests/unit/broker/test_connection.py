@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tailrace.broker.buffers import BufferPool
-from tailrace.broker.connection import Connection
+from tailrace.broker.connection import Connection, Pending
 from tailrace.broker.request_memory import FREE_BYTES, RequestMemory
 from tailrace.errors import WireError
+from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.transport import Part
 from tests.unit.broker.memory_transport import MemoryTransport
 from tests.unit.storage.logs import StandingClock
@@ -30,6 +31,7 @@ class Echo:
         self.transport = MemoryTransport()
         self.frames: list[bytes] = []
         self.waiting: dict[bytes, asyncio.Future[list[Part]]] = {}
+        self.promised: dict[bytes, Outcome[list[Part]]] = {}
         self.closed = 0
         scratch = memoryview(bytearray(scratch_bytes))
         self.memory = memory or RequestMemory()
@@ -47,7 +49,7 @@ class Echo:
         )
         self.transport.receiver = self.connection
 
-    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | asyncio.Future[list[Part]] | None:
+    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None:
         content = bytes(frame)
         self.frames.append(content)
         if content.startswith(b"none"):
@@ -58,10 +60,20 @@ class Echo:
             future: asyncio.Future[list[Part]] = asyncio.get_running_loop().create_future()
             self.waiting[content] = future
             return future
+        if content.startswith(b"promised"):
+            outcome: Outcome[list[Part]] = Outcome()
+            self.promised[content] = outcome
+            return outcome
         return [content]
 
     def on_closed(self, connection: Connection) -> None:
         self.closed += 1
+
+
+async def resumed() -> None:
+    """The turn in which an answer is sent, and the next, in which requests that were held back are served."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 def framed(*contents: bytes) -> bytes:
@@ -165,10 +177,50 @@ def test_a_client_with_too_many_open_requests_is_not_read_until_some_are_answere
         assert not echo.transport.is_reading
         for number, content in enumerate(sent):
             echo.waiting[content].set_result([content])
-            await asyncio.sleep(0)
+            await resumed()
             assert len(echo.frames) == min(len(sent), OPEN_REQUESTS + number + 1)
         assert echo.transport.is_reading
         assert echo.transport.sent == b"".join(sent)
+
+    run(test)
+
+
+def test_an_outcome_is_sent_inside_the_call_that_ends_it_in_its_place() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(framed(b"promised-1", b"promised-2", b"now-00001"))
+        echo.promised[b"promised-2"].set_result([b"two"])
+        assert echo.transport.sent == b""
+        echo.promised[b"promised-1"].set_result([b"one"])
+        assert echo.transport.sends == [b"onetwonow-00001"]
+        echo.transport.deliver(framed(b"promised-3"))
+        echo.promised[b"promised-3"].set_exception(WireError("no"))
+        assert echo.transport.is_closed
+
+    run(test)
+
+
+def test_requests_that_were_held_back_are_not_served_inside_the_call_that_ends_an_outcome() -> None:
+    async def test() -> None:
+        echo = Echo()
+        sent = contents(OPEN_REQUESTS + 2, b"promised")
+        echo.transport.deliver(framed(*sent))
+        echo.promised[sent[0]].set_result([b"first"])
+        assert len(echo.frames) == OPEN_REQUESTS
+        assert echo.transport.sent == b"first"
+        await asyncio.sleep(0)
+        assert len(echo.frames) == OPEN_REQUESTS + 1
+
+    run(test)
+
+
+def test_an_outcome_for_a_client_that_is_gone_is_cancelled() -> None:
+    async def test() -> None:
+        echo = Echo()
+        echo.transport.deliver(framed(b"promised-1", b"promised-2"))
+        echo.transport.disconnect()
+        assert all(outcome.cancelled() for outcome in echo.promised.values())
+        assert echo.closed == 1
 
     run(test)
 
@@ -363,7 +415,7 @@ def test_many_bytes_of_open_requests_stop_reading_as_many_requests_do() -> None:
         assert len(echo.frames) == 11
         assert not echo.transport.is_reading
         echo.waiting[sent[0]].set_result([b"first"])
-        await asyncio.sleep(0)
+        await resumed()
         assert echo.transport.is_reading
 
     run(test)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
-from tailrace.cluster.keys import CONTROLLER, broker_key, name_key, topic_key
+from tailrace.broker.log_ends import Leaderless
+from tailrace.cluster.controller import LogEnd
+from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.keys import CONTROLLER, broker_epoch_key, broker_key, epoch_to_bytes, name_key, topic_key
 from tailrace.cluster.store import Check, Unavailable, Write
-from tailrace.model import OFFSETS_TOPIC
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.stores.memory import MemorySpace, MemoryStore
-from tests.unit.cluster.worlds import Member, World, broker, run, state
+from tests.unit.cluster.worlds import SESSION_TIMEOUT_MS, Member, World, broker, run, state
 
 
 def partitions(member: Member, name: str = "orders") -> tuple[PartitionState, ...]:
@@ -100,6 +102,52 @@ def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: 
     )
 
 
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_who_is_not_in_sync_leads_by_its_log_unless_it_was_started_again_since_it_said_so(
+    is_started_again: bool,
+) -> None:
+    async def test(world: World) -> None:
+        one, two, three = await world.started(1, 2, 3)
+
+        async def ask(
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+        ) -> dict[TopicPartition, dict[int, LogEnd]]:
+            (wanted,) = leaderless
+            assert sorted(wanted.replicas) == [1, 3]
+            if is_started_again:
+                await world.put(broker_epoch_key(3), epoch_to_bytes(three.registration.epoch + 1))
+            return {wanted.partition: {1: LogEnd(5, 10), 3: LogEnd(5, 11)}}
+
+        one.ask_log_ends = ask
+        await world.put_topic("orders", state("213", "21", 2))
+        await world.until(lambda: bool(partitions(one)))
+        two.kill()
+        await world.until(lambda: partitions(one)[0].leader not in (2, NO_LEADER))
+        assert partitions(one) == (state("213", "1", 1, 7) if is_started_again else state("213", "31", 3, 7),)
+
+    run(test)
+
+
+def test_partitions_wait_for_leaders_until_one_in_sync_says_how_far_it_is() -> None:
+    async def test(world: World) -> None:
+        one, two, _ = await world.started(1, 2, 3)
+        answers = [{}, {3: LogEnd(5, 11)}, {1: LogEnd(5, 10), 3: LogEnd(5, 10)}]
+
+        async def ask(
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+        ) -> dict[TopicPartition, dict[int, LogEnd]]:
+            return {leaderless[0].partition: answers.pop(0)}
+
+        one.ask_log_ends = ask
+        await world.put_topic("orders", state("213", "21", 2))
+        await world.until(lambda: bool(partitions(one)))
+        two.kill()
+        await world.until(lambda: partitions(one)[0].leader == 1)
+        assert answers == []
+
+    run(test)
+
+
 def test_the_controller_itself_may_be_the_one_that_is_gone() -> None:
     async def test(world: World) -> None:
         one, two = await world.started(1, 2)
@@ -130,7 +178,7 @@ def test_a_topic_that_is_made_with_a_dead_broker_or_allowed_unclean_leaders_late
     async def test(world: World) -> None:
         (one,) = await world.started(1)
         topic = await world.put_topic("orders", state("21", "21", 2))
-        await world.until(lambda: partitions(one) == (state("21", "1", 1, 6),), 2)
+        await world.until(lambda: partitions(one) == (state("21", "1", 1, 6),), SESSION_TIMEOUT_MS / 1000 + 2)
         other = await world.put_topic("bills", state("21", "2", 2))
         await world.until(lambda: partitions(one, "bills") == (state("21", "2", NO_LEADER, 6),), 2)
         await one.metadata.alter_topic(other, lambda each: _allow_unclean(each))
@@ -172,7 +220,7 @@ def test_a_controller_whose_session_is_over_rules_again_only_after_another_elect
         await world.until(lambda: one.controller.is_active, 20)
         assert one.metadata.image.controller_id == 1
         await world.put_topic("orders", state("31", "31", 3))
-        await world.until(lambda: partitions(one) == (state("31", "1", 1, 6),), 5)
+        await world.until(lambda: partitions(one) == (state("31", "1", 1, 6),), 20)
 
     run(test)
 
@@ -202,6 +250,47 @@ def test_brokers_get_a_moment_to_be_back_after_the_store_was_away() -> None:
         assert one.registration.is_registered
         assert two.registration.is_registered
         assert await world.stored(topic) == topic, "all were back before anybody was taken for gone"
+
+    run(test)
+
+
+def test_after_the_store_was_away_nobody_is_taken_for_gone_before_a_session_is_over() -> None:
+    async def test(world: World) -> None:
+        one, two = await world.started(1, 2)
+        topic = await world.put_topic("orders", state("12", "12", 1))
+        await world.until(lambda: bool(partitions(one)))
+        two.kill()
+        former = one.registration.session
+        for each in (one, two):
+            session = each.registration.session
+            assert session is not None
+            world.space.end_session(session.session_id)  # type: ignore[attr-defined]
+        await world.until(lambda: one.registration.session is not former)
+        await asyncio.sleep(SESSION_TIMEOUT_MS / 1000 - 2)
+        assert await world.stored(topic) == topic
+        await world.until(lambda: partitions(one) == (state("12", "1", 1),), 4)
+
+    run(test)
+
+
+def test_a_broker_that_was_just_started_takes_nobody_for_gone_before_a_session_is_over() -> None:
+    async def test(world: World) -> None:
+        topic = await world.put_topic("orders", state("23", "23", 3))
+        (one,) = await world.started(1)
+        await asyncio.sleep(SESSION_TIMEOUT_MS / 1000 - 2)
+        assert await world.stored(topic) == topic
+        await world.until(lambda: partitions(one) == (state("23", "23", NO_LEADER, 6),), 4)
+
+    run(test)
+
+
+def test_a_broker_that_was_just_started_waits_for_nobody_when_all_in_sync_are_back() -> None:
+    async def test(world: World) -> None:
+        await world.put_topic("orders", state("12", "12", NO_LEADER))
+        await world.put_topic("bills", state("123", "12", NO_LEADER))
+        one, _ = await world.started(1, 2)
+        for name in ("orders", "bills"):
+            await world.until(lambda name=name: partitions(one, name)[0].leader != NO_LEADER, 4)  # type: ignore[misc]
 
     run(test)
 

@@ -133,6 +133,40 @@ def test_produce_refuses_each_partition_on_its_own(tmp_path: Path) -> None:
     with_broker(tmp_path, test)
 
 
+def test_what_was_sent_behind_a_batch_that_came_before_its_partition_waits_for_it(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        now = SystemClock().wall_ms()
+        first, second, third = (
+            bytes(
+                build_batch(
+                    [NewRecord(b"value", timestamp=now)], producer_id=7, producer_epoch=0, base_sequence=sequence
+                )
+            )
+            for sequence in range(3)
+        )
+        assert (await broker.produce(data=first)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await broker.create("orders")
+        assert (await broker.produce(data=second)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [(await broker.produce(data=data)).base_offset for data in (first, second, third)] == [0, 1, 2]
+
+    with_broker(tmp_path, test)
+
+
+def test_batches_that_come_before_their_partitions_are_remembered_within_bounds(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        now = SystemClock().wall_ms()
+        batch = [NewRecord(b"value", timestamp=now)]
+        for number in range(150):
+            for producer in range(30 if number == 149 else 1):
+                data = bytes(build_batch(batch, producer_id=producer, producer_epoch=0, base_sequence=3))
+                await broker.produce(f"topic-{number}", data=data)
+        await broker.produce("plain", data=bytes(build_batch(batch)))
+        missed = broker.broker.partitions._missed
+        assert [len(missed), len(missed["topic-149", 0]), ("plain", 0) in missed] == [100, 20, False]
+
+    with_broker(tmp_path, test)
+
+
 def test_produce_without_acknowledgement_gets_no_answer_but_an_error_closes_the_connection(tmp_path: Path) -> None:
     async def test(broker: TestedBroker) -> None:
         await broker.create("orders")

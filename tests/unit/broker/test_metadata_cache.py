@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from tailrace.broker.metadata_cache import _MAX_RESPONSES, MetadataCache
@@ -56,5 +57,19 @@ def test_the_answer_in_each_version_is_its_own(tmp_path: Path) -> None:
         for version in [*range(1, 14), *range(1, 14)]:
             response = await broker.ask(MetadataRequest(topics=None), version, MetadataResponse)
             assert [topic.name for topic in response.topics] == ["orders"]
+
+    with_broker(tmp_path, test)
+
+
+def test_nobody_is_told_of_a_cluster_without_brokers(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        metadata = broker.broker.services.metadata
+        before, metadata.image = metadata.image, IMAGE
+        asked = asyncio.create_task(broker.ask(MetadataRequest(topics=None), 12, MetadataResponse))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked.done()
+        metadata.image = before
+        assert [each.node_id for each in (await asked).brokers] == list(before.brokers)
 
     with_broker(tmp_path, test)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 from tailrace.errors import ErrorCode
-from tailrace.records.batch import assign_offset
+from tailrace.records.batch import assign_offset, read_header
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.transport import Receiver, Transport
+from tailrace.storage.producer_state import ProducerState
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_request_header, encode_response_header
@@ -30,10 +31,18 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
 from tests.unit.broker.clusters import PORT, Cluster, simulate
 
 LEADER = 9
 SESSION = 77
+NO_CONFIGS: Mapping[str, str] = {}
+ARCHIVED = {"tailrace_archive_enable": "true", "tailrace_archive_uri": "/archive"}
+_KINDS: dict[ApiKey, type[Message]] = {
+    ApiKey.FETCH: FetchRequest,
+    ApiKey.LIST_OFFSETS: ListOffsetsRequest,
+    ApiKey.REPLICA_START: ReplicaStartRequest,
+}
 
 
 class PlayedLeader:
@@ -94,8 +103,8 @@ class _Connection:
                 return
             frame = memoryview(bytes(self._received[4:end]))
             del self._received[:end]
-            header, position = decode_request_header(frame, {ApiKey.FETCH: 0, ApiKey.LIST_OFFSETS: 0})
-            kind = FetchRequest if header.api_key == ApiKey.FETCH else ListOffsetsRequest
+            header, position = decode_request_header(frame, dict.fromkeys(_KINDS, 0))
+            kind = _KINDS[ApiKey(header.api_key)]
             self._requests.put_nowait((self, header, kind.decode(header.api_version, frame[position:])))
 
     def answer(self, header: RequestHeader, response: Message) -> None:
@@ -136,7 +145,11 @@ def forgotten(request: FetchRequest) -> list[int]:
 
 
 def with_leader(
-    test: Callable[[Cluster, PlayedLeader], Coroutine[Any, Any, None]], *, partitions: int = 1, **settings: str
+    test: Callable[[Cluster, PlayedLeader], Coroutine[Any, Any, None]],
+    *,
+    partitions: int = 1,
+    configs: Mapping[str, str] = NO_CONFIGS,
+    **settings: str,
 ) -> None:
     """Run a test with broker 1 as a follower of what the test plays."""
 
@@ -144,7 +157,7 @@ def with_leader(
         await cluster.register_stranger(LEADER)
         leader = PlayedLeader(cluster)
         await leader.listen()
-        await cluster.create("orders", [[LEADER, 1]] * partitions)
+        await cluster.create("orders", [[LEADER, 1]] * partitions, **configs)
         await test(cluster, leader)
 
     simulate(run, brokers=1, **settings)
@@ -405,7 +418,7 @@ def test_a_log_is_cut_where_it_parts_from_the_leaders_and_goes_on_there() -> Non
 
 async def ends(leader: PlayedLeader, start: int, end: int) -> None:
     """Answer the two questions for the ends of the log."""
-    for timestamp, offset in ((-1, end), (-2, start)):
+    for timestamp, offset in ((-1, end), (-4, start)):
         while True:
             request, answer = await leader.next()
             if isinstance(request, ListOffsetsRequest):
@@ -452,6 +465,57 @@ def test_a_position_that_is_refused_though_it_is_in_range_is_tried_again_later()
         assert cluster.brokers[1].fetchers.failed_count == 1
 
     with_leader(test)
+
+
+async def start_asked(leader: PlayedLeader, **answered: Any) -> ReplicaStartRequest:
+    """Answer the question for where the leader's own log starts."""
+    request, answer = await leader.next()
+    assert isinstance(request, ReplicaStartRequest)
+    answer(ReplicaStartResponse(**answered))
+    return request
+
+
+def test_a_follower_of_what_is_archived_begins_where_the_leaders_own_log_does_and_knows_what_was_before() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await filled(leader)
+        _, answer = await until_named(leader)
+        answer(data(0, error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+        # By the time that it asks for more the leader has given up another segment: that answer counts.
+        await ends(leader, 9, 20)
+        producers = ProducerState()
+        known = build_batch([NewRecord(b"x")], producer_id=7, producer_epoch=2, base_sequence=4)
+        producers.update(read_header(known), 3, 1_700_000_000_000)
+        epochs = [EpochStart(epoch=0, start_offset=0), EpochStart(epoch=3, start_offset=7)]
+        asked = await start_asked(leader, start_offset=12, leader_epochs=epochs, producers=producers.snapshot())
+        assert (asked.topic_id, asked.partition_index, asked.current_leader_epoch) == (
+            cluster.partition(1).topic_id,
+            0,
+            0,
+        )
+        request, answer = await until_named(leader)
+        assert [(one.fetch_offset, one.log_start_offset) for one in details(request)] == [(12, 12)]
+        answer(data(0, records(12, b"new", epoch=3), high_watermark=13))
+        await leader.fetch()
+        log = cluster.partition(1).log
+        assert (log.start_offset, log.end_offset, values_of(cluster)) == (12, 13, [b"new"])
+        assert log.leader_epochs.entries == ((0, 0), (3, 7))
+        assert [producer_id for producer_id, _ in log.producers.entries()] == [7]
+
+    with_leader(test, configs=ARCHIVED)
+
+
+def test_a_follower_of_what_is_archived_keeps_its_log_while_the_leader_does_not_say_where_its_own_starts() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await filled(leader)
+        _, answer = await until_named(leader)
+        answer(data(0, error_code=ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+        await ends(leader, 9, 20)
+        await start_asked(leader, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        request, _ = await until_named(leader)
+        assert wanted(request) == {0: 5}
+        assert len(values_of(cluster)) == 5
+
+    with_leader(test, configs=ARCHIVED)
 
 
 def test_a_leaders_log_start_is_taken_over_and_told() -> None:

@@ -90,7 +90,8 @@ def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, l
             assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
         else:
             # Of several the longest log leads, which nobody knows yet.
-            assert new.leader == (living[0] if len(living) == 1 else NO_LEADER)
+            rivals = [member for member in old.replicas if member in live and member not in living]
+            assert new.leader == (living[0] if len(living) == 1 and not rivals else NO_LEADER)
     assert plan_failover([after], live, clean) == []
     assert failed_over(after, live, clean) is after
 
@@ -104,7 +105,7 @@ def test_an_unclean_failover_goes_beyond_the_isr_only_where_none_of_it_lives(
     check_change(before, after)
     for old, new in zip(before.partitions, after.partitions, strict=True):
         living = [member for member in old.isr if member in live]
-        if old.leader not in live and len(living) > 1:
+        if old.leader not in live and living and sum(member in live for member in old.replicas) > 1:
             assert new.leader == NO_LEADER
         else:
             assert (new.leader in live) == any(member in live for member in old.replicas)
@@ -137,8 +138,9 @@ def test_whoever_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, 
             assert new.leader != gone
         else:
             assert new == old
-        if old.leader == gone and len(heirs) == 1:
-            assert new.leader == heirs[0]
+        if old.leader == gone and heirs:
+            is_alone = [member for member in old.replicas if member in others] == heirs[:1]
+            assert new.leader == (heirs[0] if is_alone else NO_LEADER)
     assert handed_over(after, gone, others) is after
 
 
@@ -187,12 +189,14 @@ def test_internal_topics_get_the_replicas_that_there_are_brokers_for(
         (state("123", "123", 1), "23", state("123", "23", NO_LEADER, 6)),
         (state("123", "321", 3), "12", state("123", "21", NO_LEADER, 6)),
         (state("123", "23", NO_LEADER), "23", state("123", "23", NO_LEADER)),
-        (state("123", "13", 1), "23", state("123", "3", 3, 6)),
+        (state("123", "13", 1), "3", state("123", "3", 3, 6)),
+        (state("123", "13", 1), "23", state("123", "3", NO_LEADER, 6)),
         (state("123", "123", 1), "13", state("123", "13", 1)),
         (state("123", "1", 1), "23", state("123", "1", NO_LEADER, 6)),
         (state("123", "12", 1), "3", state("123", "12", NO_LEADER, 6)),
         (state("123", "12", NO_LEADER), "3", state("123", "12", NO_LEADER)),
-        (state("123", "12", NO_LEADER), "23", state("123", "2", 2, 6)),
+        (state("123", "12", NO_LEADER), "2", state("123", "2", 2, 6)),
+        (state("123", "12", NO_LEADER), "23", state("123", "2", NO_LEADER)),
         (state("1", "1", NO_LEADER), "1", state("1", "1", 1, 6)),
     ],
 )
@@ -209,8 +213,10 @@ def test_a_partition_after_brokers_are_gone_or_back(
         ({2: LogEnd(5, 90), 3: LogEnd(4, 100)}, 2),
         ({2: LogEnd(4, 90), 3: LogEnd(4, 90)}, 2),
         ({3: LogEnd(4, 90)}, 3),
-        ({1: LogEnd(9, 900), 3: LogEnd(4, 90)}, 3),
-        ({1: LogEnd(9, 900)}, NO_LEADER),
+        ({1: LogEnd(3, 900), 3: LogEnd(3, 90)}, 3),
+        ({1: LogEnd(3, 900), 3: LogEnd(2, 90)}, 3),
+        ({1: LogEnd(4, 90), 3: LogEnd(4, 90)}, 3),
+        ({1: LogEnd(4, 900)}, NO_LEADER),
     ],
 )
 def test_the_longest_log_in_sync_leads(ends: dict[int, LogEnd], leader: int) -> None:
@@ -218,6 +224,25 @@ def test_the_longest_log_in_sync_leads(ends: dict[int, LogEnd], leader: int) -> 
     after = with_longest_leaders(before, {0: (5, ends)}, [1, 2, 3])
     assert after.partitions[0] == state("123", "23", leader, 5 + (leader != NO_LEADER))
     assert after.partitions[1] is before.partitions[1]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        {1: LogEnd(4, 91), 2: LogEnd(4, 80), 3: LogEnd(4, 90)},
+        {1: LogEnd(4, 10), 2: LogEnd(3, 9), 3: LogEnd(3, 90)},
+        {1: LogEnd(4, 10), 2: LogEnd(3, 9)},
+    ],
+)
+def test_who_alone_has_records_of_the_last_leader_leads_though_it_is_not_in_sync(ends: dict[int, LogEnd]) -> None:
+    after = with_longest_leaders(topic(state("123", "23", NO_LEADER)), {0: (5, ends)}, [1, 2, 3])
+    assert after.partitions == (state("123", "123", 1, 6),)
+
+
+def test_who_is_not_in_sync_and_not_alive_any_more_does_not_lead() -> None:
+    ends = {1: LogEnd(4, 91), 3: LogEnd(4, 90)}
+    after = with_longest_leaders(topic(state("123", "23", NO_LEADER)), {0: (5, ends)}, [2, 3])
+    assert after.partitions == (state("123", "23", 3, 6),)
 
 
 def test_what_was_said_in_another_epoch_elects_nobody() -> None:
@@ -242,11 +267,14 @@ def test_whether_a_topic_may_be_unclean_is_asked_for_each() -> None:
     ("before", "live", "crashed", "handed"),
     [
         (state("123", "123", 1), "23", state("123", "23", NO_LEADER, 6), state("123", "23", NO_LEADER, 6)),
-        (state("123", "12", 1), "23", state("123", "2", 2, 6), state("123", "2", 2, 6)),
+        (state("123", "12", 1), "2", state("123", "2", 2, 6), state("123", "2", 2, 6)),
+        (state("123", "12", 1), "23", state("123", "2", NO_LEADER, 6), state("123", "2", NO_LEADER, 6)),
         (state("123", "123", 2), "23", state("123", "23", 2), state("123", "23", 2)),
         # Nobody else is alive: after a crash the others know better, before a stop this one is as good as they are.
         (state("123", "123", 1), "", state("123", "23", NO_LEADER, 6), state("123", "123", 1)),
-        (state("123", "1", 1), "23", state("123", "1", 1, 6), state("123", "1", 1)),
+        (state("123", "1", 1), "", state("123", "1", 1, 6), state("123", "1", 1)),
+        # Who else is alive may have what was lost by the crash.
+        (state("123", "1", 1), "3", state("123", "1", NO_LEADER, 6), state("123", "1", 1)),
         (state("23", "23", 2), "23", state("23", "23", 2), state("23", "23", 2)),
     ],
 )

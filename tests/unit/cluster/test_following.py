@@ -250,3 +250,23 @@ def test_a_topic_that_others_deleted_is_unknown_to_whoever_changes_it() -> None:
         assert member.metadata.image.topics == {}
 
     run(test)
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_others_know_and_no_watch_tells_is_asked_for_after_a_moment(is_told: bool) -> None:
+    async def test(world: World) -> None:
+        member, _ = await told(world)
+        await world.put_topic("orders", state("1", "1", 1))
+        for _ in range(3):
+            member.metadata.look_soon(lambda: is_told)
+        await asyncio.sleep(0.1)
+        assert "orders" not in member.metadata.image.topics
+        await asyncio.sleep(0.2)
+        assert ("orders" in member.metadata.image.topics) is not is_told
+        await world.put_topic("audit", state("1", "1", 1))
+        member.metadata.look_soon(lambda: False)
+        await asyncio.sleep(0.3)
+        assert "audit" in member.metadata.image.topics
+        assert member.failures == []
+
+    run(test)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from tailrace.broker.config import BrokerConfig
-from tailrace.broker.controller import Controller
+from tailrace.broker.controller import AskLogEnds, Controller
 from tailrace.broker.log_ends import Leaderless
 from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
@@ -30,14 +30,16 @@ SESSION_TIMEOUT_MS = 9000
 async def _all_as_far(
     brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
-    """Every candidate has the same log."""
-    return {partition: dict.fromkeys(candidates, LogEnd(1, 10)) for partition, _, candidates in leaderless}
+    """Every replica has the same log."""
+    return {partition: dict.fromkeys(replicas, LogEnd(1, 10)) for partition, _, replicas in leaderless}
 
 
 class Member:
     """One broker of a cluster, as far as metadata goes."""
 
     def __init__(self, store: Store, clock: SimClock, broker_id: int, settings: dict[str, str] | None = None) -> None:
+        #: What the controller is told of the logs of replicas.
+        self.ask_log_ends: AskLogEnds = _all_as_far
         self.store = store
         self.clock = clock
         self.broker_id = broker_id
@@ -49,7 +51,13 @@ class Member:
         self.metadata = ClusterMetadata(store, random, broker_id, self.tasks)
         self.registration = Registration(store, self.metadata, clock, random, broker_id, SESSION_TIMEOUT_MS, self.tasks)
         self.controller = Controller(
-            self.config, store, self.metadata, self.registration, broker_id, self.tasks, _all_as_far
+            self.config,
+            store,
+            self.metadata,
+            self.registration,
+            broker_id,
+            self.tasks,
+            lambda brokers, leaderless: self.ask_log_ends(brokers, leaderless),
         )
         self.images: list[ClusterImage] = []
         self.metadata.on_change = self._changed
@@ -119,6 +127,12 @@ class World:
         )
         assert done is not None
         return topic
+
+    async def put(self, key: str, value: bytes) -> None:
+        """Store a value in place of another."""
+        entry = await self.store.get(key)
+        assert entry is not None
+        assert await self.store.txn([Check(key, entry.version)], [Write(key, value)]) is not None
 
     async def stored(self, topic: TopicImage) -> TopicImage:
         entry = await self.store.get(topic_key(topic.topic_id))

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 INTEROP = ROOT / "tests" / "interop"
+SPARK = ROOT / "tests" / "spark"
 
 
 def python_versions() -> dict[str, str]:
@@ -64,10 +65,17 @@ def test_java_has_the_version_of_its_jars() -> None:
     assert f"All of version {version}," in PAGE
 
 
+def test_sparks_connector_has_the_version_of_its_jars() -> None:
+    root = ElementTree.parse(SPARK / "java" / "pom.xml").getroot()
+    versions = {one.findtext("artifactId", ""): one.findtext("version") for one in root.iter("dependency")}
+    assert named_version("spark-sql-kafka-0-10") == versions["spark-sql-kafka-0-10_2.13"]
+    assert f"kafka-clients {versions['kafka-clients']}" in PAGE
+
+
 def test_every_test_that_is_named_exists() -> None:
     named = set(re.findall(r"`(test_\w+\.py)`", PAGE))
     assert len(named) > 10
-    assert not [name for name in sorted(named) if not (INTEROP / name).exists()]
+    assert not [name for name in sorted(named) if not any((folder / name).exists() for folder in (INTEROP, SPARK))]
 
 
 def test_every_note_is_used_and_written() -> None:

@@ -120,6 +120,19 @@ def test_too_few_in_sync_replicas_refuse_only_those_who_ask_for_all() -> None:
     run(test)
 
 
+def test_what_was_sent_behind_a_refused_batch_is_not_taken_before_it() -> None:
+    async def test(world: World) -> None:
+        first, second = batch(producer=(7, 0, 0)), batch(producer=(7, 0, 1))
+        world.partition.min_insync_replicas = 2
+        assert refusal(lambda: world.append(bytearray(first))) is ErrorCode.NOT_ENOUGH_REPLICAS
+        world.partition.min_insync_replicas = 1
+        assert refusal(lambda: world.append(bytearray(second))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert world.append(bytearray(first)) == 0
+        assert world.append(bytearray(second)) == 1
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("claimed", "code"),
     [(-1, None), (4, None), (3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)],

@@ -71,6 +71,17 @@ def test_it_gives_way_to_everybody_else() -> None:
     run(test)
 
 
+def test_one_that_works_only_when_processors_are_idle_gives_way_at_once() -> None:
+    async def test() -> None:
+        helper = SystemHelper(only_when_idle=True)
+        try:
+            assert await helper.run(functions.policy) == os.SCHED_IDLE
+        finally:
+            await helper.close()
+
+    asyncio.run(test())
+
+
 def test_a_killed_process_fails_its_calls_and_the_next_call_starts_another(tmp_path: Path) -> None:
     async def test(helper: SystemHelper) -> None:
         waiting = [asyncio.ensure_future(helper.run(functions.wait_for_file, str(tmp_path / "x"))) for _ in range(2)]

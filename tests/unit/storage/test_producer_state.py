@@ -78,6 +78,37 @@ def test_a_producer_nobody_knows_may_start_anywhere() -> None:
     assert ProducerState().check(header(1234)) is None
 
 
+def test_a_producer_nobody_knows_is_held_to_the_batch_that_it_has_to_send_again() -> None:
+    state = ProducerState()
+    state.refused(header(40, 2))
+    state.refused(header(42))
+    for early in (header(42), header(43), header(0)):
+        assert refusal(state, early) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(7, producer_id=8)) is None
+    assert state.check(header(7, epoch=1)) is None
+    assert state.check(header(40, 2)) is None
+    state.update(header(40, 2), 0, 0)
+    assert state.check(header(42)) is None
+    state.expire(before_ms=1)
+    assert state.check(header(99)) is None
+
+
+def test_what_a_known_producer_has_to_send_again_is_known_by_its_sequence() -> None:
+    state = written(header(0))
+    state.refused(header(1))
+    assert refusal(state, header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    state.expire(before_ms=1 << 60)
+    assert state.check(header(2)) is None
+
+
+def test_of_many_unknown_producers_the_last_ones_are_held_to_their_order() -> None:
+    state = ProducerState()
+    for producer_id in range(1001):
+        state.refused(header(0, producer_id=producer_id))
+    assert state.check(header(1, producer_id=0)) is None
+    assert refusal(state, header(1, producer_id=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_an_older_epoch_is_fenced() -> None:
     state = written(header(0, epoch=3))
     assert refusal(state, header(1, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH

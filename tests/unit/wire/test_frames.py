@@ -16,9 +16,9 @@ from tailrace.wire.frames import (
     encode_request,
     encode_response_header,
 )
-from tailrace.wire.messages import request_is_flexible, response_is_flexible
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
 from tailrace.wire.messages.metadata import MetadataRequest
+from tailrace.wire.messages.tables import request_is_flexible, response_is_flexible
 from tailrace.wire.primitives import encode_uvarint, read_uvarint
 
 with warnings.catch_warnings():

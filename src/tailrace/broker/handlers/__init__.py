@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from tailrace.broker.handlers import (
     alter_configs,
     api_versions,
+    archive_commit,
+    archive_describe,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -39,14 +41,17 @@ from tailrace.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    replica_start,
     sync_group,
 )
 from tailrace.broker.services import RequestContext, Services
 from tailrace.runtime.transport import Part
-from tailrace.wire.apis import ApiKey
+from tailrace.wire.apis import FIRST_OWN_KEY, ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.messages.alter_configs import AlterConfigsRequest
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
+from tailrace.wire.messages.archive_commit import ArchiveCommitRequest
+from tailrace.wire.messages.archive_describe import ArchiveDescribeRequest
 from tailrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from tailrace.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tailrace.wire.messages.create_partitions import CreatePartitionsRequest
@@ -77,6 +82,7 @@ from tailrace.wire.messages.offset_delete import OffsetDeleteRequest
 from tailrace.wire.messages.offset_fetch import OffsetFetchRequest
 from tailrace.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tailrace.wire.messages.produce import ProduceRequest
+from tailrace.wire.messages.replica_start import ReplicaStartRequest
 from tailrace.wire.messages.sync_group import SyncGroupRequest
 from tailrace.wire.produce_frames import decode_produce, encode_produce
 
@@ -187,7 +193,12 @@ _TABLE = (
         ConsumerGroupHeartbeatRequest, 0, 1, consumer_group_heartbeat.handle, "Members of the newer protocol (KIP-848)."
     ),
     Api(ConsumerGroupDescribeRequest, 0, 1, consumer_group_describe.handle, "Groups of the newer protocol."),
+    Api(ArchiveCommitRequest, 0, 0, archive_commit.handle, "Our own: a commit of a topic's archive. Not advertised."),
+    Api(ArchiveDescribeRequest, 0, 0, archive_describe.handle, "Our own: what is archived. Not advertised."),
+    Api(ReplicaStartRequest, 0, 0, replica_start.handle, "Our own, between brokers: where a follower begins."),
 )
 
 APIS: dict[int, Api] = {ApiKey(api.request.API_KEY): api for api in _TABLE}
-api_versions.TABLE.extend((key, api.min_version, api.max_version) for key, api in sorted(APIS.items()))
+api_versions.TABLE.extend(
+    (key, api.min_version, api.max_version) for key, api in sorted(APIS.items()) if key < FIRST_OWN_KEY
+)

@@ -1,7 +1,8 @@
 """DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark.
 
 Odd: it is answered when all replicas whose brokers are alive have given up the records, with the lowest of their log
-starts; what takes longer than the client waits is REQUEST_TIMED_OUT, and goes on nevertheless.
+starts; what takes longer than the client waits is REQUEST_TIMED_OUT, and goes on nevertheless. Of an archived topic it
+is first written to the store that nobody may read those records, wherever they are.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=[_advance(services, topic.name, partition, moved) for partition in topic.partitions],
+            partitions=[await _advance(services, topic.name, partition, moved) for partition in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -55,7 +56,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     return DeleteRecordsResponse(topics=topics)
 
 
-def _advance(
+async def _advance(
     services: Services, topic: str, wanted: DeleteRecordsPartition, moved: list[_Moved]
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index)
@@ -73,12 +74,22 @@ def _advance(
         offset = partition.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if config.is_archived:
+            await _delete_archived(services, partition, offset)
         partition.log.advance_start(offset)
-        result.low_watermark = partition.log.start_offset
+        result.low_watermark = partition.log_start_offset
         moved.append(_Moved(partition, offset, result))
     except KafkaError as error:
         _refuse(result, error.code)
     return result
+
+
+async def _delete_archived(services: Services, partition: Partition, offset: int) -> None:
+    topic = services.metadata.image.topics_by_id.get(partition.topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await services.metadata.delete_archived(topic, {partition.partition.partition: offset})
+    partition.require_leader()
 
 
 def _refuse(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:

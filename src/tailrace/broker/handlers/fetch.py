@@ -2,10 +2,11 @@
 
 Odd: at least one whole batch is returned however small the limits are, or a client could never get past a large
 one (KIP-74). Topics are named by id from version 13. Small ranges are read and sent with the response's own bytes,
-large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first. What followers
-ask for, who name themselves in their requests, is answered by `replica_fetch`. Who asks the wrong broker is told the
-right one from version 16 on (KIP-951). Who compares replicas (`kafka-replica-verification`) asks as replica -2 and is
-answered by followers too.
+large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first. Records that are
+in the archive alone are read beside all others and sent by the fetch that finds them ready, however few they are. What
+followers ask for, who name themselves in their requests, is answered by `replica_fetch`. Who asks the wrong broker is
+told the right one from version 16 on (KIP-951). Who compares replicas (`kafka-replica-verification`) asks as replica -2
+and is answered by followers too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from tailrace.broker.archive_reads import ArchiveRead
 from tailrace.broker.fetch_answers import (
     Cold,
     FetchWaiter,
@@ -32,7 +34,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
-from tailrace.runtime.disk import FileRange
+from tailrace.runtime.disk import Buffer, FileRange
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,
@@ -75,6 +77,10 @@ class _Answers(NamedTuple):
     found: list[tuple[Partition, PartitionData]]
     #: Brokers that are to be asked instead.
     leaders: dict[int, NodeEndpoint]
+    #: Reads of the archive that will be ready later.
+    coming: list[ArchiveRead]
+    #: Whether there is something from the archive, which is gone from there when it was taken.
+    has_archived: bool
 
 
 def handle(
@@ -97,7 +103,8 @@ def handle(
         wanted = [(key, partition.wanted) for key, partition in session.partitions.items()]
     fetch = _Fetch(services, context, request, session, wanted, replica_id == _DEBUGGER)
     answers = _read_all(fetch)
-    if answers.cold or not (answers.has_error or answers.size >= request.min_bytes or request.max_wait_ms <= 0):
+    is_enough = answers.has_error or answers.has_archived or answers.size >= request.min_bytes
+    if answers.cold or not (is_enough or request.max_wait_ms <= 0):
         return _wait(fetch, answers)
     return _respond(fetch, answers)
 
@@ -106,15 +113,23 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     if not answers.cold:
         waiter = FetchWaiter(fetch.request.min_bytes - answers.size, asyncio.get_running_loop())
         partitions = [partition for key, _ in fetch.wanted if (partition := _find(fetch, key)) is not None]
+
+        def end(_: asyncio.Future[None]) -> None:
+            waiter.end()
+
         try:
             for partition in partitions:
                 partition.watch(waiter)
+            for read in answers.coming:
+                read.done.add_done_callback(end)
             if _has_moved(answers, partitions):
                 waiter.end()
             await waiter.wait(fetch.request.max_wait_ms / 1000)
         finally:
             for partition in partitions:
                 partition.unwatch(waiter)
+            for read in answers.coming:
+                read.done.remove_done_callback(end)
         answers = _read_all(fetch)
     if answers.cold:
         await warm(fetch.services, answers.cold, answers.size)
@@ -145,8 +160,9 @@ def _read_all(fetch: _Fetch) -> _Answers:
     cold: list[Cold] = []
     found: list[tuple[Partition, PartitionData]] = []
     leaders: dict[int, NodeEndpoint] = {}
+    coming: list[ArchiveRead] = []
     size = 0
-    has_error = False
+    has_error = has_archived = False
     for key, wanted in fetch.wanted:
         data = PartitionData(partition_index=key[1], records=b"", aborted_transactions=None)
         answers.append((key, data))
@@ -164,8 +180,14 @@ def _read_all(fetch: _Fetch) -> _Answers:
             has_error = True
         if part is None:
             continue
+        if isinstance(part, ArchiveRead):
+            coming.append(part)
+            continue
         try:
-            if partition.log.is_warm(part):
+            if not isinstance(part, FileRange):
+                data.records = part
+                has_archived = True
+            elif partition.log.is_warm(part):
                 data.records = inline_if_small(services, part, size)
             else:
                 cold.append(Cold(partition, data, part))
@@ -174,9 +196,9 @@ def _read_all(fetch: _Fetch) -> _Answers:
             has_error = True
             continue
         found.append((partition, data))
-        size += part.size
-        left -= part.size
-    return _Answers(answers, size, has_error, cold, found, leaders)
+        size += len(part)
+        left -= len(part)
+    return _Answers(answers, size, has_error, cold, found, leaders, coming, has_archived)
 
 
 def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders: dict[int, NodeEndpoint]) -> None:
@@ -198,8 +220,8 @@ def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders:
 
 def _read(
     fetch: _Fetch, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, may_exceed: bool
-) -> FileRange | None:
-    part = None
+) -> FileRange | Buffer | ArchiveRead | None:
+    part: FileRange | Buffer | ArchiveRead | None = None
     diverging = None
     has_room = left > 0 or may_exceed
     if fetch.is_for_any_replica:
@@ -211,17 +233,27 @@ def _read(
         data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
     elif has_room:
         limit = min(wanted.partition_max_bytes, left)
-        if fetch.is_for_any_replica:
+        if wanted.fetch_offset < partition.log.start_offset and partition.is_in_archive(wanted.fetch_offset):
+            part = _read_archive(fetch, partition, wanted, limit, may_exceed=may_exceed)
+        elif fetch.is_for_any_replica:
             part = partition.read_copy(wanted.fetch_offset, limit)
         else:
             part = partition.read(wanted.fetch_offset, limit, wanted.current_leader_epoch)
-        if part is not None and part.size > limit and not may_exceed:
+        if isinstance(part, FileRange) and part.size > limit and not may_exceed:
             part = None
     data.high_watermark = data.last_stable_offset = partition.high_watermark
-    data.log_start_offset = partition.log.start_offset
+    data.log_start_offset = partition.log_start_offset
     if fetch.request.isolation_level == _READ_COMMITTED:
         data.aborted_transactions = []
     return part
+
+
+def _read_archive(
+    fetch: _Fetch, partition: Partition, wanted: FetchPartition, limit: int, *, may_exceed: bool
+) -> Buffer | ArchiveRead | None:
+    if not fetch.is_for_any_replica:
+        partition.require_leader(wanted.current_leader_epoch)
+    return fetch.services.archive_reads.take(partition, wanted.fetch_offset, limit, may_exceed=may_exceed)
 
 
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:

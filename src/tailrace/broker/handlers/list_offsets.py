@@ -2,7 +2,7 @@
 
 Odd: for clients the latest offset is the high watermark, for followers the log end. A leader that was elected lately
 does not know the high watermark yet: OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is a
-person with a tool, who is answered by followers too.
+person with a tool, who is answered by followers too. The earliest offset and searches by time include the archive.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
                 answers.append(refused)
                 continue
             seen[topic.name, wanted.partition_index] = None
-            answers.append(_look_up(services, context.version, request.replica_id, topic.name, wanted))
+            answers.append(await _look_up(services, context.version, request.replica_id, topic.name, wanted))
             if len(seen) % _LOOK_UPS_PER_TURN == 0:
                 await asyncio.sleep(0)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
 
-def _look_up(
+async def _look_up(
     services: Services, version: int, replica_id: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
@@ -66,7 +66,14 @@ def _look_up(
             partition.require_epoch(wanted.current_leader_epoch)
         else:
             partition.require_leader(wanted.current_leader_epoch)
-        found = _find(partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
+        found = None
+        if partition.log_start_offset < partition.log.start_offset and (
+            wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+        ):
+            found = await _find_archived(services, partition, wanted)
+        if found is None or wanted.timestamp == MAX_TIMESTAMP:
+            here = _find(partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
+            found = here if found is None or here.timestamp > found.timestamp else found
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -83,6 +90,20 @@ def _look_up(
     return answer
 
 
+async def _find_archived(
+    services: Services, partition: Partition, wanted: ListOffsetsPartition
+) -> TimestampedOffset | None:
+    """The first record at or after a time, or with the largest of all, if it is one that only the archive has."""
+    if wanted.timestamp == MAX_TIMESTAMP:
+        found = await services.archive_reads.offset_of_max_timestamp(partition)
+    else:
+        found = await services.archive_reads.offset_for_timestamp(partition, wanted.timestamp)
+    # Others had their turn: it may be led elsewhere by now, or have been deleted.
+    partition.require_served()
+    partition.require_epoch(wanted.current_leader_epoch)
+    return found if 0 <= found.offset < partition.log.start_offset else None
+
+
 def _find(partition: Partition, version: int, timestamp: int, *, is_client: bool) -> TimestampedOffset:
     log = partition.log
     limit = partition.high_watermark if is_client else log.end_offset
@@ -92,10 +113,12 @@ def _find(partition: Partition, version: int, timestamp: int, *, is_client: bool
         if is_client and not partition.has_current_high_watermark:
             raise _not_available(version)
         return TimestampedOffset(limit, NO_TIMESTAMP)
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp == EARLIEST:
+        return TimestampedOffset(partition.log_start_offset, NO_TIMESTAMP)
+    if timestamp == EARLIEST_LOCAL:
         return TimestampedOffset(log.start_offset, NO_TIMESTAMP)
     if timestamp == LATEST_TIERED:
-        return TimestampedOffset(NO_OFFSET, NO_TIMESTAMP)
+        return TimestampedOffset(partition.archived.end - 1 if partition.archived else NO_OFFSET, NO_TIMESTAMP)
     if timestamp == MAX_TIMESTAMP:
         found = log.offset_of_max_timestamp(limit)
     elif timestamp < 0:

@@ -2,11 +2,14 @@
 
 Odd: a leader that cannot be reached is none: LEADER_NOT_AVAILABLE, from version 6 LISTENER_NOT_FOUND where it only
 lacks the listener. Version 0 lists no replicas that are offline. Every broker takes what clients send to the
-controller, so while there is none this broker is named.
+controller, so while there is none this broker is named. Whoever asks before any broker is registered, which is in the
+first moments of the first one, is answered when one is: some clients that are told of no broker ask again only minutes
+later.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Hashable
 from typing import Any
 
@@ -29,6 +32,8 @@ from tailrace.wire.messages.metadata import (
 
 _DEFAULT = -1
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
+#: How often it is looked whether a broker is registered.
+_REGISTRATION_SECONDS = 0.01
 
 
 def handle(
@@ -44,6 +49,8 @@ def handle(
 async def _describe(
     services: Services, context: RequestContext, request: MetadataRequest, question: Hashable
 ) -> bytes | MetadataResponse:
+    while not services.metadata.image.brokers:  # noqa: ASYNC110  # for milliseconds, once in a broker's life
+        await asyncio.sleep(_REGISTRATION_SECONDS)
     before = services.metadata.image
     # In version 0 an empty list asks for all topics; later null does.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tailrace.broker.log_ends import ANY_REPLICA
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import NO_LEADER
-from tailrace.errors import KafkaError
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -40,10 +40,13 @@ def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, r
         if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
             partition.require_whole(wanted.current_leader_epoch)
             # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
-            end_offset, epoch = partition.fetch_position()
+            end_offset, epoch = partition.last_position()
             return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
         partition.require_leader(wanted.current_leader_epoch)
     except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH and replica_id == ANY_REPLICA:
+            # An election waits for this broker, and not for long.
+            services.metadata.look_soon(lambda: partition.leader_epoch >= wanted.current_leader_epoch)
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.end_offset)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

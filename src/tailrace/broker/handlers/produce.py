@@ -61,6 +61,7 @@ def _append(
     records: memoryview | None,
     waiting: _Waiting,
 ) -> ProduceResult:
+    partition: Partition | None = None
     try:
         if isinstance(topic, str):
             partition = services.partitions.find(topic, index)
@@ -72,6 +73,8 @@ def _append(
             _refuse_zstd(records)
         appended = partition.append(records, call.acks)
     except KafkaError as error:
+        if partition is None and records:
+            services.partitions.missed(topic, index, records)
         result = ProduceResult(index, 0, -1)
         _fail(result, error)
         return result
@@ -79,7 +82,7 @@ def _append(
         result = ProduceResult(index, 0, -1)
         waiting.append((result, partition, appended))
         return result
-    result = ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, partition.log.start_offset, None)
+    result = ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, partition.log_start_offset, None)
     if call.acks != 0 and not partition.is_acknowledged(appended.last_offset, call.acks):
         waiting.append((result, partition, appended.last_offset))
     return result

@@ -206,7 +206,7 @@ def _read(
         if part is not None and part.size > limit and not may_exceed:
             part = None
     data.high_watermark = data.last_stable_offset = partition.high_watermark
-    data.log_start_offset = partition.log.start_offset
+    data.log_start_offset = partition.log_start_offset
     return part
 
 

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Iterator
 
 from tailrace import __version__
+from tailrace.broker.monitoring.archive_metrics import ARCHIVE_METRICS
 from tailrace.broker.monitoring.exposition import Sample, labels
 from tailrace.broker.monitoring.group_metrics import GROUP_METRICS
 from tailrace.broker.monitoring.metric import Metric, Samples
@@ -357,7 +358,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "kafka_log_log_logstartoffset",
         "The first offset of a partition that can be read.",
-        _partitions(lambda partition: partition.log.start_offset),
+        _partitions(lambda partition: partition.log_start_offset),
         "topic",
         "partition",
     ),
@@ -451,6 +452,7 @@ METRICS: tuple[Metric, ...] = (
         "Batches that were found damaged that way; what follows them in their segment is not served.",
         _one(lambda look: look.observed.scrubber.problems),
     ),
+    *ARCHIVE_METRICS,
     # --- The process.
     _histogram(
         "tailrace_event_loop_lag_seconds",

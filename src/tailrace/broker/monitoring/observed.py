@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tailrace.broker.archive_reads import ArchiveReads
+from tailrace.broker.archive_watch import ArchiveWatch
 from tailrace.broker.cleaner import Cleaner
 from tailrace.broker.fetch_sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
@@ -36,6 +38,8 @@ class Observed:
     counters: Counters
     lifecycle: Lifecycle
     groups: GroupCoordinator
+    archive_reads: ArchiveReads
+    archive_watch: ArchiveWatch
     #: How much later than asked for the event loop woke a task up.
     loop_lag: Histogram = field(default_factory=lambda: Histogram(_LAG_BOUNDS))
     #: Where the process can be asked what it uses; a simulated broker is no process. May block.

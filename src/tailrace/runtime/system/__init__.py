@@ -13,4 +13,11 @@ from tailrace.runtime.system.network import SystemNetwork
 
 def system_runtime(max_open_files: int, network: SystemNetwork) -> Runtime:
     """The outside world as it is; call it inside a running event loop."""
-    return Runtime(SystemClock(), SystemDisk(max_open_files), network, SystemRandom(), SystemHelper())
+    return Runtime(
+        SystemClock(),
+        SystemDisk(max_open_files),
+        network,
+        SystemRandom(),
+        SystemHelper(),
+        archive_helper=SystemHelper(only_when_idle=True),
+    )

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tailrace.runtime.helper import HelperError
 from tailrace.runtime.system import helper_worker
@@ -29,10 +29,14 @@ _IDLE_SECONDS = 60.0
 
 
 class SystemHelper:
-    """A worker process that comes and goes with the work there is."""
+    """A worker process that comes and goes with the work there is.
 
-    def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
+    One that works only when processors are idle holds up nobody, and may never get to work on a busy machine.
+    """
+
+    def __init__(self, idle_seconds: float = _IDLE_SECONDS, *, only_when_idle: bool = False) -> None:
         self._idle_seconds = idle_seconds
+        self._only_when_idle = only_when_idle
         self._worker: _Worker | None = None
         self._starting: asyncio.Lock | None = None
         self._is_closed = False
@@ -64,8 +68,13 @@ class SystemHelper:
             if self._is_closed:
                 raise HelperError("the helper process is not started any more: the broker is stopping")
             if self._worker is None or not self._worker.is_alive:
-                self._worker = await _Worker.start(self._idle_seconds)
+                self._worker = await _Worker.start(self._idle_seconds, self._only_when_idle)
             return self._worker
+
+    def restart(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -74,36 +83,41 @@ class SystemHelper:
             await worker.end()
 
 
-class _Worker:
-    """One process, from its start to its end."""
+class _Worker(asyncio.BufferedProtocol):
+    """One process, from its start to its end.
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        idle_seconds: float,
-    ) -> None:
+    Answers of megabytes come while live traffic goes on: what is received goes where it stays, and is not copied.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], idle_seconds: float) -> None:
         self.process = process
         self.is_alive = True
-        self._reader = reader
-        self._writer = writer
+        self._transport: asyncio.WriteTransport | None = None
         self._idle_seconds = idle_seconds
         self._is_wanted = True
         self._calls = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="helper process")
+        self._head = bytearray(_FRAME.size)
+        #: What follows the head; None while that is being received.
+        self._content: bytearray | None = None
+        self._missing = memoryview(self._head)
+        loop = asyncio.get_running_loop()
+        self._lost: asyncio.Future[None] = loop.create_future()
+        self._ending = loop.create_task(self._end(), name="helper process")
 
     @classmethod
-    async def start(cls, idle_seconds: float) -> _Worker:
+    async def start(cls, idle_seconds: float, only_when_idle: bool) -> _Worker:
         """Start a process; it gets this one's module path, so that it finds the same functions."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 # From the loop's own thread: the kernel's signal is tied to the thread that starts the process.
                 process = subprocess.Popen(  # noqa: ASYNC220  it takes a millisecond, once
-                    [sys.executable, "-P", helper_worker.__file__, str(theirs.fileno()), str(os.getpid())],
+                    [
+                        *(sys.executable, "-P", helper_worker.__file__),
+                        *(str(theirs.fileno()), str(os.getpid()), str(int(only_when_idle))),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -111,20 +125,56 @@ class _Worker:
         except OSError as error:
             ours.close()
             raise HelperError(f"the helper process cannot be started: {error.strerror}") from error
+        loop = asyncio.get_running_loop()
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            _, worker = await loop.create_unix_connection(lambda: cls(process, idle_seconds), sock=ours)
         except BaseException:
             ours.close()
             process.kill()
             process.wait()
             raise
-        worker = cls(process, reader, writer, idle_seconds)
         worker._send(0, pickle.dumps(sys.path))
         return worker
 
     def _send(self, number: int, payload: bytes) -> None:
-        self._writer.write(_FRAME.pack(number, len(payload)))
-        self._writer.write(payload)
+        if self._transport is not None:
+            self._transport.write(_FRAME.pack(number, len(payload), helper_worker.PICKLED) + payload)
+
+    # --- what is received
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # By what it does: those of uvloop are of no class of asyncio's.
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._missing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._missing = self._missing[nbytes:]
+        if self._missing:
+            return
+        number, size, kind = _FRAME.unpack(self._head)
+        if self._content is None:
+            self._content = bytearray(size)
+            self._missing = memoryview(self._content)
+            if size:
+                return
+        content, self._content, self._missing = self._content, None, memoryview(self._head)
+        future = self._waiting.get(number)
+        if future is None or future.done():
+            return
+        if kind == helper_worker.BYTES:
+            future.set_result(content)
+        elif kind == helper_worker.FAILED:
+            future.set_exception(pickle.loads(content))
+        else:
+            future.set_result(pickle.loads(content))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    # --- its life
 
     async def ask(self, payload: bytes) -> Any:
         """Hand over one call and wait for its answer."""
@@ -147,27 +197,21 @@ class _Worker:
         """Nobody has needed it for a while: its memory is worth more than the next start."""
         if not self._waiting:
             self._is_wanted = self.is_alive = False
-            self._writer.close()
+            self._close()
 
-    async def _receive(self) -> None:
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    async def _end(self) -> None:
+        """Clear up when the connection has ended, for whichever reason."""
         try:
-            while True:
-                number, size = _FRAME.unpack(await self._reader.readexactly(_FRAME.size))
-                is_answer, content = pickle.loads(await self._reader.readexactly(size))
-                future = self._waiting.get(number)
-                if future is None or future.done():
-                    continue
-                if is_answer:
-                    future.set_result(content)
-                else:
-                    future.set_exception(content)
-        except (asyncio.IncompleteReadError, OSError):
-            pass
+            await self._lost
         finally:
             self.is_alive = False
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
-            self._writer.close()
+            self._close()
             if self._is_wanted:
                 self.process.kill()
             code = await self._reap()
@@ -184,13 +228,19 @@ class _Worker:
             self.process.kill()
             return self.process.wait()
 
+    def kill(self) -> None:
+        """End the process without waiting for it; what it was asked for fails."""
+        self.is_alive = False
+        if self.process.returncode is None:
+            self.process.kill()
+
     async def end(self) -> None:
         """End the process at once: what it was at is worth nothing unfinished."""
         self._is_wanted = False
         if self.process.returncode is None:
             self.process.kill()
-        self._writer.close()
-        await asyncio.wait([self._receiving])
+        self._close()
+        await asyncio.wait([self._ending])
 
 
 def _reason(code: int) -> str:

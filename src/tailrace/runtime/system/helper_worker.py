@@ -18,8 +18,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-#: The number of a call and the length of what follows.
-FRAME = ">QQ"
+#: The number of a call, the length of what follows, and what that is.
+FRAME = ">QQB"
+#: Calls and answers are pickled, and so are errors; bytes are sent as they are.
+PICKLED, FAILED, BYTES = range(3)
 
 _FRAME = struct.Struct(FRAME)
 _NICENESS = 10
@@ -28,9 +30,12 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serve the broker at the other end of a socket until it closes."""
-    descriptor, broker_pid = int(sys.argv[1]), int(sys.argv[2])
+    descriptor, broker_pid, only_when_idle = map(int, sys.argv[1:])
     _end_with(broker_pid)
     os.nice(_NICENESS)
+    if only_when_idle:
+        # Whoever wakes up takes the processor at once; from a nice process, only at the next tick of the kernel.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     # Ctrl-C and a service manager's stop reach the whole group: it is the broker who decides.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
@@ -55,7 +60,7 @@ def _end_with(broker_pid: int) -> None:
 def _receive(stream: BinaryIO) -> tuple[int, bytes]:
     head = stream.read(_FRAME.size)
     if len(head) == _FRAME.size:
-        number, size = _FRAME.unpack(head)
+        number, size, _ = _FRAME.unpack(head)
         payload = stream.read(size)
         if len(payload) == size:
             return number, payload
@@ -63,13 +68,19 @@ def _receive(stream: BinaryIO) -> tuple[int, bytes]:
 
 
 def _serve(connection: socket.socket, answering: threading.Lock, number: int, payload: bytes) -> None:
+    kind = PICKLED
     try:
-        answer = pickle.dumps((True, _call(*pickle.loads(payload))))
+        answer = _call(*pickle.loads(payload))
+        if isinstance(answer, bytes):
+            kind = BYTES
+        else:
+            answer = pickle.dumps(answer)
     except Exception as error:  # noqa: BLE001  whatever it is, the caller learns of it
-        answer = pickle.dumps((False, _portable(error)))
+        kind, answer = FAILED, pickle.dumps(_portable(error))
     with answering:
         try:
-            connection.sendall(_FRAME.pack(number, len(answer)) + answer)
+            connection.sendall(_FRAME.pack(number, len(answer), kind))
+            connection.sendall(answer)
         except OSError:
             os._exit(0)
 

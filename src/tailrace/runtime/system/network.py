@@ -37,8 +37,8 @@ class SocketTransport:
     __slots__ = (
         "_closing",
         "_descriptor",
-        "_has_sent",
         "_loop",
+        "_meets_reset",
         "_on_closed",
         "_queue",
         "_reading",
@@ -63,7 +63,8 @@ class SocketTransport:
         self._writing = False
         self._closing = False
         self._on_closed = on_closed
-        self._has_sent = False
+        # Whether something was sent since the last read, or will be soon: that fails where the other side has gone.
+        self._meets_reset = False
         self.unsent_bytes = 0
         try:
             host, port = sock.getpeername()[:2]
@@ -88,9 +89,9 @@ class SocketTransport:
             self._disconnect(error)
             return
         if size:
-            self._has_sent = False
+            self._meets_reset = False
             receiver.received(size)
-            if self._reading and not self._has_sent:
+            if self._reading and not self._meets_reset:
                 self._look_for_reset()
         else:
             self._disconnect(None)
@@ -104,10 +105,13 @@ class SocketTransport:
         except OSError as error:
             self._disconnect(error)
 
+    def expect_send(self) -> None:
+        self._meets_reset = True
+
     def send(self, parts: Sequence[Part]) -> None:
         if self._closing or self._receiver is None:
             return
-        self._has_sent = True
+        self._meets_reset = True
         if len(parts) == 1 and not self._queue and self._send_at_once(parts[0]):
             return
         for part in parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tailrace.broker.handlers import APIS
 from tailrace.broker.monitoring.counters import Counters, RequestCounters, _search, count_errors
-from tailrace.wire.messages import RESPONSES
 from tailrace.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsResponse
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -12,6 +11,7 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tailrace.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from tailrace.wire.messages.tables import RESPONSES
 
 
 def errors_in(response: ListOffsetsResponse | DeleteTopicsResponse | MetadataResponse) -> dict[int, int]:

@@ -11,7 +11,7 @@ from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.model import TopicPartition
 from tailrace.records.record import NewRecord, build_batch
 from tests.unit.broker.monitoring.test_metrics import Scraped
-from tests.unit.groups.world import GROUP, GroupWorld, now, simulate, subscription
+from tests.unit.groups.world import GROUP, GroupWorld, committing, now, simulate, subscription
 
 LAG = "kafka_consumergroup_lag"
 OFFSET = "kafka_consumergroup_current_offset"
@@ -35,7 +35,7 @@ async def commit(world: GroupWorld, group: str, topic: str, partition: int, offs
     place = TopicPartition(topic, partition)
     assert world.broker is not None
     shard = world.broker.groups.shard(group)
-    refused = await now(shard.commit(group, "", None, -1, -1, [(place, offset, -1, "")]))
+    refused = await committing(shard.commit(group, "", None, -1, -1, [(place, offset, -1, "")]))
     return refused.get(place, ErrorCode.NONE)
 
 
@@ -151,7 +151,7 @@ def test_a_scrape_of_many_groups_lets_others_have_their_turn() -> None:
         for number in range(200):
             name = f"group-{number}"
             places = [(TopicPartition("orders", partition), 1, -1, "") for partition in range(10)]
-            await now(world.broker.groups.shard(name).commit(name, "", None, -1, -1, places))
+            await committing(world.broker.groups.shard(name).commit(name, "", None, -1, -1, places))
         turns = 0
 
         async def other() -> None:

@@ -1,0 +1,142 @@
+"""Compaction of an archive: which small files become one, where the archive begins when what is expired is gone.
+
+Owns the choice, pure, and the writing of one file in the place of several. Every record of the files that it
+replaces is in the new one, or it is an error. It must not know brokers or Spark: who distributes the work and commits
+it is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tailrace.archive.errors import ArchiveCorruptError
+from tailrace.archive.location import Location
+from tailrace.archive.manifest import ArchivedFile, Manifest, PartitionFiles, Snapshot
+from tailrace.archive.parquet import FILE_BYTES, RECORD_SCHEMA, FileWriter
+from tailrace.archive.scan import Wanted, scan_files
+
+DEFAULT_MIN_FILES = 4
+DEFAULT_TARGET_BYTES = FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Files of one partition that touch each other and become one."""
+
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def partition(self) -> int:
+        return self.files[0].partition
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(file.name for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What is expired: where partitions begin without it, and the files that are wholly below."""
+
+    starts: Mapping[int, int]
+    files: tuple[ArchivedFile, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.starts)
+
+
+def plan_expiry(snapshot: Snapshot, deleted_below: Mapping[int, int], retention_ms: int, now_ms: int) -> Expiry:
+    """What may go: below what users deleted, and files from the start on whose records are all older than retention.
+
+    A negative retention keeps everything for ever.
+    """
+    starts: dict[int, int] = {}
+    gone: list[ArchivedFile] = []
+    for number, partition in sorted(snapshot.partitions.items()):
+        start = max(partition.start, min(deleted_below.get(number, 0), partition.end))
+        if retention_ms >= 0:
+            start = max(start, _first_kept(partition, now_ms - retention_ms))
+        if start > partition.start:
+            starts[number] = start
+        gone += [file for file in partition.files if file.next_offset <= start]
+    return Expiry(starts, tuple(gone))
+
+
+def _first_kept(partition: PartitionFiles, oldest_ms: int) -> int:
+    """The end of the last file before which, and with which, everything is older than a time."""
+    start = partition.start
+    for file in partition.files:
+        if file.max_timestamp is not None and file.max_timestamp >= oldest_ms:
+            break
+        # A file without records goes with those before it, once one behind it goes too.
+        if file.max_timestamp is not None:
+            start = file.next_offset
+    return max(start, partition.start)
+
+
+def plan_merges(
+    snapshot: Snapshot,
+    expiry: Expiry,
+    *,
+    target_bytes: int = DEFAULT_TARGET_BYTES,
+    min_files: int = DEFAULT_MIN_FILES,
+) -> list[Merge]:
+    """Runs of files that touch each other and are small, each run together about as large as a file should be.
+
+    Small is below half of that: a file that is larger is not written again for the sake of the next few records.
+    """
+    gone = {file.name for file in expiry.files}
+    merges: list[Merge] = []
+    for _, partition in sorted(snapshot.partitions.items()):
+        run: list[ArchivedFile] = []
+        run_bytes = 0
+        for file in partition.files:
+            if file.name in gone:
+                continue
+            is_small = file.bytes < target_bytes // 2
+            if run and (not is_small or run_bytes + file.bytes > target_bytes):
+                merges += _merge_of(run, min_files)
+                run, run_bytes = [], 0
+            if is_small:
+                run.append(file)
+                run_bytes += file.bytes
+        merges += _merge_of(run, min_files)
+    return merges
+
+
+def _merge_of(run: Sequence[ArchivedFile], min_files: int) -> list[Merge]:
+    return [Merge(tuple(run))] if len(run) >= max(2, min_files) else []
+
+
+def write_merged(location: Location, snapshot: Snapshot, merge: Merge) -> ArchivedFile:
+    """Store one file with all records of the files of a merge; nothing of the archive has changed yet."""
+    first, last = merge.files[0], merge.files[-1]
+    writer = FileWriter(snapshot.topic, snapshot.topic_id, merge.partition, first.first_offset)
+    wanted = Wanted(first.first_offset, last.next_offset, tuple(RECORD_SCHEMA.names))
+    for rows in scan_files(location, snapshot.directory, merge.files, wanted):
+        writer.write(rows.table)
+    promised = sum(file.rows for file in merge.files)
+    if writer.rows != promised:
+        raise ArchiveCorruptError(
+            f"{first.name} and the {len(merge.files) - 1} files behind it have {writer.rows} records, and their "
+            f"manifest says {promised}: nothing was changed; see tailrace archive verify {snapshot.topic}"
+        )
+    return writer.store(location, last.next_offset)
+
+
+def still_possible(snapshot: Snapshot, merge: Merge) -> bool:
+    """Whether every file of a merge is still part of the archive; what was added at its end is in nobody's way."""
+    names = {file.name for file in snapshot.partition(merge.partition).files}
+    return names.issuperset(merge.names)
+
+
+def commit_of(snapshot: Snapshot, merged: Sequence[tuple[Merge, ArchivedFile]], expiry: Expiry) -> Manifest:
+    """The manifest that puts merged files in the place of theirs, and takes out what is expired."""
+    removed = dict.fromkeys(name for merge, _ in merged for name in merge.names)
+    removed.update(dict.fromkeys(file.name for file in expiry.files))
+    return snapshot.commit([file for _, file in merged], tuple(removed), expiry.starts)

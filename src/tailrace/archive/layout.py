@@ -1,0 +1,102 @@
+"""Where the files of an archive are, under the URI of its location.
+
+    topic=<name>/id=<topic id>/partition=<p>/<first offset>-<last offset>-<unique>.parquet
+    topic=<name>/id=<topic id>/manifest/<version>-<unique>-<CRC-32C of its content>.json
+
+Names are relative and have slashes, whatever the location is. A name is unique for each attempt at writing a file, so
+nothing is ever written twice under one name, and what a lost attempt left is never read.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from uuid import UUID
+
+from crc32c import crc32c
+
+from tailrace.archive.errors import ArchiveCorruptError
+from tailrace.storage.checkpoints import encode_uuid
+
+MANIFEST_DIRECTORY = "manifest"
+#: A name that begins so is a file that is still being written, or was never finished.
+UNFINISHED_PREFIX = ".unfinished-"
+_UNIQUE_BYTES = 8
+
+_MANIFEST_NAME = re.compile(r"([0-9]{20})-[0-9a-f]+-([0-9a-f]{8})\.json")
+_DATA_NAME = re.compile(r"partition=([0-9]+)/([0-9]{20})-([0-9]{20})-[0-9a-f]+\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicArchive:
+    """One topic's archive at one moment: where it is, and the manifest that is its head (None before the first)."""
+
+    uri: str
+    topic: str
+    topic_id: UUID
+    manifest: str | None
+
+    @property
+    def directory(self) -> str:
+        return topic_directory(self.topic, self.topic_id)
+
+
+def topic_directory(topic: str, topic_id: UUID) -> str:
+    """Where all files of a topic are; a topic of the same name that comes later has another place."""
+    return f"topic={topic}/id={encode_uuid(topic_id)}"
+
+
+def unique() -> str:
+    """A part of a name that nobody else has."""
+    return secrets.token_hex(_UNIQUE_BYTES)
+
+
+def data_file_name(partition: int, first_offset: int, next_offset: int) -> str:
+    """A new name for a file of records, within the topic's directory."""
+    return f"partition={partition}/{first_offset:020d}-{next_offset - 1:020d}-{unique()}.parquet"
+
+
+def manifest_name(version: int, content: bytes) -> str:
+    """A new name for a manifest; it holds the checksum of the content, so that whoever names it vouches for it."""
+    return f"{version:020d}-{unique()}-{crc32c(content):08x}.json"
+
+
+def check_manifest(name: str, content: bytes) -> int:
+    """The version that a manifest's name tells; ArchiveCorruptError where its content is not what it was."""
+    match = _MANIFEST_NAME.fullmatch(name)
+    if match is None:
+        raise ArchiveCorruptError(f"'{name}' is not the name of a manifest")
+    if crc32c(content) != int(match[2], 16):
+        raise ArchiveCorruptError(f"manifest {name} was altered or cut: its checksum is {crc32c(content):08x}")
+    return int(match[1])
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a name within a topic's directory is that of a file of records."""
+    return _DATA_NAME.fullmatch(name) is not None
+
+
+def data_file_span(name: str) -> tuple[int, int, int] | None:
+    """The partition, first offset and next offset that a file's name tells; None where it is no file of records."""
+    match = _DATA_NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]) + 1)
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a name within a topic's directory is that of a manifest."""
+    directory, _, file = name.rpartition("/")
+    return directory == MANIFEST_DIRECTORY and _MANIFEST_NAME.fullmatch(file) is not None
+
+
+def manifest_version(file: str) -> int:
+    """The version in the name of a manifest; ArchiveCorruptError where it is not one."""
+    match = _MANIFEST_NAME.fullmatch(file)
+    if match is None:
+        raise ArchiveCorruptError(f"'{file}' is not the name of a manifest")
+    return int(match[1])
+
+
+def manifest_path(archive_directory: str, name: str) -> str:
+    """The path of a manifest within the location."""
+    return f"{archive_directory}/{MANIFEST_DIRECTORY}/{name}"

@@ -1,0 +1,342 @@
+"""Manifests: which files an archive consists of, version by version.
+
+A manifest is one commit: the files it adds and removes, and what each partition covers afterwards. It names its parent,
+so the head names all of history; every so often one is a checkpoint that lists all files, so that few are read. Nothing
+is ever overwritten. A `Snapshot` is what a head amounts to, and keeps the invariant that matters: the files of a
+partition touch each other, offset by offset, from its start to its end, so that a hole cannot be committed.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from tailrace.archive.errors import ArchiveCorruptError, InvalidCommitError, NewerFormatError
+from tailrace.archive.layout import (
+    TopicArchive,
+    check_manifest,
+    is_data_file,
+    manifest_name,
+    manifest_path,
+    topic_directory,
+)
+from tailrace.archive.location import Location
+from tailrace.storage.checkpoints import decode_uuid, encode_uuid
+
+FORMAT = 1
+#: Every manifest whose version is a multiple of this lists all files.
+CHECKPOINT_INTERVAL = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A file of records, and all that is known of it without reading it; its range covers gaps between offsets."""
+
+    #: Within the topic's directory.
+    name: str
+    partition: int
+    first_offset: int
+    next_offset: int
+    rows: int
+    bytes: int
+    #: `crc32c:` and eight digits, of the whole file and of its footer.
+    checksum: str
+    footer_bytes: int
+    footer_checksum: str
+    #: None where the file has no records, because its range has none.
+    min_timestamp: int | None
+    max_timestamp: int | None
+
+    def may_have(self, first_ms: int, last_ms: int) -> bool:
+        """Whether a record may be of a time between two, both included."""
+        if self.min_timestamp is None or self.max_timestamp is None:
+            return False
+        return self.min_timestamp <= last_ms and self.max_timestamp >= first_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One commit, as it is written."""
+
+    topic: str
+    topic_id: UUID
+    version: int
+    parent: str | None
+    added: tuple[ArchivedFile, ...]
+    removed: tuple[str, ...]
+    #: Start and end offset of every partition that the archive knows, after this commit.
+    partitions: Mapping[int, tuple[int, int]]
+    #: All files after this commit, where it is a checkpoint.
+    files: tuple[ArchivedFile, ...] | None = None
+
+    def encode(self) -> bytes:
+        """The manifest as JSON."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "topic": self.topic,
+            "topic_id": encode_uuid(self.topic_id),
+            "version": self.version,
+            "parent": self.parent,
+            "partitions": {str(partition): list(span) for partition, span in sorted(self.partitions.items())},
+            "added": [asdict(file) for file in self.added],
+            "removed": list(self.removed),
+        }
+        if self.files is not None:
+            document["files"] = [asdict(file) for file in self.files]
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_manifest(name: str, content: bytes) -> Manifest:
+    """Read a manifest that was stored under a name."""
+    version = check_manifest(name, content)
+    try:
+        document = json.loads(content)
+        found = document["format"]
+        if not isinstance(found, int):
+            raise TypeError("its format is not a number")
+        if found > FORMAT:
+            raise NewerFormatError(
+                f"manifest {name} has format {found} and this tailrace knows formats up to {FORMAT}: use the version "
+                "that wrote it, or a later one"
+            )
+        manifest = Manifest(
+            topic=document["topic"],
+            topic_id=decode_uuid(document["topic_id"]),
+            version=document["version"],
+            parent=document["parent"],
+            added=_decode_files(document["added"]),
+            removed=tuple(document["removed"]),
+            partitions={int(partition): (start, end) for partition, (start, end) in document["partitions"].items()},
+            files=_decode_files(document["files"]) if "files" in document else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArchiveCorruptError(f"manifest {name} cannot be read: {type(error).__name__}: {error}") from error
+    if manifest.version != version:
+        raise ArchiveCorruptError(f"manifest {name} says of itself that it is version {manifest.version}")
+    return manifest
+
+
+def _decode_files(documents: Iterable[Mapping[str, Any]]) -> tuple[ArchivedFile, ...]:
+    # A later tailrace of the same format may add fields that need not be understood.
+    names = ArchivedFile.__slots__
+    files = tuple(ArchivedFile(**{name: document[name] for name in names}) for document in documents)
+    for file in files:
+        if not is_data_file(file.name):
+            raise ValueError(f"'{file.name}' is not the name of a file of records")
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """What the archive has of one partition: offsets from start to end, in files that touch each other."""
+
+    start: int
+    end: int
+    files: tuple[ArchivedFile, ...] = ()
+    _firsts: tuple[int, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, start: int, end: int, files: Iterable[ArchivedFile]) -> PartitionFiles:
+        """Files in any order; InvalidCommitError where they do not cover the range without hole and overlap."""
+        ordered = tuple(sorted(files, key=lambda file: (file.first_offset, file.next_offset)))
+        at = ordered[0].first_offset if ordered else end
+        for file in ordered:
+            if file.first_offset != at or file.next_offset <= at:
+                what = "overlaps what comes before it" if file.first_offset < at else f"leaves a hole from {at} on"
+                if file.next_offset <= file.first_offset:
+                    what = "covers no offset"
+                raise InvalidCommitError(f"{file.name} {what}")
+            at = file.next_offset
+        first = ordered[0].first_offset if ordered else end
+        if not 0 <= first <= start <= end or at != end:
+            raise InvalidCommitError(f"the files cover offsets {first} to {at}, but shall be {start} to {end}")
+        return cls(start, end, ordered, tuple(file.first_offset for file in ordered))
+
+    @property
+    def max_timestamp(self) -> int | None:
+        """The latest time of any record in the files; None where there is no record."""
+        return max((file.max_timestamp for file in self.files if file.max_timestamp is not None), default=None)
+
+    def index_at(self, offset: int) -> int | None:
+        """The place of the file whose range holds an offset; None where the archive does not have it."""
+        if not self.start <= offset < self.end:
+            return None
+        return bisect_right(self._firsts, offset) - 1
+
+    def files_between(self, start: int, end: int) -> tuple[ArchivedFile, ...]:
+        """The files that hold any of the offsets from start up to, but without, end."""
+        first, last = max(start, self.start), min(end, self.end) - 1
+        if first > last:
+            return ()
+        return self.files[bisect_right(self._firsts, first) - 1 : bisect_right(self._firsts, last)]
+
+    def files_since(self, timestamp_ms: int) -> Iterable[ArchivedFile]:
+        """In order of offsets, the files that have a record of that time or later."""
+        return (file for file in self.files if file.max_timestamp is not None and file.max_timestamp >= timestamp_ms)
+
+
+_NOTHING = PartitionFiles(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All files of a topic's archive at one version."""
+
+    topic: str
+    topic_id: UUID
+    version: int = 0
+    #: The manifest that is the head; None before the first.
+    head: str | None = None
+    partitions: Mapping[int, PartitionFiles] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> str:
+        return topic_directory(self.topic, self.topic_id)
+
+    @property
+    def coverage(self) -> dict[int, tuple[int, int]]:
+        """Start and end offset of each partition: what a commit tells the broker."""
+        return {partition: (files.start, files.end) for partition, files in sorted(self.partitions.items())}
+
+    @property
+    def files(self) -> tuple[ArchivedFile, ...]:
+        return tuple(file for _, partition in sorted(self.partitions.items()) for file in partition.files)
+
+    def partition(self, partition: int) -> PartitionFiles:
+        """What there is of a partition, which may be nothing."""
+        return self.partitions.get(partition, _NOTHING)
+
+    def commit(
+        self,
+        added: Sequence[ArchivedFile],
+        removed: Sequence[str] = (),
+        starts: Mapping[int, int] | None = None,
+    ) -> Manifest:
+        """The manifest that follows this version; InvalidCommitError where it would not hold together.
+
+        A partition begins where its first file does. Starts move up only, and files that are wholly below one may be
+        removed with nothing in their place; what is removed otherwise has to be replaced.
+        """
+        partitions = _changed(self.partitions, added, removed, starts or {})
+        version = self.version + 1
+        spans = {partition: (files.start, files.end) for partition, files in partitions.items()}
+        checkpoint = None
+        if version % CHECKPOINT_INTERVAL == 0:
+            checkpoint = tuple(file for _, files in sorted(partitions.items()) for file in files.files)
+        return Manifest(self.topic, self.topic_id, version, self.head, tuple(added), tuple(removed), spans, checkpoint)
+
+    def following(self, manifest: Manifest, name: str) -> Snapshot:
+        """What this version becomes by the manifest of the next; ArchiveCorruptError where that does not fit."""
+        _check_identity(manifest, name, self.topic, self.topic_id)
+        if manifest.version != self.version + 1 or manifest.parent != self.head:
+            raise ArchiveCorruptError(
+                f"manifest {name} follows {manifest.parent}, and not version {self.version} ({self.head})"
+            )
+        starts = {partition: start for partition, (start, _) in manifest.partitions.items()}
+        try:
+            partitions = _changed(self.partitions, manifest.added, manifest.removed, starts)
+        except InvalidCommitError as error:
+            raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
+        if {partition: (files.start, files.end) for partition, files in partitions.items()} != manifest.partitions:
+            raise ArchiveCorruptError(f"manifest {name} does not cover the offsets that it says")
+        return Snapshot(self.topic, self.topic_id, manifest.version, name, partitions)
+
+
+def _changed(
+    before: Mapping[int, PartitionFiles],
+    added: Iterable[ArchivedFile],
+    removed: Iterable[str],
+    starts: Mapping[int, int],
+) -> dict[int, PartitionFiles]:
+    gone = set(removed)
+    new: dict[int, list[ArchivedFile]] = {}
+    for file in added:
+        new.setdefault(file.partition, []).append(file)
+    after: dict[int, PartitionFiles] = {}
+    for partition in sorted({*before, *new}):
+        old = before.get(partition)
+        kept = [file for file in old.files if file.name not in gone] if old is not None else []
+        if old is not None:
+            gone.difference_update(file.name for file in old.files)
+            if len(kept) == len(old.files) and partition not in new and partition not in starts:
+                after[partition] = old
+                continue
+        files = kept + new.get(partition, [])
+        first = min((file.first_offset for file in files), default=None)
+        end = max((file.next_offset for file in files), default=old.end if old is not None else 0)
+        floor = old.start if old is not None else (0 if first is None else first)
+        start = starts.get(partition, floor)
+        if old is not None and not (old.start <= start <= old.end <= end):
+            raise InvalidCommitError(
+                f"partition {partition} would cover offsets {start} to {end}, and covers {old.start} to {old.end} now"
+            )
+        after[partition] = PartitionFiles.of(start, end, files)
+    if gone:
+        raise InvalidCommitError(f"{min(gone)} is not part of the archive, and cannot be removed")
+    if unknown := sorted(starts.keys() - after.keys()):
+        raise InvalidCommitError(f"partition {unknown[0]} is not part of the archive, and has no start")
+    return after
+
+
+def _check_identity(manifest: Manifest, name: str, topic: str, topic_id: UUID) -> None:
+    if (manifest.topic, manifest.topic_id) != (topic, topic_id):
+        raise ArchiveCorruptError(
+            f"manifest {name} is of topic {manifest.topic} ({encode_uuid(manifest.topic_id)}), not of "
+            f"{topic} ({encode_uuid(topic_id)})"
+        )
+
+
+def write_manifest(location: Location, manifest: Manifest) -> str:
+    """Store a manifest under a new name and give that name; it counts only once the broker has taken it as head."""
+    content = manifest.encode()
+    name = manifest_name(manifest.version, content)
+    location.write_new(manifest_path(topic_directory(manifest.topic, manifest.topic_id), name), content)
+    return name
+
+
+def read_manifest(location: Location, directory: str, name: str) -> Manifest:
+    """Read one manifest of a topic's directory."""
+    return decode_manifest(name, location.read_all(manifest_path(directory, name)))
+
+
+def load_snapshot(
+    location: Location, archive: TopicArchive, known: Callable[[str], Snapshot | None] = lambda name: None
+) -> Snapshot:
+    """The snapshot of an archive's head, from the last checkpoint, or a snapshot that is known, onward."""
+    pending: list[tuple[str, Manifest]] = []
+    snapshot = Snapshot(archive.topic, archive.topic_id)
+    name = archive.manifest
+    while name is not None:
+        if (found := known(name)) is not None:
+            snapshot = found
+            break
+        manifest = read_manifest(location, archive.directory, name)
+        if pending and manifest.version != pending[-1][1].version - 1:
+            raise ArchiveCorruptError(f"manifest {name} is named as parent by one that does not follow it")
+        if manifest.files is not None:
+            snapshot = _from_checkpoint(archive, manifest, name)
+            break
+        pending.append((name, manifest))
+        name = manifest.parent
+    for later, manifest in reversed(pending):
+        snapshot = snapshot.following(manifest, later)
+    return snapshot
+
+
+def _from_checkpoint(archive: TopicArchive, manifest: Manifest, name: str) -> Snapshot:
+    _check_identity(manifest, name, archive.topic, archive.topic_id)
+    files: dict[int, list[ArchivedFile]] = {partition: [] for partition in manifest.partitions}
+    try:
+        for file in manifest.files or ():
+            files[file.partition].append(file)
+        partitions = {
+            partition: PartitionFiles.of(start, end, files[partition])
+            for partition, (start, end) in manifest.partitions.items()
+        }
+    except (InvalidCommitError, KeyError) as error:
+        raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
+    return Snapshot(archive.topic, archive.topic_id, manifest.version, name, partitions)

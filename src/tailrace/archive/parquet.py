@@ -1,0 +1,290 @@
+"""Files of records: their columns, how they are written, and what of them can be read without reading all.
+
+Rows are in order of offsets, in row groups of about a megabyte, so that a look-up reads little. Producer ids are not
+kept; everything else that a consumer or a follower can see is. A file is made in memory and stored in one go, with
+the checksums that its manifest entry carries: of the whole, of the footer, and of each page in the file itself. So
+whatever part of a file is read, an altered byte is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from tailrace.archive.errors import ArchiveCorruptError, InvalidCommitError
+from tailrace.archive.file_pieces import FilePieces
+from tailrace.archive.layout import data_file_name, topic_directory
+from tailrace.archive.location import Location
+from tailrace.archive.manifest import ArchivedFile
+
+ROW_GROUP_BYTES = 1 << 20
+#: Where a writer is best finished and another begun.
+FILE_BYTES = 128 << 20
+
+#: The two types of a record's timestamp, as Kafka numbers them.
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("timestamp_type", pa.int32(), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field(
+            "headers",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]),
+                    nullable=False,
+                )
+            ),
+            nullable=False,
+        ),
+    ]
+)
+#: What differs from record to record: a writer is given these, and a reader gives them.
+RECORD_SCHEMA = pa.schema([SCHEMA.field(index) for index in range(2, len(SCHEMA))])
+_RECORD_COLUMNS = RECORD_SCHEMA.names
+_HEADER_NAME = "headers.list.element.key"
+_DICTIONARY = ["topic", "partition", "timestamp_type", "leader_epoch", _HEADER_NAME]
+_TAIL_BYTES = 8
+_MAGIC = b"PAR1"
+
+
+def checksum(data: Any) -> str:
+    """The checksum of bytes, as manifests write it."""
+    return f"crc32c:{crc32c(data):08x}"
+
+
+def records_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Records that are few, each a mapping of the columns of `RECORD_SCHEMA`, as a writer takes them."""
+    return pa.Table.from_pylist(list(rows), schema=RECORD_SCHEMA)
+
+
+class FileWriter:
+    """One file in the making: records of one partition, in order of offsets, from a first offset on."""
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        first_offset: int,
+        *,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        compression_level: int | None = None,
+    ) -> None:
+        self._topic = topic
+        self._topic_id = topic_id
+        self._partition = partition
+        self._first_offset = first_offset
+        self._row_group_bytes = row_group_bytes
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression="zstd",
+            compression_level=compression_level,
+            use_dictionary=_DICTIONARY,
+            write_statistics=["offset", "timestamp"],
+            write_page_checksum=True,
+            store_schema=False,
+        )
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self._next_offset = first_offset
+        self._rows = 0
+        self._min_timestamp: int | None = None
+        self._max_timestamp: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def bytes(self) -> int:
+        """How large the file is by now, about: what waits for its row group counts as it is."""
+        return int(self._sink.tell()) + self._pending_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record that was written."""
+        return self._next_offset
+
+    def write(self, records: pa.RecordBatch | pa.Table) -> None:
+        """Add records; columns of `RECORD_SCHEMA`, others are left out."""
+        if records.num_rows == 0:
+            return
+        table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
+        table = table.select(_RECORD_COLUMNS).cast(RECORD_SCHEMA)
+        offsets = table.column("offset").to_numpy()
+        if offsets[0] < self._next_offset or (np.diff(offsets) <= 0).any():
+            raise InvalidCommitError(
+                f"{self._topic}-{self._partition}: records are not in order of offsets, from {self._next_offset} on"
+            )
+        times = table.column("timestamp").cast(pa.int64()).to_numpy()
+        low, high = int(times.min()), int(times.max())
+        self._min_timestamp = low if self._min_timestamp is None else min(low, self._min_timestamp)
+        self._max_timestamp = high if self._max_timestamp is None else max(high, self._max_timestamp)
+        self._next_offset = int(offsets[-1]) + 1
+        self._rows += table.num_rows
+        self._pending.append(table)
+        self._pending_bytes += table.nbytes
+        if self._pending_bytes >= self._row_group_bytes:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        if not self._pending:
+            return
+        records = pa.concat_tables(self._pending)
+        groups = max(1, self._pending_bytes // self._row_group_bytes)
+        table = pa.Table.from_arrays(
+            [
+                pa.repeat(pa.scalar(self._topic), records.num_rows),
+                pa.repeat(pa.scalar(self._partition, pa.int32()), records.num_rows),
+                *records.columns,
+            ],
+            schema=SCHEMA,
+        )
+        self._writer.write_table(table, row_group_size=-(-records.num_rows // groups))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def finish(self, next_offset: int | None = None) -> tuple[ArchivedFile, pa.Buffer]:
+        """The file, and what a manifest says of it; its range ends at an offset at or after its last record."""
+        end = self._next_offset if next_offset is None else next_offset
+        if end < self._next_offset or end <= self._first_offset:
+            raise InvalidCommitError(
+                f"{self._topic}-{self._partition}: a file from {self._first_offset} with records up to "
+                f"{self._next_offset - 1} cannot end at {end}"
+            )
+        self._write_pending()
+        self._writer.close()
+        content = self._sink.getvalue()
+        view = memoryview(content)
+        footer_bytes = int.from_bytes(view[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
+        file = ArchivedFile(
+            name=data_file_name(self._partition, self._first_offset, end),
+            partition=self._partition,
+            first_offset=self._first_offset,
+            next_offset=end,
+            rows=self._rows,
+            bytes=len(view),
+            checksum=checksum(view),
+            footer_bytes=footer_bytes,
+            footer_checksum=checksum(view[-footer_bytes:]),
+            min_timestamp=self._min_timestamp,
+            max_timestamp=self._max_timestamp,
+        )
+        return file, content
+
+    def store(self, location: Location, next_offset: int | None = None) -> ArchivedFile:
+        """Finish the file and store it; it is part of the archive once a manifest that names it is committed."""
+        file, content = self.finish(next_offset)
+        location.write_new(f"{topic_directory(self._topic, self._topic_id)}/{file.name}", memoryview(content))
+        return file
+
+
+def write_file(
+    location: Location,
+    topic: str,
+    topic_id: UUID,
+    partition: int,
+    span: tuple[int, int],
+    records: Iterable[pa.RecordBatch | pa.Table],
+) -> ArchivedFile:
+    """Store the records of a span of offsets, from its first up to, but without, its second, as one file."""
+    writer = FileWriter(topic, topic_id, partition, span[0])
+    for batch in records:
+        writer.write(batch)
+    return writer.store(location, span[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """Where the row groups of a file are, and which offsets and times they have."""
+
+    metadata: Any
+    #: Where each row group begins, and the footer behind the last.
+    starts: tuple[int, ...]
+    #: Before compression, for each row group.
+    sizes: tuple[int, ...]
+    first_offsets: np.ndarray[Any, np.dtype[np.int64]]
+    last_offsets: np.ndarray[Any, np.dtype[np.int64]]
+    max_timestamps: np.ndarray[Any, np.dtype[np.int64]]
+
+    @property
+    def row_groups(self) -> int:
+        return len(self.last_offsets)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes while it is kept; the parsed footer is several times as large as its bytes."""
+        return int(self.metadata.serialized_size) * 6 + 64 * self.row_groups
+
+    def group_at(self, offset: int) -> int:
+        """The first row group with a record at or after an offset; their number where there is none."""
+        return int(np.searchsorted(self.last_offsets, offset))
+
+
+def read_footer(content: bytes, file: ArchivedFile) -> Footer:
+    """Parse the last `footer_bytes` of a file; ArchiveCorruptError where they are not what was written."""
+    if checksum(content) != file.footer_checksum or content[-4:] != _MAGIC:
+        raise ArchiveCorruptError(f"{file.name} was altered: the checksum of its footer is {checksum(content)}")
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + content))
+        leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+        offset, timestamp = leaves["offset"], leaves["timestamp"]
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        spans = [group.column(offset).statistics for group in groups]
+        times = [group.column(timestamp).statistics.max_raw for group in groups]
+        starts = [_start_of(group.column(0)) for group in groups]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ArchiveCorruptError(f"the footer of {file.name} cannot be read: {error}") from error
+    return Footer(
+        metadata,
+        (*starts, file.bytes - file.footer_bytes),
+        tuple(group.total_byte_size for group in groups),
+        np.array([span.min for span in spans], np.int64),
+        np.array([span.max for span in spans], np.int64),
+        np.array(times, np.int64),
+    )
+
+
+def _start_of(column: Any) -> int:
+    dictionary = column.dictionary_page_offset
+    return int(column.data_page_offset if dictionary is None else min(dictionary, column.data_page_offset))
+
+
+def read_row_groups(content: bytes, first: int, last: int, footer: Footer, file: ArchivedFile) -> list[pa.Table]:
+    """The records of row groups first to last, of which the content holds all bytes; pages are checked."""
+    try:
+        reader = pq.ParquetFile(
+            pa.PythonFile(FilePieces([(footer.starts[first], content)], file.bytes), mode="r"),
+            metadata=footer.metadata,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        tables = [
+            reader.read_row_group(index, columns=_RECORD_COLUMNS, use_threads=False) for index in range(first, last + 1)
+        ]
+    except (OSError, ValueError) as error:
+        raise ArchiveCorruptError(f"{file.name} was altered or cut: {error}") from error
+    for index, table in enumerate(tables, first):
+        offsets = table.column("offset")
+        if table.num_rows == 0 or offsets[0].as_py() != footer.first_offsets[index]:
+            raise ArchiveCorruptError(f"row group {index} of {file.name} does not begin where its footer says")
+    return tables

@@ -1,0 +1,232 @@
+"""Reading an archive as a broker does: batches from an offset on, and offsets by time.
+
+Runs in a helper process: `read_batches` and `find_offset` are what a broker calls there, with values that can be sent
+from process to process, and what was read is kept between calls within bounds. Everything is reached through the head
+manifest that the caller names; an archive's files never change, so nothing that is kept can be out of date. What is not
+whole and unaltered is an error, never a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.archive.cache import BoundedCache
+from tailrace.archive.errors import ArchiveError, OffsetNotArchivedError
+from tailrace.archive.layout import TopicArchive
+from tailrace.archive.location import Location, open_location
+from tailrace.archive.manifest import ArchivedFile, PartitionFiles, Snapshot, load_snapshot
+from tailrace.archive.parquet import Footer, read_footer, read_row_groups
+from tailrace.archive.rebuild import build_filler, rebuild
+
+SNAPSHOT_CACHE_BYTES = 64 << 20
+FOOTER_CACHE_BYTES = 64 << 20
+ROW_GROUP_CACHE_BYTES = 128 << 20
+#: So much of a file is asked for at once where it is read from front to back.
+READ_AHEAD_BYTES = 4 << 20
+_BYTES_PER_FILE = 600
+_MAX_READERS = 64
+
+#: Options of a location in a form that can be a key.
+Options: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class FoundOffset(NamedTuple):
+    """A record that was looked for by its time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What is kept of all archives together."""
+
+    snapshots: BoundedCache[Snapshot]
+    footers: BoundedCache[Footer]
+    row_groups: BoundedCache[pa.Table]
+
+    @classmethod
+    def new(
+        cls,
+        snapshot_bytes: int = SNAPSHOT_CACHE_BYTES,
+        footer_bytes: int = FOOTER_CACHE_BYTES,
+        row_group_bytes: int = ROW_GROUP_CACHE_BYTES,
+    ) -> Caches:
+        return cls(BoundedCache(snapshot_bytes), BoundedCache(footer_bytes), BoundedCache(row_group_bytes))
+
+
+class ArchiveReader:
+    """Reads the archives of one location."""
+
+    def __init__(self, location: Location, caches: Caches | None = None) -> None:
+        self._location = location
+        self._caches = Caches.new() if caches is None else caches
+
+    def snapshot(self, archive: TopicArchive) -> Snapshot:
+        """All files of an archive at its head."""
+        snapshots = self._caches.snapshots
+        found = self._known(archive.directory, archive.manifest)
+        if found is None:
+            found = load_snapshot(self._location, archive, lambda name: self._known(archive.directory, name))
+            snapshots.put(
+                (self._location.uri, archive.directory, found.head), found, len(found.files) * _BYTES_PER_FILE
+            )
+        return found
+
+    def _known(self, directory: str, head: str | None) -> Snapshot | None:
+        return self._caches.snapshots.get((self._location.uri, directory, head))
+
+    def read(self, archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> bytes:
+        """Batches from an offset on, up to so many bytes, though one record at least.
+
+        They end at the last record that fits or, at the end of the archive, with a filler where offsets are missing
+        there: a reader that goes on where the batches end gets to the archive's end.
+        """
+        files = self.snapshot(archive).partition(partition)
+        index = files.index_at(offset)
+        if index is None:
+            raise _not_archived(archive, partition, offset, files)
+        pieces: list[bytes] = []
+        size = 0
+        at = told = offset
+        while at < files.end and (size < max_bytes or not pieces):
+            file = files.files[index]
+            try:
+                records = self._records_from(archive.directory, file, at, max_bytes - size)
+            except ArchiveError:
+                if pieces:
+                    break  # what is before the damage is sound; whoever goes on from there is told
+                raise
+            if records is None:
+                at = file.next_offset
+                index += 1
+                continue
+            batches = rebuild(records, max_bytes - size)
+            if pieces and size + len(batches.data) > max_bytes:
+                break
+            pieces.append(batches.data)
+            size += len(batches.data)
+            at = told = records.column("offset")[batches.rows - 1].as_py() + 1
+            if batches.rows < records.num_rows:
+                break
+        if at >= files.end > told:
+            pieces.append(build_filler(told, files.end - 1))
+        return b"".join(pieces)
+
+    def offset_for_timestamp(
+        self, archive: TopicArchive, partition: int, timestamp_ms: int, first_offset: int = 0
+    ) -> FoundOffset | None:
+        """The first record from an offset on of a time or later; None where the archive has none."""
+        files = self.snapshot(archive).partition(partition)
+        start = max(files.start, first_offset)
+        for file in files.files_since(timestamp_ms):
+            if file.next_offset <= start:
+                continue
+            footer = self._footer(archive.directory, file)
+            for group in np.flatnonzero(footer.max_timestamps >= timestamp_ms).tolist():
+                if footer.last_offsets[group] < start:
+                    continue
+                records = self._row_group(archive.directory, file, footer, group, 0)
+                offsets = records.column("offset").to_numpy()
+                times = records.column("timestamp").cast(pa.int64()).to_numpy()
+                hits = np.flatnonzero((times >= timestamp_ms) & (offsets >= start))
+                if len(hits):
+                    row = int(hits[0])
+                    epoch = records.column("leader_epoch")[row].as_py()
+                    return FoundOffset(int(offsets[row]), int(times[row]), epoch)
+        return None
+
+    def _records_from(self, directory: str, file: ArchivedFile, offset: int, wanted_bytes: int) -> pa.Table | None:
+        """The rest of the row group that has the first record at or after an offset; None where the file has none."""
+        if file.rows == 0:
+            return None
+        footer = self._footer(directory, file)
+        group = footer.group_at(offset)
+        if group == footer.row_groups:
+            return None
+        records = self._row_group(directory, file, footer, group, wanted_bytes)
+        return records.slice(int(np.searchsorted(records.column("offset").to_numpy(), offset)))
+
+    def _footer(self, directory: str, file: ArchivedFile) -> Footer:
+        key = (self._location.uri, directory, file.name)
+        footer = self._caches.footers.get(key)
+        if footer is None:
+            start = file.bytes - file.footer_bytes
+            footer = read_footer(self._location.read_range(f"{directory}/{file.name}", start, file.footer_bytes), file)
+            self._caches.footers.put(key, footer, footer.memory_bytes)
+        return footer
+
+    def _row_group(self, directory: str, file: ArchivedFile, footer: Footer, group: int, wanted_bytes: int) -> pa.Table:
+        """One row group; those behind it are read along where the caller wants more, or goes from front to back."""
+        cache, key = self._caches.row_groups, (self._location.uri, directory, file.name)
+        found = cache.get((*key, group))
+        if found is not None:
+            return found
+        is_going_on = group > 0 and cache.get((*key, group - 1)) is not None
+        last = group
+        size = footer.sizes[group]
+        while last + 1 < footer.row_groups:
+            is_wanted = size < wanted_bytes
+            is_near = is_going_on and footer.starts[last + 2] - footer.starts[group] <= READ_AHEAD_BYTES
+            if not is_wanted and not is_near:
+                break
+            last += 1
+            size += footer.sizes[last]
+        start, end = footer.starts[group], footer.starts[last + 1]
+        content = self._location.read_range(f"{directory}/{file.name}", start, end - start)
+        tables = read_row_groups(content, group, last, footer, file)
+        # The one that is needed now goes in last, so that it is there whatever the bound is.
+        for index in range(last, group - 1, -1):
+            table = tables[index - group]
+            cache.put((*key, index), table, table.nbytes)
+        return tables[0]
+
+
+def _not_archived(archive: TopicArchive, partition: int, offset: int, files: PartitionFiles) -> OffsetNotArchivedError:
+    return OffsetNotArchivedError(
+        f"offset {offset} of {archive.topic}-{partition} is not in the archive at {archive.uri}, which has "
+        f"{files.start} to {files.end - 1}"
+        if files.end > files.start
+        else f"the archive at {archive.uri} has nothing of {archive.topic}-{partition}"
+    )
+
+
+_caches = Caches.new()
+_readers: dict[tuple[str, Options], ArchiveReader] = {}
+_readers_lock = Lock()
+
+
+def reader_of(uri: str, options: Options = ()) -> ArchiveReader:
+    """The reader of a location; all of a process share what they keep."""
+    with _readers_lock:
+        reader = _readers.pop((uri, options), None)
+        if reader is None:
+            reader = ArchiveReader(open_location(uri, dict(options)), _caches)
+            while len(_readers) >= _MAX_READERS:
+                del _readers[next(iter(_readers))]
+        _readers[uri, options] = reader
+        return reader
+
+
+def keep_reader(uri: str, reader: ArchiveReader) -> None:
+    """Have a location read by a reader that somebody made, as where it is nothing that a URI opens."""
+    with _readers_lock:
+        _readers[uri, ()] = reader
+
+
+def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int, options: Options = ()) -> bytes:
+    """Batches of a partition from an offset on, for a helper process."""
+    return reader_of(archive.uri, options).read(archive, partition, offset, max_bytes)
+
+
+def find_offset(
+    archive: TopicArchive, partition: int, timestamp_ms: int, first_offset: int = 0, options: Options = ()
+) -> FoundOffset | None:
+    """The first record from an offset on of a time or later, for a helper process."""
+    return reader_of(archive.uri, options).offset_for_timestamp(archive, partition, timestamp_ms, first_offset)

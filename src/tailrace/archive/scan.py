@@ -1,0 +1,177 @@
+"""Reading an archive as a query does: some columns of some files, between two offsets and two times.
+
+Only row groups that may have what is wanted are read, and of them only the bytes of the columns that are wanted; what
+comes next is on its way while the last is decoded. Every page that is read is checked, and rows come in order of
+offsets. It must not know what the rows are for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.archive.errors import ArchiveCorruptError
+from tailrace.archive.file_pieces import FilePieces
+from tailrace.archive.location import Location
+from tailrace.archive.manifest import ArchivedFile
+from tailrace.archive.parquet import Footer, read_footer
+
+#: About so much of the columns that are wanted is decoded at once.
+WINDOW_BYTES = 4 << 20
+#: So many bytes that nobody wants are read rather than asked around.
+_GAP_BYTES = 64 << 10
+#: The most that is asked for at once.
+_RANGE_BYTES = 8 << 20
+_READS_AT_ONCE = 8
+_FOOTERS_AHEAD = 4
+
+EVER = (-(1 << 63), (1 << 63) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offsets from start up to, but without, end; columns of the files; the first and the last time, in ms."""
+
+    start: int
+    end: int
+    columns: tuple[str, ...]
+    times_ms: tuple[int, int] = EVER
+
+
+class Scanned(NamedTuple):
+    """Rows, and the offset to go on from after them: what is wanted below it was given already."""
+
+    table: pa.Table
+    next_offset: int
+
+
+def scan_file(location: Location, directory: str, file: ArchivedFile, wanted: Wanted) -> Iterator[pa.Table]:
+    """The rows of a file that are wanted, a few MB at a time; offsets are always among the columns."""
+    for rows in scan_files(location, directory, [file], wanted):
+        yield rows.table
+
+
+def scan_files(location: Location, directory: str, files: Sequence[ArchivedFile], wanted: Wanted) -> Iterator[Scanned]:
+    """The rows of files that follow each other, as far as they are wanted."""
+    chosen = [file for file in files if file.may_have(*wanted.times_ms)]
+    pool = ThreadPoolExecutor(_READS_AT_ONCE, "archive scan")
+
+    def read(file: ArchivedFile, start: int, end: int) -> Future[bytes]:
+        return pool.submit(location.read_range, f"{directory}/{file.name}", start, end - start)
+
+    try:
+        footers: deque[Future[bytes]] = deque()
+        for number, file in enumerate(chosen):
+            # Small files are read as fast as they can be asked for; so the next are asked for before their turn.
+            for later in chosen[number + len(footers) : number + _FOOTERS_AHEAD]:
+                footers.append(read(later, later.bytes - later.footer_bytes, later.bytes))
+            scan = _FileScan(file, read_footer(footers.popleft().result(), file), wanted)
+            yield from scan.rows(partial(read, file))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _FileScan:
+    """What of one file is read, and what becomes of its bytes."""
+
+    def __init__(self, file: ArchivedFile, footer: Footer, wanted: Wanted) -> None:
+        self._file = file
+        self._footer = footer
+        self._wanted = wanted
+        self._has_times = wanted.times_ms != EVER
+        needed = {"offset", *wanted.columns, *(("timestamp",) if self._has_times else ())}
+        schema = footer.metadata.schema
+        paths = [schema.column(index).path for index in range(len(schema))]
+        self._leaves = [index for index, path in enumerate(paths) if path.split(".")[0] in needed]
+        self._columns = sorted(needed)
+        self._timestamp = paths.index("timestamp")
+
+    def rows(self, read: Callable[[int, int], Future[bytes]]) -> Iterator[Scanned]:
+        """What is wanted of the file; while one part is decoded, the next is on its way."""
+        windows = self._windows()
+        coming: deque[list[tuple[int, Future[bytes]]]] = deque()
+        for number, window in enumerate(windows):
+            for later in windows[number + len(coming) : number + 2]:
+                coming.append([(start, read(start, end)) for start, end in self._bytes_of(later)])
+            table = self._decode(window, [(start, piece.result()) for start, piece in coming.popleft()])
+            if table.num_rows:
+                yield Scanned(table, int(self._footer.last_offsets[window[-1]]) + 1)
+
+    def _windows(self) -> list[list[int]]:
+        """The row groups to read, in order, as many together as are decoded at once."""
+        windows: list[list[int]] = []
+        size = WINDOW_BYTES
+        for group in self._groups():
+            metadata = self._footer.metadata.row_group(group)
+            bytes_here = sum(metadata.column(leaf).total_uncompressed_size for leaf in self._leaves)
+            if size + bytes_here > WINDOW_BYTES:
+                windows.append([])
+                size = 0
+            windows[-1].append(group)
+            size += bytes_here
+        return windows
+
+    def _groups(self) -> Iterator[int]:
+        footer, wanted = self._footer, self._wanted
+        for group in range(footer.group_at(wanted.start), footer.row_groups):
+            if footer.first_offsets[group] >= wanted.end:
+                return
+            if self._has_times:
+                times = footer.metadata.row_group(group).column(self._timestamp).statistics
+                if times.min_raw > wanted.times_ms[1] or times.max_raw < wanted.times_ms[0]:
+                    continue
+            yield group
+
+    def _bytes_of(self, groups: Sequence[int]) -> list[tuple[int, int]]:
+        """Where the columns of row groups are; what is close together is read together."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted(self._chunk(group, leaf) for group in groups for leaf in self._leaves):
+            if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= _RANGE_BYTES:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start, end))
+        return found
+
+    def _chunk(self, group: int, leaf: int) -> tuple[int, int]:
+        column = self._footer.metadata.row_group(group).column(leaf)
+        dictionary = column.dictionary_page_offset
+        start = column.data_page_offset if dictionary is None else min(dictionary, column.data_page_offset)
+        return int(start), int(start + column.total_compressed_size)
+
+    def _decode(self, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> pa.Table:
+        """The rows of row groups that are wanted, of bytes that hold all of their columns."""
+        file = self._file
+        try:
+            reader = pq.ParquetFile(
+                pa.PythonFile(FilePieces(pieces, file.bytes), mode="r"),
+                metadata=self._footer.metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
+            )
+            table = reader.read_row_groups(list(groups), columns=self._columns, use_threads=False)
+        except (OSError, ValueError) as error:
+            raise ArchiveCorruptError(f"{file.name} was altered or cut: {error}") from error
+        offsets = table.column("offset").to_numpy()
+        self._check(groups, offsets)
+        first, last = np.searchsorted(offsets, (self._wanted.start, self._wanted.end)).tolist()
+        table = table.slice(first, last - first)
+        if not self._has_times:
+            return table
+        times = table.column("timestamp").cast(pa.int64()).to_numpy()
+        return table.filter(pa.array((times >= self._wanted.times_ms[0]) & (times <= self._wanted.times_ms[1])))
+
+    def _check(self, groups: Sequence[int], offsets: Any) -> None:
+        footer = self._footer
+        rows = sum(footer.metadata.row_group(group).num_rows for group in groups)
+        is_sound = len(offsets) == rows > 0 and not (np.diff(offsets) <= 0).any()
+        bounds = footer.first_offsets[groups[0]], footer.last_offsets[groups[-1]]
+        if not is_sound or (offsets[0], offsets[-1]) != bounds:
+            raise ArchiveCorruptError(f"{self._file.name} does not have the rows that its footer says")

@@ -1,0 +1,175 @@
+"""Checks a whole archive against what its manifests say of it: every file, byte by byte.
+
+Says all that is wrong, and not only the first: each finding names the file and what it means for readers. Orphans, the
+files that no manifest names, are counted but harm nobody. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.archive.errors import ArchiveCorruptError, FileMissingError
+from tailrace.archive.layout import TopicArchive, manifest_path
+from tailrace.archive.location import Entry, Location
+from tailrace.archive.manifest import ArchivedFile, Snapshot, load_snapshot, read_manifest
+from tailrace.archive.parquet import checksum, read_footer
+
+
+class Problem(Enum):
+    """What kind of damage was found."""
+
+    MANIFEST = "manifest"
+    MISSING = "missing"
+    SIZE = "size"
+    CHECKSUM = "checksum"
+    CONTENT = "content"
+    COVERAGE = "coverage"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: with which file, and how."""
+
+    problem: Problem
+    name: str
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a verification looked at, and what it found."""
+
+    version: int = 0
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    #: Files that the head does not name: left by writers that were killed or lost, or taken out since.
+    orphans: list[Entry] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.findings
+
+
+def verify(
+    location: Location,
+    archive: TopicArchive,
+    coverage: Mapping[int, tuple[int, int]] | None = None,
+    on_file: Callable[[ArchivedFile], None] = lambda file: None,
+) -> Report:
+    """Read all of an archive; coverage is what the brokers believe it has, where that is to be checked as well.
+
+    An archive that cannot be read at all, because it is unreachable, refused, or of a later format, is an error and not
+    a finding: nothing is known of it then.
+    """
+    report = Report()
+    try:
+        snapshot = load_snapshot(location, archive)
+    except (ArchiveCorruptError, FileMissingError) as error:
+        report.findings.append(Finding(Problem.MANIFEST, archive.manifest or "", str(error)))
+        return report
+    report.version = snapshot.version
+    if coverage is not None and dict(coverage) != snapshot.coverage:
+        message = f"the brokers take it to cover {_spans(coverage)}, but it covers {_spans(snapshot.coverage)}"
+        report.findings.append(Finding(Problem.COVERAGE, archive.manifest or "", message))
+    for file in snapshot.files:
+        report.findings += verify_file(location, archive.directory, file)
+        report.files += 1
+        report.rows += file.rows
+        report.bytes += file.bytes
+        on_file(file)
+    manifests, damaged = _read_history(location, archive)
+    report.findings += damaged
+    report.orphans = _orphans(location, archive, snapshot, manifests)
+    return report
+
+
+def _spans(coverage: Mapping[int, tuple[int, int]]) -> str:
+    return ", ".join(f"{partition}: {start} to {end - 1}" for partition, (start, end) in sorted(coverage.items()))
+
+
+def verify_file(location: Location, directory: str, file: ArchivedFile) -> Iterator[Finding]:
+    """All that is wrong with one file."""
+    try:
+        content = location.read_all(f"{directory}/{file.name}")
+    except FileMissingError as error:
+        yield Finding(Problem.MISSING, file.name, str(error))
+        return
+    except ArchiveCorruptError as error:  # some stores notice it themselves
+        yield Finding(Problem.CHECKSUM, file.name, str(error))
+        return
+    if len(content) != file.bytes:
+        yield Finding(Problem.SIZE, file.name, f"it has {len(content)} bytes and was written with {file.bytes}")
+        return
+    if checksum(content) != file.checksum:
+        yield Finding(Problem.CHECKSUM, file.name, f"its checksum is {checksum(content)} and was {file.checksum}")
+        return
+    try:
+        read_footer(content[-file.footer_bytes :], file)
+        yield from (Finding(Problem.CONTENT, file.name, message) for message in _wrong_rows(content, file))
+    except ArchiveCorruptError as error:
+        yield Finding(Problem.CONTENT, file.name, str(error))
+
+
+def _wrong_rows(content: bytes, file: ArchivedFile) -> Iterator[str]:
+    """Where a file is what was written, but not what its entry in the manifest says."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(
+            columns=["partition", "offset", "timestamp"], use_threads=False
+        )
+    except (OSError, ValueError) as error:
+        raise ArchiveCorruptError(f"it cannot be read: {error}") from error
+    if table.num_rows != file.rows:
+        yield f"it has {table.num_rows} records and should have {file.rows}"
+    if table.num_rows == 0:
+        return
+    offsets = table.column("offset").to_numpy()
+    if (np.diff(offsets) <= 0).any():
+        yield "its records are not in order of offsets"
+    if offsets.min() < file.first_offset or offsets.max() >= file.next_offset:
+        yield (
+            f"it has offsets {offsets.min()} to {offsets.max()}, and its range is {file.first_offset} to "
+            f"{file.next_offset - 1}"
+        )
+    if (table.column("partition").to_numpy() != file.partition).any():
+        yield f"it has records of partitions other than {file.partition}"
+    times = table.column("timestamp").cast(pa.int64()).to_numpy()
+    if (int(times.min()), int(times.max())) != (file.min_timestamp, file.max_timestamp):
+        yield f"it has times {times.min()} to {times.max()}, not {file.min_timestamp} to {file.max_timestamp}"
+
+
+def _read_history(location: Location, archive: TopicArchive) -> tuple[list[str], list[Finding]]:
+    """The manifests from the head back to the first, and what is wrong with any of them."""
+    names: list[str] = []
+    name = archive.manifest
+    while name is not None:
+        names.append(name)
+        try:
+            name = read_manifest(location, archive.directory, name).parent
+        except FileMissingError:
+            break  # history may be cleared away; what the head needs was loaded before
+        except ArchiveCorruptError as error:
+            return names, [Finding(Problem.MANIFEST, names[-1], str(error))]
+    return names, []
+
+
+def list_orphans(location: Location, archive: TopicArchive, snapshot: Snapshot) -> list[Entry]:
+    """The files below a topic's directory that neither the head nor its history of manifests names.
+
+    A file of a commit that is under way looks like one, so whoever deletes them leaves those that are not old alone.
+    """
+    return _orphans(location, archive, snapshot, _read_history(location, archive)[0])
+
+
+def _orphans(location: Location, archive: TopicArchive, snapshot: Snapshot, manifests: list[str]) -> list[Entry]:
+    directory = archive.directory
+    named = {f"{directory}/{file.name}" for file in snapshot.files}
+    named.update(manifest_path(directory, name) for name in manifests)
+    return [entry for entry in location.list(directory) if entry.name not in named]

@@ -1,0 +1,67 @@
+"""ArchiveCommit 0: a commit of a topic's archive, served by any broker; one transaction of the store decides.
+
+Odd: an end beyond what is committed is refused only for partitions that are led here, as no other broker can tell.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.archives import ArchiveCommit, ArchivedRange
+from tailrace.cluster.image import TopicImage
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
+
+logger = logging.getLogger("tailrace.archive")
+
+
+async def handle(services: Services, context: RequestContext, request: ArchiveCommitRequest) -> ArchiveCommitResponse:
+    try:
+        topic = services.metadata.image.topics_by_id.get(request.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {request.topic_id}.")
+        _check_place(services, topic, request.uri)
+        if not request.manifest:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A commit names its manifest.")
+        ranges = {
+            each.partition_index: ArchivedRange(each.start_offset, each.end_offset) for each in request.partitions
+        }
+        if len(ranges) < len(request.partitions):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A partition is named twice.")
+        _check_committed(services, topic, ranges)
+        commit = ArchiveCommit(request.expected_version, request.uri, request.manifest, ranges)
+        state = await services.metadata.commit_archive(topic, commit)
+    except KafkaError as error:
+        return ArchiveCommitResponse(error_code=error.code, error_message=str(error))
+    logger.info("%s is archived by version %d, %s", topic.name, state.version, state.manifest)
+    return ArchiveCommitResponse(version=request.expected_version + 1)
+
+
+def _check_place(services: Services, topic: TopicImage, uri: str) -> None:
+    config = services.config.topic_config(topic.configs)
+    if not config.is_archived:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic.name} has no archive: set tailrace.archive.enable=true for the topic first.",
+        )
+    if uri != config.archive_uri:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic.name} is archived to {config.archive_uri}, as its tailrace.archive.uri says, not to {uri}.",
+        )
+
+
+def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, ArchivedRange]) -> None:
+    for number, archived in ranges.items():
+        try:
+            partition = services.partitions.find_by_id(topic.topic_id, number)
+            partition.require_leader()
+        except KafkaError:
+            continue
+        if archived.end > partition.high_watermark and partition.has_current_high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition.partition} is committed up to {partition.high_watermark}; it cannot be archived up to "
+                f"{archived.end}.",
+            )

@@ -1,0 +1,50 @@
+"""ArchiveDescribe 0: what of topics is archived, as this broker's image shows it."""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.archives import ArchiveState
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.archive_describe import (
+    ArchiveDescribeRequest,
+    ArchiveDescribeResponse,
+    DescribedArchive,
+    DescribedPartition,
+)
+
+
+def handle(services: Services, context: RequestContext, request: ArchiveDescribeRequest) -> ArchiveDescribeResponse:
+    return ArchiveDescribeResponse(archives=[_describe(services, name) for name in request.topics])
+
+
+def _describe(services: Services, name: str) -> DescribedArchive:
+    image = services.metadata.image
+    topic = image.topics.get(name)
+    if topic is None:
+        return DescribedArchive(
+            name=name,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=f"The topic '{name}' does not exist.",
+        )
+    state = image.archives.get(topic.topic_id, ArchiveState(topic.topic_id))
+    uri = services.config.topic_value("tailrace.archive.uri", topic.configs).value
+    return DescribedArchive(
+        name=name,
+        topic_id=topic.topic_id,
+        is_enabled=services.config.topic_bool("tailrace.archive.enable", topic.configs),
+        uri=uri or "",
+        retention_ms=services.config.topic_int("tailrace.archive.retention.ms", topic.configs),
+        version=state.version,
+        manifest=state.manifest,
+        partitions=[_partition(state, number) for number in range(len(topic.partitions))],
+    )
+
+
+def _partition(state: ArchiveState, number: int) -> DescribedPartition:
+    start, end = state.partitions.get(number, (-1, -1))
+    return DescribedPartition(
+        partition_index=number,
+        start_offset=start,
+        end_offset=end,
+        deleted_below=state.deleted_below.get(number, 0),
+    )

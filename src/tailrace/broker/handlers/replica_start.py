@@ -1,0 +1,29 @@
+"""ReplicaStart 0: where the leader's own log starts, and which epochs and producers were before that.
+
+Odd: producers with records in the log of the leader are learned from those; of the others nothing else would tell.
+"""
+
+from __future__ import annotations
+
+from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import KafkaError
+from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
+
+
+def handle(services: Services, context: RequestContext, request: ReplicaStartRequest) -> ReplicaStartResponse:
+    try:
+        partition = services.partitions.find_by_id(request.topic_id, request.partition_index)
+        partition.require_leader(request.current_leader_epoch)
+    except KafkaError as error:
+        return ReplicaStartResponse(error_code=error.code)
+    log = partition.log
+    start_offset = log.start_offset
+    return ReplicaStartResponse(
+        start_offset=start_offset,
+        leader_epochs=[
+            EpochStart(epoch=epoch, start_offset=start)
+            for epoch, start in log.leader_epochs.entries
+            if start < start_offset
+        ],
+        producers=log.producers.before(start_offset).snapshot(),
+    )

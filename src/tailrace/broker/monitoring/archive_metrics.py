@@ -1,0 +1,97 @@
+"""The metrics of archives: how far they are behind, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tailrace.broker.archive_reads import ArchiveReads
+from tailrace.broker.archive_watch import ArchiveLag
+from tailrace.broker.monitoring.exposition import Sample, labels
+from tailrace.broker.monitoring.metric import Metric, Samples, counter, gauge, one
+from tailrace.broker.monitoring.observed import Look
+
+
+def _lags(value: Callable[[ArchiveLag], int]) -> Samples:
+    def samples(look: Look) -> Iterator[Sample]:
+        for topic, lag in look.observed.archive_watch.lags.items():
+            yield Sample(labels(topic=topic), value(lag))
+
+    return samples
+
+
+def _ends(look: Look) -> Iterator[Sample]:
+    for partition in look.observed.partitions:
+        if partition.log.config.is_archived:
+            topic, number = partition.partition
+            yield Sample(labels(topic=topic, partition=number), partition.archived_end)
+
+
+def _dropped(look: Look) -> Iterator[Sample]:
+    traffic = look.observed.partitions.traffic
+    yield Sample("", traffic.total().dropped_unarchived)
+    for topic, of_topic in traffic:
+        if of_topic.dropped_unarchived:
+            yield Sample(labels(topic=topic), of_topic.dropped_unarchived)
+
+
+def _reads(value: Callable[[ArchiveReads], int]) -> Samples:
+    return one(lambda look: value(look.observed.archive_reads))
+
+
+ARCHIVE_METRICS: tuple[Metric, ...] = (
+    gauge(
+        "tailrace_archive_lag_offsets",
+        "Committed records of an archived topic's partitions led here that are not archived yet.",
+        _lags(lambda lag: lag.offsets),
+        "topic",
+    ),
+    gauge(
+        "tailrace_archive_lag_ms",
+        "The age of the oldest record of an archived topic led here that is not archived yet, by its timestamp.",
+        _lags(lambda lag: lag.oldest_ms),
+        "topic",
+    ),
+    gauge(
+        "tailrace_archive_end_offset",
+        "The offset of a partition up to which it is archived.",
+        _ends,
+        "topic",
+        "partition",
+    ),
+    gauge(
+        "tailrace_archive_held_partitions",
+        "Partitions led here that take no records because their disk is almost full and their archive is behind.",
+        one(lambda look: look.observed.archive_watch.held_count),
+    ),
+    counter(
+        "tailrace_archive_dropped_records_total",
+        "Records that retention removed before they were archived, as tailrace.archive.lag.policy=drop asks for.",
+        _dropped,
+        "topic",
+    ),
+    counter(
+        "tailrace_archive_reads_total",
+        "Reads of records from archives.",
+        _reads(lambda reads: reads.reads),
+    ),
+    counter(
+        "tailrace_archive_read_bytes_total",
+        "Bytes of record batches that were made of archives for clients.",
+        _reads(lambda reads: reads.bytes_read),
+    ),
+    counter(
+        "tailrace_archive_searches_total",
+        "Searches by time in archives.",
+        _reads(lambda reads: reads.searches),
+    ),
+    counter(
+        "tailrace_archive_read_failures_total",
+        "Reads and searches of archives that failed; clients are told to try again.",
+        _reads(lambda reads: reads.failures),
+    ),
+    gauge(
+        "tailrace_archive_reads_waiting",
+        "Reads of archives that are under way or wait for their turn.",
+        _reads(lambda reads: reads.waiting),
+    ),
+)

@@ -1,0 +1,137 @@
+"""The archive of a topic as brokers know it, for whoever archives or reads an archive without brokers.
+
+Owns the two questions and what their answers mean. It must not know files: what a manifest says is the archive's own
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+from tailrace.archive.layout import TopicArchive
+from tailrace.client.errors import ClientError, NoAnswerError, UnknownTopicError
+from tailrace.client.request import ask
+from tailrace.errors import ErrorCode
+from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
+from tailrace.wire.messages.archive_describe import (
+    ArchiveDescribeRequest,
+    ArchiveDescribeResponse,
+    ArchivedPartition,
+    DescribedArchive,
+)
+
+_VERSION = 0
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class ArchiveConflictError(ClientError):
+    """Somebody else has committed to the archive since it was described: describe it again and go on from there."""
+
+
+class CommitUnknownError(ClientError):
+    """Nobody can say whether the commit was made: describe the archive, and see whether it has the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """The archive of one topic."""
+
+    topic: str
+    topic_id: UUID
+    #: Whether the topic is configured to have one.
+    is_enabled: bool
+    uri: str
+    #: How long records stay in it; -1 for ever.
+    retention_ms: int
+    #: How often something was committed, which the next commit has to name.
+    version: int
+    #: The name of the newest manifest; empty where nothing was committed.
+    manifest: str
+    #: How many partitions the topic has.
+    partition_count: int
+    #: The offsets [start, end) of each partition that are in the archive; nothing of one that is not here.
+    partitions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: Below which offsets records were deleted; the archive may drop them.
+    deleted_below: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def archive(self) -> TopicArchive:
+        """Where it is and what its head is, as the readers of archives take it."""
+        return TopicArchive(self.uri, self.topic, self.topic_id, self.manifest or None)
+
+
+def describe(bootstrap: str, topic: str) -> ArchiveStatus:
+    """What of a topic is archived."""
+    request = ArchiveDescribeRequest(topics=[topic])
+    response = ask(bootstrap, request, _VERSION, ArchiveDescribeResponse, doing="describing an archive")
+    if len(response.archives) != 1:
+        raise ClientError(f"the broker at {bootstrap} does not say what of {topic} is archived")
+    return _archive(response.archives[0])
+
+
+def _archive(found: DescribedArchive) -> ArchiveStatus:
+    if found.error_code in _UNKNOWN:
+        raise UnknownTopicError(f"topic {found.name} does not exist")
+    if found.error_code:
+        raise ClientError(f"the archive of {found.name} cannot be described: {found.error_message}")
+    return ArchiveStatus(
+        found.name,
+        found.topic_id,
+        found.is_enabled,
+        found.uri,
+        found.retention_ms,
+        found.version,
+        found.manifest,
+        len(found.partitions),
+        MappingProxyType(
+            {
+                each.partition_index: (each.start_offset, each.end_offset)
+                for each in found.partitions
+                if each.end_offset >= 0
+            }
+        ),
+        MappingProxyType({each.partition_index: each.deleted_below for each in found.partitions if each.deleted_below}),
+    )
+
+
+def commit(
+    bootstrap: str,
+    archive: ArchiveStatus,
+    manifest: str,
+    partitions: Mapping[int, tuple[int, int]],
+) -> int:
+    """Make a manifest the newest of the archive that was described; the version that the archive is at then.
+
+    `partitions` has the whole range [start, end) of every partition that changes. A commit that is repeated because
+    its answer was lost succeeds again.
+    """
+    request = ArchiveCommitRequest(
+        topic_id=archive.topic_id,
+        expected_version=archive.version,
+        uri=archive.uri,
+        manifest=manifest,
+        partitions=[
+            ArchivedPartition(partition_index=number, start_offset=start, end_offset=end)
+            for number, (start, end) in sorted(partitions.items())
+        ],
+    )
+    doing = f"committing to the archive of {archive.topic}"
+    try:
+        response = ask(bootstrap, request, _VERSION, ArchiveCommitResponse, doing=doing)
+    except NoAnswerError as error:
+        raise CommitUnknownError(str(error)) from error
+    message = response.error_message or f"error {response.error_code}"
+    if response.error_code == ErrorCode.INVALID_UPDATE_VERSION:
+        raise ArchiveConflictError(message)
+    if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
+        raise CommitUnknownError(
+            f"the store did not say whether the archive of {archive.topic} was committed: {message}"
+        )
+    if response.error_code in _UNKNOWN:
+        raise UnknownTopicError(message)
+    if response.error_code:
+        raise ClientError(f"the archive of {archive.topic} cannot be committed: {message}")
+    return response.version

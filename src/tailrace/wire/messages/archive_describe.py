@@ -1,0 +1,66 @@
+"""ArchiveDescribe, version 0, flexible: what of topics is archived.
+
+Odd: an API of our own, for those who archive or read an archive themselves. A topic that nothing is archived of is at
+version 0.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, int64, string, uuid
+
+
+class ArchivedPartition(Struct):
+    """The offsets of one partition that are archived, from start up to end, which is not."""
+
+    partition_index: int = int32()
+    start_offset: int = int64()
+    end_offset: int = int64()
+
+
+class ArchiveDescribeRequest(Message):
+    """Asks for the archives of topics, by name."""
+
+    API_KEY = ApiKey.ARCHIVE_DESCRIBE
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    topics: list[str] = array(Kind.STRING)
+
+
+class DescribedPartition(Struct):
+    """One partition: what of it is archived, and below which offset records were deleted."""
+
+    partition_index: int = int32()
+    start_offset: int = int64()
+    end_offset: int = int64()
+    deleted_below: int = int64()
+
+
+class DescribedArchive(Struct):
+    """The archive of one topic."""
+
+    error_code: int = int16()
+    error_message: str | None = string(nullable_from=0)
+    name: str = string()
+    topic_id: UUID = uuid()
+    is_enabled: bool = boolean()
+    uri: str = string()
+    retention_ms: int = int64(default=-1)
+    version: int = int64()
+    manifest: str = string()
+    partitions: list[DescribedPartition] = array(DescribedPartition)
+
+
+class ArchiveDescribeResponse(Message):
+    """What of each topic is archived."""
+
+    API_KEY = ApiKey.ARCHIVE_DESCRIBE
+    MIN_VERSION = 0
+    MAX_VERSION = 0
+    FLEXIBLE_FROM = 0
+
+    archives: list[DescribedArchive] = array(DescribedArchive)
