@@ -2,11 +2,17 @@
 """Runs the test folders, all of them whatever fails, and says how long each took.
 
 Folders may be named as arguments; the exit code is 1 if any of them failed. They run in two lanes side by side. A
-single lane prints as pytest does, of two each line begins with its folder.
+single lane prints as pytest does, of two each line begins with its folder. The last lines name what failed, and how
+it says so, for whoever sees no more than those.
+
+With TEST_AGAIN=1, a few tests of folders with real processes that failed beside others are run once more, alone. Those
+that pass then are named as unstable, and the folder has passed: a machine that stalls every process for seconds must
+not say that a change is wrong. A test that is named there twice has to be mended all the same.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import shlex
@@ -19,17 +25,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: In the order in which they are begun: what is quickly known first, then the longest, so that both lanes end together.
-FOLDERS = ("unit", "fault", "interop", "simulation", "contract", "packaging")
+FOLDERS = ("unit", "spark", "interop", "simulation", "fault", "contract", "packaging")
 #: Side by side: most of them wait for processes and their clients for half of their time.
 LANES = 2
 #: What these print, seeds above all, is wanted also when they pass.
 TALKATIVE = ("simulation", "fault")
 NO_TESTS_COLLECTED = 5
+TESTS_FAILED = 1
+#: Where other processes, and how soon they get to run, have a say in what happens.
+WITH_PROCESSES = ("spark", "interop", "fault", "contract")
+#: More failures than these have a reason.
+MOST_AGAIN = 5
+#: How the lines of pytest's short summary begin, and those of the reasons above it.
+FAILURES = ("FAILED ", "ERROR ")
+REASON = "E   "
+KEPT_REASONS = 12
 
 Results = dict[str, tuple[str, float]]
+Failures = dict[str, list[str]]
 
 
-def run_lane(folders: queue.SimpleQueue[str], extra: list[str], prefixed: bool, results: Results) -> None:
+def run_lane(
+    folders: queue.SimpleQueue[str], extra: list[str], prefixed: bool, results: Results, failures: Failures
+) -> None:
     """Run folders one after another, whichever is next."""
     while True:
         try:
@@ -38,7 +56,7 @@ def run_lane(folders: queue.SimpleQueue[str], extra: list[str], prefixed: bool, 
             return
         print(f"\n=== tests/{name}", flush=True)
         started = time.monotonic()
-        code = run_folder(name, extra, prefixed)
+        code = run_folder(name, extra, prefixed, failures.setdefault(name, []))
         minutes = (time.monotonic() - started) / 60
         # A folder in which nothing was collected proves nothing, unless that was asked for.
         if code == NO_TESTS_COLLECTED and extra:
@@ -48,8 +66,8 @@ def run_lane(folders: queue.SimpleQueue[str], extra: list[str], prefixed: bool, 
         print(f"=== tests/{name}: {verdict} in {minutes:.1f} min", flush=True)
 
 
-def run_folder(name: str, extra: list[str], prefixed: bool) -> int:
-    command = [ROOT / ".venv/bin/pytest", f"tests/{name}", "--durations=5", "--durations-min=2"]
+def run_folder(name: str, extra: list[str], prefixed: bool, failures: list[str]) -> int:
+    command = [*pytest_for(name), "--cache-clear", "--durations=5", "--durations-min=2"]
     if name in TALKATIVE:
         command.append("-s")
     if not prefixed:
@@ -58,9 +76,34 @@ def run_folder(name: str, extra: list[str], prefixed: bool) -> int:
         [*command, *extra], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     assert process.stdout is not None
+    reasons = 0
     for line in process.stdout:
         print(f"{name:<10} | {line}", end="", flush=True)
+        if line.startswith(FAILURES):
+            failures.append(line.rstrip())
+        elif line.startswith(REASON) and reasons < KEPT_REASONS:
+            failures.append(line.rstrip())
+            reasons += 1
     return process.wait()
+
+
+def pytest_for(name: str) -> list[str]:
+    """What runs a folder; each remembers for itself what failed in it."""
+    return [str(ROOT / ".venv/bin/pytest"), f"tests/{name}", "-o", f"cache_dir=.pytest_cache/{name}"]
+
+
+def run_again(name: str, extra: list[str]) -> str:
+    """Run what failed in a folder once more, with nothing beside it; the verdict on the folder."""
+    remembered = ROOT / ".pytest_cache" / name / "v/cache/lastfailed"
+    failed = sorted(json.loads(remembered.read_text())) if remembered.is_file() else []
+    if not 0 < len(failed) <= MOST_AGAIN:
+        return f"FAILED ({TESTS_FAILED})"
+    print(f"\n=== tests/{name}: once more, alone: {', '.join(failed)}", flush=True)
+    code = subprocess.run([*pytest_for(name), "--last-failed", *extra], cwd=ROOT, check=False).returncode
+    if code:
+        return f"FAILED ({code}), also alone"
+    print("".join(f"UNSTABLE {test}\n" for test in failed), end="", flush=True)
+    return f"passed, {len(failed)} only at the second try, alone: {', '.join(failed)}"
 
 
 def main() -> int:
@@ -78,18 +121,29 @@ def main() -> int:
         folders.put(name)
     started = time.monotonic()
     results: Results = {}
+    failures: Failures = {}
     lanes = min(LANES, len(chosen))
-    threads = [threading.Thread(target=run_lane, args=(folders, extra, lanes > 1, results)) for _ in range(lanes)]
+    threads = [
+        threading.Thread(target=run_lane, args=(folders, extra, lanes > 1, results, failures)) for _ in range(lanes)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for name in chosen:
+        for line in failures[name]:
+            print(f"{name:<10} | {line}")
+    if os.environ.get("TEST_AGAIN") == "1":
+        for name in chosen:
+            verdict, minutes = results[name]
+            if name in WITH_PROCESSES and verdict == f"FAILED ({TESTS_FAILED})":
+                results[name] = run_again(name, extra), minutes
     print("\nfolder       minutes  result")
     for name in chosen:
         verdict, minutes = results[name]
         print(f"{name:<12} {minutes:7.1f}  {verdict}")
     print(f"{'all':<12} {(time.monotonic() - started) / 60:7.1f}")
-    return int(any(verdict != "passed" for verdict, _ in results.values()))
+    return int(any(not verdict.startswith("passed") for verdict, _ in results.values()))
 
 
 if __name__ == "__main__":

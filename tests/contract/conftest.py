@@ -36,8 +36,10 @@ def shared_stores(request: pytest.FixtureRequest, running_kinds: RunningKinds, t
 
 @pytest.fixture(params=kinds_that(lambda kind: kind.can_be_cut))
 def breakable_stores(request: pytest.FixtureRequest, running_kinds: RunningKinds, tmp_path: Path) -> Stores:
-    """A new store of each kind whose clients can be cut off."""
-    return running_kinds.get(request.param).new(tmp_path)
+    """A new store of each kind whose clients can be cut off; the first one is."""
+    made = running_kinds.get(request.param).new(tmp_path)
+    made.is_cut_off = True
+    return made
 
 
 @pytest.fixture(params=kinds_that(lambda kind: kind.can_restart))

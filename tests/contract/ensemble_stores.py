@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from tailrace.cluster.store import Store
+from tailrace.cluster.store import Store, Unavailable
 from tailrace.runtime.clock import Clock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
@@ -17,6 +18,11 @@ from tests.contract.cable import Cable
 from tests.contract.stores import StoreKind, Stores
 from tests.support.etcd_process import EtcdCluster
 from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble
+
+_SHORT_MS = 3_000
+_LONG_MS = 15_000
+#: Longer than a server of Java takes to be back on a busy machine.
+_ZOOKEEPER_MAX_TTL_MS = 120_000
 
 
 class Server(Protocol):
@@ -61,9 +67,12 @@ class EnsembleStores(Stores):
         addresses = [endpoint.rpartition(":") for endpoint in self._ensemble.endpoints]
         cables = [Cable((host, int(port))) for host, _, port in addresses]
         endpoints = ["{}:{}".format(*await cable.listen()) for cable in cables]
-        # Less time than usual for a call: some tests wait for it to pass.
-        store = self._open(f"{self._scheme}://{','.join(endpoints)}{self._prefix}?timeout-ms=2000", self.clock)
+        # Less time than usual for a call where a test waits for it to pass, and as much as a busy machine may need
+        # where none does.
+        timeout_ms = _SHORT_MS if self.is_cut_off and not self._cables else _LONG_MS
+        store = self._open(f"{self._scheme}://{','.join(endpoints)}{self._prefix}?timeout-ms={timeout_ms}", self.clock)
         self._cables[store] = cables
+        await self.until(partial(_answers, store), "the store answers a new client")
         return store
 
     async def die(self, client: Store) -> None:
@@ -99,6 +108,15 @@ class EnsembleStores(Stores):
                 await cable.close()
 
 
+async def _answers(store: Store) -> bool:
+    """Whether a client has found its way, which takes its time where much else goes on."""
+    try:
+        await store.get("/anything")
+    except Unavailable:
+        return False
+    return True
+
+
 class _EnsembleKind(StoreKind):
     """Servers that are started for the first test, and serve all of them."""
 
@@ -111,8 +129,10 @@ class _EnsembleKind(StoreKind):
 
     def new(self, directory: Path) -> Stores:
         if self._ensemble is None:
-            self._ensemble = self.make()
-            self._ensemble.start()
+            ensemble = self.make()
+            ensemble.start()
+            # Only now: where it did not start the next test tries again.
+            self._ensemble = ensemble
         return self.stores(self._ensemble, f"/test-{next(self._prefixes)}")
 
     @abstractmethod
@@ -135,7 +155,7 @@ class EtcdKind(_EnsembleKind):
         return EtcdCluster(self.directory, self.servers)
 
     def stores(self, ensemble: Ensemble, prefix: str) -> Stores:
-        return EnsembleStores(ensemble, open_etcd_store, "etcd", prefix, ttl_ms=2_000)
+        return EnsembleStores(ensemble, open_etcd_store, "etcd", prefix, ttl_ms=4_000)
 
 
 class EtcdClusterKind(EtcdKind):
@@ -148,10 +168,11 @@ class ZooKeeperKind(_EnsembleKind):
     """A ZooKeeper of one server."""
 
     def make(self) -> Ensemble:
-        return ZooKeeperEnsemble(self.directory, self.servers)
+        settings = {"maxSessionTimeout": str(_ZOOKEEPER_MAX_TTL_MS)}
+        return ZooKeeperEnsemble(self.directory, self.servers, settings)
 
     def stores(self, ensemble: Ensemble, prefix: str) -> Stores:
-        return EnsembleStores(ensemble, open_zookeeper_store, "zookeeper", prefix, ttl_ms=4 * TICK_MS)
+        return EnsembleStores(ensemble, open_zookeeper_store, "zookeeper", prefix, ttl_ms=8 * TICK_MS)
 
 
 class ZooKeeperEnsembleKind(ZooKeeperKind):

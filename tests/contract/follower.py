@@ -12,7 +12,7 @@ from tailrace.cluster.store import Changes, Entry, Store
 class Follower:
     """The state of a directory as its watch tells it; to be used as `async with`."""
 
-    def __init__(self, store: Store, directory: str, patience_seconds: float = 30.0) -> None:
+    def __init__(self, store: Store, directory: str, patience_seconds: float = 120.0) -> None:
         self.entries: dict[str, Entry] = {}
         self.told: list[Changes] = []
         self.has_ended = False

@@ -10,7 +10,7 @@ from tailrace.runtime.transport import Listener, Transport
 from tests.contract.world import World
 
 #: Longer than anything here takes, so that a broken promise fails the test and does not hang it.
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 
 
 class Recorder:
@@ -82,9 +82,15 @@ class Acceptor:
 
     async def next(self) -> Recorder:
         """The first connection."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await self._arrived.wait()
+        await self.until(1)
         return self.accepted[0]
+
+    async def until(self, count: int) -> None:
+        """Wait until so many connections were accepted."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.accepted) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
 
 
 @asynccontextmanager

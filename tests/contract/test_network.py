@@ -332,7 +332,7 @@ def test_connections_of_one_listener_do_not_mix(world: World) -> None:
         for number in range(5):
             await world.network.connect("127.0.0.1", listener.port, make)
             clients[number].transport.send([b"%d" % number * 100])
-        await acceptor.next()
+        await acceptor.until(len(clients))
         for client in clients:
             client.transport.close()
             await client.end()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 
 import pytest
 
-from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Store, Unavailable, Write
+from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Session, Store, Unavailable, Write
 from tests.contract.follower import Follower
 from tests.contract.stores import Stores
 
@@ -39,6 +40,17 @@ async def increment(store: Store, key: str) -> bool:
     count = int(entry.value) if entry else 0
     check = Check(key, entry.version if entry else ABSENT)
     return await store.txn([check], [Write(key, b"%d" % (count + 1))]) is not None
+
+
+async def hold(stores: Stores, store: Store, key: str, ttl_ms: int) -> Session:
+    """A session that has a key."""
+
+    async def try_to_hold() -> Session:
+        session = await store.open_session(ttl_ms)
+        assert await store.txn([], [Write(key, b"1", session)]) is not None
+        return session
+
+    return await stores.patiently(try_to_hold)
 
 
 async def answers_again(stores: Stores, store: Store) -> None:
@@ -218,7 +230,7 @@ def test_a_transaction_takes_a_hundred_operations_and_refuses_what_no_store_take
 def test_a_transaction_gives_keys_to_one_session_at_most(stores: Stores) -> None:
     async def test() -> None:
         store = await stores.client()
-        one, two = await store.open_session(stores.ttl_ms), await store.open_session(stores.ttl_ms)
+        one, two = await store.open_session(stores.long_ttl_ms), await store.open_session(stores.long_ttl_ms)
         with pytest.raises(ValueError):
             await store.txn([], [Write("/things/one", b"1", one), Write("/things/two", b"1", two)])
         writes = [Write("/things/one", b"1", one), Write("/things/also", b"1", one), Write("/things/none", b"1")]
@@ -439,7 +451,7 @@ def test_of_many_who_make_a_key_one_succeeds(shared_stores: Stores) -> None:
 def test_keys_of_a_session_are_gone_when_it_is_closed_and_others_stay(stores: Stores) -> None:
     async def test() -> None:
         store = await stores.client()
-        session = await store.open_session(stores.ttl_ms)
+        session = await store.open_session(stores.long_ttl_ms)
         assert not session.is_lost
         assert session.deadline > stores.clock.monotonic()
         async with Follower(store, "/things", stores.patience_seconds) as follower:
@@ -465,7 +477,7 @@ def test_keys_of_a_session_are_gone_when_it_is_closed_and_others_stay(stores: St
 def test_a_deleted_key_of_a_session_stays_deleted_and_its_session_goes_on(stores: Stores) -> None:
     async def test() -> None:
         store = await stores.client()
-        session = await store.open_session(stores.ttl_ms)
+        session = await store.open_session(stores.long_ttl_ms)
         await store.txn([], [Write("/things/a", b"1", session), Write("/things/b", b"1", session)])
         await store.txn([], [Write("/things/a", None)])
         await store.txn([], [Write("/things/a", b"2")])
@@ -478,7 +490,7 @@ def test_a_deleted_key_of_a_session_stays_deleted_and_its_session_goes_on(stores
 def test_a_key_belongs_to_the_session_that_wrote_it_last(stores: Stores) -> None:
     async def test() -> None:
         store = await stores.client()
-        first, second = await store.open_session(stores.ttl_ms), await store.open_session(stores.ttl_ms)
+        first, second = await store.open_session(stores.long_ttl_ms), await store.open_session(stores.long_ttl_ms)
         keys = ["/things/to-second", "/things/to-nobody", "/things/from-nobody"]
         versions = await store.txn([], [Write(key, b"1", None if "from" in key else first) for key in keys])
         assert versions is not None
@@ -500,7 +512,7 @@ def test_a_key_belongs_to_the_session_that_wrote_it_last(stores: Stores) -> None
 def test_a_write_with_a_session_that_has_ended_is_refused_whole(stores: Stores) -> None:
     async def test() -> None:
         store = await stores.client()
-        session = await store.open_session(stores.ttl_ms)
+        session = await store.open_session(stores.long_ttl_ms)
         await session.close()
         with pytest.raises(Unavailable):
             await store.txn([], [Write("/things/a", b"1"), Write("/things/mine", b"1", session)])
@@ -511,15 +523,24 @@ def test_a_write_with_a_session_that_has_ended_is_refused_whole(stores: Stores) 
 
 def test_a_session_is_held_for_as_long_as_its_holder_lives(stores: Stores) -> None:
     async def test() -> None:
+        clock, ttl_seconds = stores.clock, stores.ttl_ms / 1000
         store = await stores.client()
-        session = await store.open_session(stores.ttl_ms)
-        await store.txn([], [Write("/things/mine", b"1", session)])
-        end = stores.clock.monotonic() + 3.5 * stores.ttl_ms / 1000
-        while stores.clock.monotonic() < end:
-            assert not session.is_lost
-            assert session.deadline > stores.clock.monotonic()
-            assert (await entry_of(store, "/things/mine")).value == b"1"
-            await asyncio.sleep(stores.ttl_ms / 10_000)
+        session = await hold(stores, store, "/things/mine", stores.ttl_ms)
+        began = last = clock.monotonic()
+        slowest = 0.0
+        while last - began < 2.5 * ttl_seconds:
+            entry = await store.get("/things/mine")
+            now = clock.monotonic()
+            slowest, last = max(slowest, now - last), now
+            if session.is_lost or entry is None:
+                # So busy a machine that holder or store stood still for long: nothing is shown by that, once more.
+                assert slowest > ttl_seconds / 4, "it was lost though its holder and the store were there"
+                session = await hold(stores, store, "/things/mine", stores.ttl_ms)
+                began = last = clock.monotonic()
+                slowest = 0.0
+            else:
+                assert entry.value == b"1"
+                await asyncio.sleep(ttl_seconds / 10)
 
     stores.run(test())
 
@@ -541,9 +562,8 @@ def test_closing_a_store_ends_its_sessions(shared_stores: Stores) -> None:
 def test_keys_of_a_client_that_dies_are_gone_and_those_of_others_stay(shared_stores: Stores) -> None:
     async def test() -> None:
         dying, living = await shared_stores.client(), await shared_stores.client()
-        for name, client in (("dying", dying), ("living", living)):
-            session = await client.open_session(shared_stores.ttl_ms)
-            await client.txn([], [Write(f"/things/{name}", b"1", session)])
+        await hold(shared_stores, living, "/things/living", shared_stores.long_ttl_ms)
+        await hold(shared_stores, dying, "/things/dying", shared_stores.ttl_ms)
         await put(dying, "/things/stays", b"1")
         async with Follower(living, "/things", shared_stores.patience_seconds) as follower:
             await follower.until(lambda seen: len(seen) == 3)
@@ -558,9 +578,9 @@ def test_keys_of_a_client_that_dies_are_gone_and_those_of_others_stay(shared_sto
 def test_a_key_is_taken_over_from_the_session_of_another_client(shared_stores: Stores) -> None:
     async def test() -> None:
         old, new = await shared_stores.client(), await shared_stores.client()
-        old_session = await old.open_session(shared_stores.ttl_ms)
+        old_session = await old.open_session(shared_stores.long_ttl_ms)
         await old.txn([], [Write("/things/me", b"old", old_session)])
-        session = await new.open_session(shared_stores.ttl_ms)
+        session = await new.open_session(shared_stores.long_ttl_ms)
         assert await new.txn([Check("/things/me", ABSENT)], [Write("/things/me", b"new", session)]) is None
         found = Check("/things/me", (await entry_of(new, "/things/me")).version)
         async with Follower(old, "/things", shared_stores.patience_seconds) as follower:
@@ -582,7 +602,7 @@ def test_a_key_is_taken_over_from_the_session_of_another_client(shared_stores: S
 def test_who_is_cut_off_is_told_and_can_go_on_after_it(breakable_stores: Stores) -> None:
     async def test() -> None:
         store, other = await breakable_stores.client(), await breakable_stores.client()
-        version = await put(store, "/things/a", b"1")
+        version = await put(other, "/things/a", b"1")
         await breakable_stores.cut(store)
         for _ in range(2):
             outcomes = await asyncio.gather(
@@ -596,8 +616,16 @@ def test_who_is_cut_off_is_told_and_can_go_on_after_it(breakable_stores: Stores)
         assert await values_in(other, "/things") == {"/things/a": b"1"}
         await breakable_stores.mend(store)
         await answers_again(breakable_stores, store)
-        assert await values_in(store, "/things") == {"/things/a": b"1"}
-        assert await store.txn([Check("/things/a", version)], [Write("/things/a", b"2")]) is not None
+
+        async def is_written() -> bool:
+            # On a busy machine it may be lost once more; what had no answer then is found.
+            try:
+                await store.txn([Check("/things/a", version)], [Write("/things/a", b"2")])
+                return await values_in(store, "/things") == {"/things/a": b"2"}
+            except Unavailable:
+                return False
+
+        await breakable_stores.until(is_written, "who was cut off writes again")
 
     breakable_stores.run(test())
 
@@ -606,7 +634,7 @@ def test_a_transaction_without_an_answer_was_applied_whole_or_not_at_all(breakab
     async def test() -> None:
         store, other = await breakable_stores.client(), await breakable_stores.client()
         keys = [f"/things/{number}" for number in range(20)]
-        await store.txn([], [Write(key, b"0") for key in keys])
+        await other.txn([], [Write(key, b"0") for key in keys])
         for attempt in range(3):
             await breakable_stores.cut(store)
             with pytest.raises(Unavailable):
@@ -614,8 +642,8 @@ def test_a_transaction_without_an_answer_was_applied_whole_or_not_at_all(breakab
             await breakable_stores.mend(store)
             await answers_again(breakable_stores, store)
             for client in (store, other):
-                values = set((await values_in(client, "/things")).values())
-                assert len(values) == 1
+                found = await breakable_stores.patiently(partial(values_in, client, "/things"))
+                assert len(set(found.values())) == 1
 
     breakable_stores.run(test())
 
@@ -647,7 +675,7 @@ def test_a_watch_misses_nothing_of_what_happened_while_it_was_cut_off(breakable_
 def test_a_watch_begun_while_cut_off_begins_when_the_store_is_back(breakable_stores: Stores) -> None:
     async def test() -> None:
         store, other = await breakable_stores.client(), await breakable_stores.client()
-        await put(store, "/things/a", b"1")
+        await put(other, "/things/a", b"1")
         await breakable_stores.cut(store)
         async with Follower(store, "/things", breakable_stores.patience_seconds) as follower:
             with pytest.raises(Unavailable):
@@ -664,8 +692,7 @@ def test_a_session_is_lost_to_its_holder_before_anybody_sees_its_keys_vanish(bre
     async def test() -> None:
         clock = breakable_stores.clock
         store, other = await breakable_stores.client(), await breakable_stores.client()
-        session = await store.open_session(breakable_stores.ttl_ms)
-        await store.txn([], [Write("/things/mine", b"1", session)])
+        session = await hold(breakable_stores, store, "/things/mine", breakable_stores.ttl_ms)
         async with Follower(other, "/things", breakable_stores.patience_seconds) as follower:
             await follower.until(lambda seen: len(seen) == 1)
             await breakable_stores.cut(store)
@@ -674,7 +701,7 @@ def test_a_session_is_lost_to_its_holder_before_anybody_sees_its_keys_vanish(bre
                 assert not vanished.done(), "others see it vanish while its holder believes in it"
                 await asyncio.sleep(0.005)
             assert session.deadline <= clock.monotonic()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(breakable_stores.patience_seconds):
                 await session.wait_until_lost()
             await vanished
             await breakable_stores.mend(store)
@@ -683,10 +710,9 @@ def test_a_session_is_lost_to_its_holder_before_anybody_sees_its_keys_vanish(bre
             assert session.is_lost
             with pytest.raises(Unavailable):
                 await store.txn([], [Write("/things/mine", b"2", session)])
-            following = await store.open_session(breakable_stores.ttl_ms)
-            writes = [Write("/things/mine", b"3", following)]
-            assert await store.txn([Check("/things/mine", ABSENT)], writes) is not None
-            await follower.until(lambda seen: seen == {"/things/mine": b"3"})
+            assert await other.get("/things/mine") is None
+            following = await hold(breakable_stores, store, "/things/mine", breakable_stores.long_ttl_ms)
+            await follower.until(lambda seen: seen == {"/things/mine": b"1"})
             assert not following.is_lost
 
     breakable_stores.run(test())
@@ -695,8 +721,7 @@ def test_a_session_is_lost_to_its_holder_before_anybody_sees_its_keys_vanish(bre
 def test_a_session_outlives_a_cut_that_is_short(breakable_stores: Stores) -> None:
     async def test() -> None:
         store, other = await breakable_stores.client(), await breakable_stores.client()
-        session = await store.open_session(breakable_stores.long_ttl_ms)
-        await store.txn([], [Write("/things/mine", b"1", session)])
+        session = await hold(breakable_stores, store, "/things/mine", breakable_stores.long_ttl_ms)
         await breakable_stores.cut(store)
         with pytest.raises(Unavailable):
             await store.get("/things/mine")
@@ -718,12 +743,8 @@ def test_a_session_outlives_a_cut_that_is_short(breakable_stores: Stores) -> Non
 def test_what_is_closed_while_cut_off_is_gone_within_its_time_to_live(breakable_stores: Stores) -> None:
     async def test() -> None:
         store, other = await breakable_stores.client(), await breakable_stores.client()
-        one, two = (
-            await store.open_session(breakable_stores.ttl_ms),
-            await store.open_session(breakable_stores.ttl_ms),
-        )
-        await store.txn([], [Write("/things/one", b"1", one)])
-        await store.txn([], [Write("/things/two", b"1", two)])
+        one = await hold(breakable_stores, store, "/things/one", breakable_stores.ttl_ms)
+        two = await hold(breakable_stores, store, "/things/two", breakable_stores.ttl_ms)
         await breakable_stores.cut(store)
         async with Follower(other, "/things", breakable_stores.patience_seconds) as follower:
             await one.close()
@@ -741,7 +762,8 @@ def test_what_is_closed_while_cut_off_is_gone_within_its_time_to_live(breakable_
 def test_everything_goes_on_after_a_server_was_killed_and_started_again(restarting_stores: Stores) -> None:
     async def test() -> None:
         store, other = await restarting_stores.client(), await restarting_stores.client()
-        session = await store.open_session(restarting_stores.long_ttl_ms)
+        # So long that it outlives two starts of a server on a busy machine.
+        session = await store.open_session(4 * restarting_stores.long_ttl_ms)
         await store.txn([], [Write("/things/mine", b"1", session), Write("/things/a", b"1")])
         async with (
             Follower(store, "/things", restarting_stores.patience_seconds) as follower,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -28,10 +29,14 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
         names = {name.replace("_", "."): value for name, value in config.items()}
         broker = WatchedBroker(tmp_path / f"broker-{len(started)}", config=names)
         started.append(broker)
+        stack.callback(stop, broker)
         broker.start()
         return broker
 
-    yield make
-    for broker in started:
+    def stop(broker: WatchedBroker) -> None:
         if broker.is_running:
             broker.stop()
+
+    # Each is stopped, also where another does not end as it should.
+    with ExitStack() as stack:
+        yield make

@@ -22,7 +22,7 @@ from tests.support.watched_broker import WatchedBroker
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 TOPICS = ("orders", "payments")
 PARTITIONS = 3
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 180
 #: So that segments roll while they are copied: the least size, and a fifth of it.
 _SEGMENT_BYTES = str(1 << 20)
 _VALUE = "x" * 200_000

@@ -127,7 +127,7 @@ def test_thousands_of_requests_sent_before_the_first_answer_is_read_are_answered
             pass  # the broker reads no more until its answers are read
         assert target.broker.serve_once(OTHER) < PATIENCE_SECONDS
         assert target.broker.peak_resident_bytes() - before < _SLOW_READER_BYTES
-        client.socket.settimeout(20)
+        client.socket.settimeout(60)
         number = 0
         while number < count:
             answer = client.receive_frame()
@@ -184,7 +184,7 @@ def test_connections_that_end_in_every_way_leave_nothing_behind(target: Target) 
             client.end_sending()
             assert client.is_closed_by_broker()
         client.socket.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while count_descriptors(target.broker) > descriptors + 2:
         assert time.monotonic() < deadline, "connections that ended are still open in the broker"
         target.broker.serve_once(OTHER)
@@ -216,7 +216,7 @@ def test_connections_beyond_the_limit_are_closed_and_places_become_free(
                 assert one_too_many.is_closed_by_broker()
         assert clients[0].ask(ApiVersionsRequest(), 0, ApiVersionsResponse).error_code == 0
         clients.pop().socket.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not is_served(broker):
             assert time.monotonic() < deadline, "no place became free"
     finally:
@@ -234,17 +234,23 @@ def is_served(broker: WatchedBroker) -> bool:
 
 
 def test_idle_connections_are_closed_and_waiting_ones_are_not(make_broker: MakeBroker) -> None:
-    broker = make_broker(connections_max_idle_ms="1000")
+    broker = make_broker(connections_max_idle_ms="2000")
     broker.create_topic(TOPIC)
-    with RawClient(broker.port) as idle, RawClient(broker.port) as stuck, RawClient(broker.port) as waiting:
-        started = time.monotonic()
-        stuck.send(b"\0\0\0\x20\0\x03")  # a frame whose rest never comes
-        waiting.send(request_frame(fetch_request(TOPIC, 0, max_wait_ms=3000), _FETCH_VERSION))
-        assert idle.is_closed_by_broker()
-        assert stuck.is_closed_by_broker()
-        assert 0.9 < time.monotonic() - started < 2.9
-        assert waiting.read_answer(_FETCH_VERSION, FetchResponse).error_code == 0
-        assert time.monotonic() - started > 2.9
+    # The one that waits is answered by a record, not by the end of its patience, which comes long after this test.
+    wait = request_frame(fetch_request(TOPIC, 0, max_wait_ms=600_000), _FETCH_VERSION)
+    started = time.monotonic()
+    with RawClient(broker.port) as waiting:
+        waiting.send(wait)
+        broker.end_offset(TOPIC)  # by this answer the broker has read what was sent before
+        with RawClient(broker.port) as idle, RawClient(broker.port) as stuck:
+            stuck.send(b"\0\0\0\x20\0\x03")  # a frame whose rest never comes
+            # They came later: the one that waits has been silent for longer when they are closed.
+            assert idle.is_closed_by_broker()
+            assert stuck.is_closed_by_broker()
+        assert time.monotonic() - started > 1.9
+        assert broker.produce(TOPIC, small_batch()).error_code == 0
+        answer = waiting.read_answer(_FETCH_VERSION, FetchResponse)
+        assert answer.responses[0].partitions[0].records
 
 
 # --- greedy ones

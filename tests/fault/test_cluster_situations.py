@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,18 @@ from tests.support.history import Acknowledged, Load, Sender, check_sender, read
 from tests.support.java_client import JavaBridge, JavaClient
 from tests.support.line_bridge import to_text
 from tests.support.raw_client import RawClient
-from tests.support.records import Record, RefusedError
+from tests.support.records import Received, Record, RefusedError
 from tests.support.topics import create_topic, eventually
 from tests.support.watched_broker import PRODUCE_VERSION, produce_request, small_batch
 
 PARTITIONS = 3
 ALL = {1, 2, 3}
-LAG_MS = 4000
-PATIENCE_SECONDS = 90
+#: Longer than a busy machine keeps a replica from running that is to stay in sync.
+LAG_MS = 8000
+PATIENCE_SECONDS = 180
+#: How often a busy machine may be too slow to show something.
+ATTEMPTS = 5
+SESSION_IS_OVER = "the session in the metadata store is over"
 NOT_ENOUGH_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -55,7 +59,7 @@ class Guarded:
             url,
             min_insync_replicas="2",
             replica_lag_time_max_ms=str(LAG_MS),
-            broker_session_timeout_ms="60000",
+            broker_session_timeout_ms="30000",
         )
         self.doors = {broker.number: stack.enter_context(FetchBarrier(broker.port)) for broker in self.cluster.brokers}
         for broker in self.cluster.brokers:
@@ -89,12 +93,22 @@ def cluster(guarded: Guarded) -> Iterator[ClusterProcess]:
     guarded.cluster.wait_until_whole()
     yield guarded.cluster
     guarded.release()
-    for broker in guarded.cluster.brokers:
-        if broker.is_running:
-            broker.resume()
-        else:
-            broker.start()
-    guarded.cluster.wait_until_whole()
+    guarded.cluster.heal()
+
+
+@pytest.fixture
+def start_sender(cluster: ClusterProcess) -> Iterator[Callable[[Load], TimedSender]]:
+    """Starts senders that send no more when the test is over, however it ended."""
+    started: list[TimedSender] = []
+
+    def start(load: Load) -> TimedSender:
+        started.append(TimedSender(cluster.bootstrap, load))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for sender in started:
+        sender.send_no_more()
 
 
 def assert_untroubled(cluster: ClusterProcess) -> None:
@@ -110,7 +124,8 @@ def create(cluster: ClusterProcess, name: str, assignment: list[list[int]] | Non
         topic = NewTopic(name, PARTITIONS, 3, config=config)
     else:
         topic = NewTopic(name, len(assignment), replica_assignment=assignment, config=config)
-    admin.create_topics([topic], operation_timeout=20)[name].result(30)
+    admin.create_topics([topic], operation_timeout=60)[name].result(90)
+    cluster.wait_for(lambda state: isrs(state, name) != {}, "the topic to be known")
     cluster.wait_until_whole()
     return Load("exact", name, IDEMPOTENT, is_idempotent=True, pause_seconds=0.003)
 
@@ -119,13 +134,28 @@ def isrs(state: Status, topic: str) -> dict[int, set[int]]:
     return {each["partition"]: set(each["isr"]) for each in state["partitions"] if each["topic"] == topic}
 
 
+def consume(cluster: ClusterProcess, topic: str, partition: int, count: int) -> list[Received]:
+    return ConfluentClient(cluster.bootstrap).consume(topic, partition, count, timeout_seconds=PATIENCE_SECONDS)
+
+
+def in_sync(state: Status, topic: str) -> set[int]:
+    """Every broker that is in some ISR of a topic."""
+    return set().union(*isrs(state, topic).values())
+
+
 def fill(cluster: ClusterProcess, topic: str, count: int = 3000) -> tuple[Load, Acknowledged]:
     """Records of ten kilobytes, so that a copy takes a while."""
     load = Load("large", topic, IDEMPOTENT, is_idempotent=True, value_bytes=10_000)
     sender = Sender(cluster.bootstrap, load)
     sender.start()
-    assert eventually(lambda: sender.acknowledged >= count or sender.error is not None, timeout_seconds=60)
-    return load, sender.finish()
+    try:
+        enough = eventually(
+            lambda: sender.acknowledged >= count or sender.error is not None, timeout_seconds=PATIENCE_SECONDS
+        )
+        assert enough, f"{sender.acknowledged} of {count}"
+        return load, sender.finish()
+    finally:
+        sender.send_no_more()
 
 
 def check_alone(cluster: ClusterProcess, number: int, promised: list[tuple[Load, Acknowledged]]) -> None:
@@ -160,7 +190,7 @@ def refusal_of(number: int, data_dir: Path, url: str) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, ""), done
@@ -198,11 +228,11 @@ def test_the_disk_of_another_cluster_is_refused_and_not_harmed(cluster: ClusterP
             assert marker.exists() == is_clean
             victim.start()
             cluster.wait_until_whole()
-        listed = AdminClient({"bootstrap.servers": stranger.bootstrap, "log_level": 0}).list_topics(timeout=20)
+        listed = AdminClient({"bootstrap.servers": stranger.bootstrap, "log_level": 0}).list_topics(timeout=60)
         assert (set(listed.topics), set(listed.brokers)) == ({"something"}, {1})
     assert "older copy" not in victim.all_error_output()[before:]
     for partition in range(PARTITIONS):
-        received = ConfluentClient(cluster.bootstrap).consume(load.topic, partition, 30)
+        received = consume(cluster, load.topic, partition, 30)
         assert [one.value for one in received] == [b"%d" % number for number in range(partition, 90, PARTITIONS)]
 
 
@@ -212,12 +242,11 @@ def cluster_id(data_dir: Path) -> str:
 
 
 def test_a_broker_back_with_an_empty_disk_counts_only_when_it_has_copied_everything(
-    guarded: Guarded, cluster: ClusterProcess
+    guarded: Guarded, cluster: ClusterProcess, start_sender: Callable[[Load], TimedSender]
 ) -> None:
     load = create(cluster, "emptied")
     large, filled = fill(cluster, load.topic)
-    sender = TimedSender(cluster.bootstrap, load)
-    sender.start()
+    sender = start_sender(load)
     sender.wait_for_more()
     victim = cluster.broker(2)
     victim.kill()
@@ -225,22 +254,29 @@ def test_a_broker_back_with_an_empty_disk_counts_only_when_it_has_copied_everyth
     guarded.hold(2)
     victim.start()
     # It is there, and was in every ISR when it was last seen. While it has fetched nothing it is in none.
-    cluster.wait_for(lambda state: len(state["brokers"]) == 3)
+    wait_until_back_but_not_in_sync(cluster, load.topic, 2)
     for _ in range(3):
         sender.wait_for_more()
-        assert set().union(*isrs(cluster.status(), load.topic).values()) == {1, 3}
+        assert 2 not in in_sync(cluster.status(), load.topic)
     guarded.release()
     cluster.wait_for(lambda state: all(isr == ALL for isr in isrs(state, load.topic).values()), "the copy")
     sender.wait_for_more()
     check_alone(cluster, 2, [(load, sender.finish()), (large, filled)])
 
 
+def wait_until_back_but_not_in_sync(cluster: ClusterProcess, topic: str, number: int) -> None:
+    """Wait until who is asked has learnt both, which may be later than who leads has."""
+    cluster.wait_for(
+        lambda state: len(state["brokers"]) == 3 and number not in in_sync(state, topic),
+        f"broker {number} to be back and not in sync",
+    )
+
+
 def test_a_broker_back_with_an_older_disk_catches_up_and_nothing_is_lost(
-    guarded: Guarded, cluster: ClusterProcess, tmp_path: Path
+    guarded: Guarded, cluster: ClusterProcess, tmp_path: Path, start_sender: Callable[[Load], TimedSender]
 ) -> None:
     load = create(cluster, "older")
-    sender = TimedSender(cluster.bootstrap, load)
-    sender.start()
+    sender = start_sender(load)
     sender.wait_for_more()
     victim = cluster.broker(2)
     victim.stop()
@@ -256,9 +292,9 @@ def test_a_broker_back_with_an_older_disk_catches_up_and_nothing_is_lost(
     guarded.hold(2)
     victim.start()
     assert "they are an older copy" in victim.all_error_output()[before:]
-    cluster.wait_for(lambda state: len(state["brokers"]) == 3)
+    wait_until_back_but_not_in_sync(cluster, load.topic, 2)
     sender.wait_for_more()
-    assert set().union(*isrs(cluster.status(), load.topic).values()) == {1, 3}
+    assert 2 not in in_sync(cluster.status(), load.topic)
     guarded.release()
     cluster.wait_until_whole()
     sender.wait_for_more()
@@ -268,10 +304,11 @@ def test_a_broker_back_with_an_older_disk_catches_up_and_nothing_is_lost(
 # --- leaders that are stopped
 
 
-def test_leaders_that_are_stopped_hand_over_without_a_loss(cluster: ClusterProcess) -> None:
+def test_leaders_that_are_stopped_hand_over_without_a_loss(
+    cluster: ClusterProcess, start_sender: Callable[[Load], TimedSender]
+) -> None:
     load = create(cluster, "handed-over")
-    sender = TimedSender(cluster.bootstrap, load)
-    sender.start()
+    sender = start_sender(load)
     for victim in cluster.brokers:
         state = cluster.wait_until_whole()
         led = [
@@ -303,7 +340,7 @@ def test_a_broker_whose_starter_is_gone_stops_as_it_should(tmp_path: Path) -> No
         assert b" ready on " in process.stdout.readline()
         process.stdout.close()  # as when a supervisor is killed: nobody reads any more
         process.terminate()
-        assert process.wait(60) == 0, errors.read_text()
+        assert process.wait(PATIENCE_SECONDS) == 0, errors.read_text()
     finally:
         if process.poll() is None:
             process.kill()
@@ -330,7 +367,7 @@ class Answers:
 def produce(cluster: ClusterProcess, topic: str, value: str, acks: str, answers: Answers) -> Any:
     """Send one record to partition 0, once."""
     producer = ConfluentClient(cluster.broker(1).bootstrap).producer(
-        acks=acks, retries=0, request_timeout_ms=30_000, message_timeout_ms=60_000
+        acks=acks, retries=0, request_timeout_ms=90_000, message_timeout_ms=150_000
     )
     producer.produce(topic, value, partition=0, on_delivery=answers)
     producer.poll(0)
@@ -340,14 +377,22 @@ def produce(cluster: ClusterProcess, topic: str, value: str, acks: str, answers:
 def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_on(
     guarded: Guarded, cluster: ClusterProcess
 ) -> None:
-    load = create(cluster, "half-dead", [[1, 2, 3]])
-    answers = Answers()
-    produce(cluster, load.topic, "before", "all", answers).flush(30)
-    guarded.hold(2)
-    waiting = produce(cluster, load.topic, "on all", "all", answers)
-    produce(cluster, load.topic, "on two", "2", answers).flush(30)
-    assert isrs(cluster.status(), load.topic) == {0: ALL} or "on all" in answers.times
-    waiting.flush(60)
+    for attempt in range(ATTEMPTS):
+        load = create(cluster, f"half-dead-{attempt}", [[1, 2, 3]])
+        answers = Answers()
+        produce(cluster, load.topic, "before", "all", answers).flush(PATIENCE_SECONDS)
+        guarded.hold(2)
+        waiting = produce(cluster, load.topic, "on all", "all", answers)
+        produce(cluster, load.topic, "on two", "2", answers).flush(PATIENCE_SECONDS)
+        if isrs(cluster.status(), load.topic) == {0: ALL}:
+            break
+        # So slow that the ISR was another one by then: once more.
+        waiting.flush(PATIENCE_SECONDS)
+        guarded.release()
+        cluster.wait_until_whole()
+    else:
+        pytest.fail("two replicas were not enough for acks=2 while three were in sync")
+    waiting.flush(PATIENCE_SECONDS)
     assert answers.errors == {"before": None, "on all": None, "on two": None}
     # Two replicas had it at once; all that are in sync only when the one that does not fetch was no longer one of them.
     assert answers.times["on two"] < answers.times["on all"]
@@ -359,11 +404,11 @@ def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_o
     with RawClient(cluster.broker(2).port) as client:
         answer = client.ask(MetadataRequest(topics=None), 9, MetadataResponse)
         assert load.topic in [topic.name for topic in answer.topics]
-    produce(cluster, load.topic, "after", "all", answers).flush(30)
+    produce(cluster, load.topic, "after", "all", answers).flush(PATIENCE_SECONDS)
     assert answers.errors["after"] is None
     guarded.release()
     cluster.wait_until_whole()
-    first, *middle, last = [one.value for one in ConfluentClient(cluster.bootstrap).consume(load.topic, 0, 4)]
+    first, *middle, last = [one.value for one in consume(cluster, load.topic, 0, 4)]
     # The two were sent by two producers.
     assert (first, sorted(middle), last) == (b"before", [b"on all", b"on two"], b"after")
 
@@ -373,18 +418,18 @@ def test_too_few_replicas_in_sync_are_told_to_clients_before_and_after_the_appen
 ) -> None:
     load = create(cluster, "too-few", [[1, 2, 3]])
     answers = Answers()
-    produce(cluster, load.topic, "0 before", "all", answers).flush(30)
+    produce(cluster, load.topic, "0 before", "all", answers).flush(PATIENCE_SECONDS)
     cluster.broker(3).pause()
-    produce(cluster, load.topic, "1 one stopped", "all", answers).flush(60)
+    produce(cluster, load.topic, "1 one stopped", "all", answers).flush(PATIENCE_SECONDS)
     assert answers.errors == {"0 before": None, "1 one stopped": None}
     assert isrs(cluster.status(), load.topic) == {0: {1, 2}}
 
     cluster.broker(2).pause()
-    produce(cluster, load.topic, "2 appended", "all", answers).flush(60)
+    produce(cluster, load.topic, "2 appended", "all", answers).flush(PATIENCE_SECONDS)
     assert code_of(answers.errors["2 appended"]) == NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert isrs(cluster.status(), load.topic) == {0: {1}}
     for acks in ("all", "2"):
-        produce(cluster, load.topic, f"refused {acks}", acks, answers).flush(60)
+        produce(cluster, load.topic, f"refused {acks}", acks, answers).flush(PATIENCE_SECONDS)
         assert code_of(answers.errors[f"refused {acks}"]) == NOT_ENOUGH_REPLICAS
     bridge = JavaBridge(tmp_path)
     try:
@@ -397,15 +442,15 @@ def test_too_few_replicas_in_sync_are_told_to_clients_before_and_after_the_appen
     finally:
         bridge.close()
     # Who does not ask for more than the leader is served.
-    produce(cluster, load.topic, "3 leader", "1", answers).flush(60)
+    produce(cluster, load.topic, "3 leader", "1", answers).flush(PATIENCE_SECONDS)
     assert answers.errors["3 leader"] is None
 
     cluster.broker(2).resume()
     cluster.broker(3).resume()
     cluster.wait_until_whole()
-    produce(cluster, load.topic, "4 after", "all", answers).flush(60)
+    produce(cluster, load.topic, "4 after", "all", answers).flush(PATIENCE_SECONDS)
     assert answers.errors["4 after"] is None
-    values = [one.value for one in ConfluentClient(cluster.bootstrap).consume(load.topic, 0, 5)]
+    values = [one.value for one in consume(cluster, load.topic, 0, 5)]
     assert values == [b"0 before", b"1 one stopped", b"2 appended", b"3 leader", b"4 after"]
 
 
@@ -419,30 +464,35 @@ def code_of(error: KafkaError | None) -> int:
 
 
 def test_what_is_safe_goes_on_while_the_store_is_away_and_all_is_well_when_it_is_back(tmp_path: Path) -> None:
-    with EtcdCluster(tmp_path / "etcd") as etcd:
+    with ExitStack() as stack:
+        etcd = stack.enter_context(EtcdCluster(tmp_path / "etcd"))
         url = f"etcd://{etcd.endpoints[0]}/tailrace?timeout-ms=2000"
-        with ClusterProcess(tmp_path, url, min_insync_replicas="2") as cluster:
-            load = create(cluster, "orders")
-            sender = TimedSender(cluster.bootstrap, load)
-            sender.start()
-            sender.wait_for_more()
-            (member,) = etcd.members
-            for end, begin in ((member.pause, member.resume), (member.kill, etcd.start)):
-                end()
-                check_without_store(cluster, sender, load.topic)
-                begin()
-                began = time.monotonic()
-                for broker in cluster.brokers:
-                    wait_until_well(broker)
-                cluster.wait_until_whole()
-                print(f"whole {time.monotonic() - began:.1f} s after the store was back")
-                create_topic(cluster.bootstrap, f"created-after-{end.__name__}", partitions=3)
-                sender.wait_for_more()
-            promised = sender.finish()
-            check_sender(load, promised, read_everything(cluster.bootstrap, {load.topic: PARTITIONS}))
+        # A session ends because the store is away, and not before, because the machine is busy: no ISR changes then.
+        config = {"min_insync_replicas": "2", "broker_session_timeout_ms": "9000"}
+        cluster = stack.enter_context(ClusterProcess(tmp_path, url, **config))
+        load = create(cluster, "orders")
+        sender = TimedSender(cluster.bootstrap, load)
+        stack.callback(sender.send_no_more)
+        sender.start()
+        sender.wait_for_more()
+        (member,) = etcd.members
+        for end, begin in ((member.pause, member.resume), (member.kill, etcd.start)):
+            cluster.wait_until_whole()
+            end()
+            check_without_store(cluster, sender, load.topic)
+            begin()
+            began = time.monotonic()
             for broker in cluster.brokers:
-                assert broker.all_error_output().count("registered in the metadata store again") >= 2
-            assert_untroubled(cluster)
+                wait_until_well(broker)
+            cluster.wait_until_whole()
+            print(f"whole {time.monotonic() - began:.1f} s after the store was back")
+            create_topic(cluster.bootstrap, f"created-after-{end.__name__}", partitions=3)
+            sender.wait_for_more()
+        promised = sender.finish()
+        check_sender(load, promised, read_everything(cluster.bootstrap, {load.topic: PARTITIONS}))
+        for broker in cluster.brokers:
+            assert broker.all_error_output().count("registered in the metadata store again") >= 2
+        assert_untroubled(cluster)
 
 
 def wait_until_well(broker: ClusterBroker) -> None:
@@ -466,12 +516,12 @@ def check_without_store(cluster: ClusterProcess, sender: TimedSender, topic: str
         assert said[-1].returncode == 0
         assert "Reads, and writes with acks=all, go on" in said[-1].stderr
         assert "3 brokers" in said[-1].stdout
-        assert "the session in the metadata store is over" in broker.all_error_output()
+        # Answers go by the clock; the line is written when the broker wakes up for it.
+        assert eventually(lambda broker=broker: SESSION_IS_OVER in broker.all_error_output())
     state = cluster.status()
     assert (len(state["brokers"]), state["under_replicated"], state["offline"]) == (3, [], [])
     sender.wait_for_more()
-    client = ConfluentClient(cluster.bootstrap)
-    assert len(client.consume(topic, 0, 10)) == 10
+    assert len(consume(cluster, topic, 0, 10)) == 10
     with RawClient(cluster.leader_of(topic, 0).port) as alone:
         answer = alone.ask(produce_request(topic, small_batch(), acks=1), PRODUCE_VERSION, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -481,9 +531,11 @@ def check_without_store(cluster: ClusterProcess, sender: TimedSender, topic: str
     assert "etcd" in created.stderr, created
     # A client that looks at what describes the cluster takes the words for no error.
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    assert len(admin.describe_cluster().result(30).nodes) == 3
+    assert len(admin.describe_cluster().result(90).nodes) == 3
     sender.wait_for_more()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(EXECUTABLE), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [str(EXECUTABLE), *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )

@@ -13,7 +13,14 @@ import pytest
 
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
-from tests.fault.store_load import LONG_SESSION_TTL_MS, Load, load_while, run, without_a_majority
+from tests.fault.store_load import (
+    LONG_SESSION_TTL_MS,
+    SESSION_TTL_MS,
+    Load,
+    load_while,
+    run,
+    without_a_majority,
+)
 from tests.support.etcd_process import EtcdCluster
 
 #: How often a leader is killed, and how often one is stopped.
@@ -82,7 +89,7 @@ def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_its
             store, other = open_to(etcd)(0), open_to(etcd)(1)
             stack.push_async_callback(store.close)
             stack.push_async_callback(other.close)
-            await without_a_majority(store, other, lose, etcd.start, 2_000, caplog)
+            await without_a_majority(store, other, lose, etcd.start, SESSION_TTL_MS, caplog)
         assert "etcd answers at" in caplog.text
 
     with caplog.at_level(logging.INFO, "tailrace.stores"):

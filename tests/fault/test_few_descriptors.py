@@ -52,7 +52,7 @@ def test_connections_beyond_are_refused_at_once_and_the_others_served(broker: Wa
     try:
         refused = 0
         for _ in range(3 * LIMIT):
-            client = RawClient(broker.port, timeout_seconds=5)
+            client = RawClient(broker.port)
             client.send(request_frame(ApiVersionsRequest(), 0))
             if client.receive_frame() is None:
                 refused += 1
@@ -72,7 +72,7 @@ def test_connections_beyond_are_refused_at_once_and_the_others_served(broker: Wa
     finally:
         for client in held:
             client.socket.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_served(broker):
         assert time.monotonic() < deadline, "no place became free"
     output = broker.all_error_output()

@@ -237,7 +237,7 @@ def test_flipped_bits_in_small_files_cost_no_record(name: str, bit: int, way: st
 def refusal_of(broker: WatchedBroker) -> str:
     """Start a broker that must not start; the one line it ends with."""
     command = [str(EXECUTABLE), "serve", "--data-dir", str(broker.data_dir), "--port", str(free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1, f"ended with {done.returncode}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stderr.strip().splitlines()[-1]

@@ -65,7 +65,7 @@ def read_one(broker: WatchedBroker, offset: int) -> int:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,7 +36,7 @@ PARTITIONS = 3
 TOPICS = {"plain": PARTITIONS, "packed": PARTITIONS}
 #: Every so many kills another one hits the broker while it recovers.
 _KILL_A_RECOVERY_EVERY = 4
-_PROGRESS_SECONDS = 30.0
+_PROGRESS_SECONDS = 180.0
 
 IDEMPOTENT = {"enable_idempotence": True, "acks": "all", "max_in_flight": 5}
 LOADS = (
@@ -88,6 +89,12 @@ class Siege:
         seconds = time.monotonic() - started
         print(f"{what}: {self.acknowledged} acknowledged so far, {self.follower.count} read, back in {seconds:.2f} s")
 
+    def call_off(self) -> None:
+        """End the load, whatever is still under way."""
+        for sender in self.senders:
+            sender.send_no_more()
+        self.follower.read_no_more()
+
     def finish(self) -> list[Acknowledged]:
         """End the load and check the whole history."""
         promised = [sender.finish() for sender in self.senders]
@@ -99,6 +106,20 @@ class Siege:
         assert self.follower.count > 0, "nobody read while the broker was under load"
         print(f"{self.acknowledged} acknowledged, {sum(map(len, logs.values()))} in the logs")
         return promised
+
+
+@pytest.fixture
+def besiege() -> Iterator[Callable[[WatchedBroker], Siege]]:
+    """Begins sieges that end with the test, however that ended."""
+    begun: list[Siege] = []
+
+    def begin(broker: WatchedBroker) -> Siege:
+        begun.append(Siege(broker, SEED))
+        return begun[-1]
+
+    yield begin
+    for siege in begun:
+        siege.call_off()
 
 
 def check_no_traceback(broker: WatchedBroker) -> None:
@@ -116,10 +137,10 @@ def check_no_traceback(broker: WatchedBroker) -> None:
     ],
 )
 def test_a_killed_broker_has_every_acknowledged_record_once_and_in_order(
-    kills: int, config: dict[str, str], make_broker: MakeBroker
+    kills: int, config: dict[str, str], make_broker: MakeBroker, besiege: Callable[[WatchedBroker], Siege]
 ) -> None:
     broker = make_broker(**config)
-    siege = Siege(broker, SEED)
+    siege = besiege(broker)
     read_before: list[dict[tuple[str, int], list[bytes]]] = []
     for number in range(1, kills + 1):
         siege.wait_for_a_moment()
@@ -138,9 +159,11 @@ def test_a_killed_broker_has_every_acknowledged_record_once_and_in_order(
     check_no_traceback(broker)
 
 
-def test_a_stopped_broker_ends_with_0_and_starts_without_recovery(make_broker: MakeBroker) -> None:
+def test_a_stopped_broker_ends_with_0_and_starts_without_recovery(
+    make_broker: MakeBroker, besiege: Callable[[WatchedBroker], Siege]
+) -> None:
     broker = make_broker()
-    siege = Siege(broker, SEED)
+    siege = besiege(broker)
     marker = broker.data_dir / CLEAN_SHUTDOWN
     for number in range(1, 4):
         siege.wait_for_a_moment()

@@ -27,7 +27,7 @@ REQUEST_MAX_BYTES = 16 * _MIB
 BOUND_BYTES = QUEUED_MAX_BYTES + REQUEST_MAX_BYTES + 16 * _MIB + CONNECTIONS * 32 * 1024 + 32 * _MIB
 PATIENCE_SECONDS = 5.0
 #: How long a large request may wait until those are closed that hold memory and do not move.
-LARGE_REQUEST_SECONDS = 20.0
+LARGE_REQUEST_SECONDS = 60.0
 OTHER = "others"
 
 

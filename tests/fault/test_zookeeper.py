@@ -17,16 +17,19 @@ import pytest
 
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
-from tests.fault.store_load import LONG_SESSION_TTL_MS, PATIENCE_SECONDS, Load, load_while, run, without_a_majority
+from tests.fault.store_load import PATIENCE_SECONDS, SESSION_TTL_MS, Load, load_while, run, without_a_majority
 from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble, ZooKeeperServer
 
 #: How often a leader is killed, a server stopped, and the holder of a session killed.
 ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)
+#: Of a session that others are to see end: so long that a holder that lives renews it on the busiest machine.
+HELD_TTL_MS = 12 * TICK_MS
+HOLDERS = max(2, ROUNDS // 2)
 
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    with ZooKeeperEnsemble(tmp_path, servers=3, settings={"maxSessionTimeout": str(LONG_SESSION_TTL_MS)}) as ensemble:
+    with ZooKeeperEnsemble(tmp_path, servers=3) as ensemble:
         yield ensemble
 
 
@@ -63,7 +66,7 @@ def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(zook
 
 def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
     async def disturb(load: Load) -> None:
-        for number in range(ROUNDS + 2):
+        for number in range(ROUNDS):
             # Leaders, and followers: whoever is connected there must find out that nobody answers.
             leader = await asyncio.to_thread(zookeeper.leader)
             followers = [server for server in zookeeper.servers if server is not leader]
@@ -74,8 +77,8 @@ def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zoo
             await asyncio.to_thread(zookeeper.start)
 
     async def test() -> None:
-        summary = await load_while(open_to(zookeeper), disturb, LONG_SESSION_TTL_MS)
-        print(f"\nZooKeeper, {ROUNDS + 2} servers stopped: {summary}")
+        summary = await load_while(open_to(zookeeper), disturb, may_be_late=True)
+        print(f"\nZooKeeper, {ROUNDS} servers stopped: {summary}")
 
     run(test())
 
@@ -89,7 +92,7 @@ def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_its
 
     async def test() -> None:
         async with opened(zookeeper) as store, opened(zookeeper) as other:
-            await without_a_majority(store, other, lose, zookeeper.start, 4 * TICK_MS, caplog)
+            await without_a_majority(store, other, lose, zookeeper.start, SESSION_TTL_MS, caplog)
         assert "ZooKeeper answers again" in caplog.text
 
     with caplog.at_level(logging.INFO, "tailrace.stores"):
@@ -134,7 +137,7 @@ def test_a_process_that_was_stopped_for_too_long_knows_at_once_that_its_session_
 ) -> None:
     async def test() -> None:
         async with opened(zookeeper) as store:
-            with holder(zookeeper, 4 * TICK_MS, "/held/mine") as process:
+            with holder(zookeeper, HELD_TTL_MS, "/held/mine") as process:
                 assert asked(process) == "held written"
                 await gone_after(store, lambda: process.send_signal(signal.SIGSTOP))
                 process.send_signal(signal.SIGCONT)
@@ -149,12 +152,12 @@ def test_the_keys_of_a_process_that_was_killed_are_gone_after_its_time_to_live(z
     async def test() -> None:
         async with opened(zookeeper) as store:
             took = []
-            for _ in range(ROUNDS):
-                with holder(zookeeper, 4 * TICK_MS, "/held/mine") as process:
+            for _ in range(HOLDERS):
+                with holder(zookeeper, HELD_TTL_MS, "/held/mine") as process:
                     took.append(await gone_after(store, process.kill))
             took.sort()
             print(
-                f"\nZooKeeper, {ROUNDS} holders of a session of {4 * TICK_MS} ms killed: gone after "
+                f"\nZooKeeper, {HOLDERS} holders of a session of {HELD_TTL_MS} ms killed: gone after "
                 f"{took[0]:.1f} s at least, {took[len(took) // 2]:.1f} s in the middle, {took[-1]:.1f} s at most"
             )
 

@@ -12,6 +12,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -91,22 +92,26 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield process
 
 
+def _stop(process: BrokerProcess) -> None:
+    if process.is_running:
+        process.stop()
+
+
 @pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
     """Starts brokers for one test, each with its own configuration and data; all are stopped at its end."""
-    started: list[BrokerProcess] = []
+    numbers = itertools.count()
+    # Each is stopped, also where another does not end as it should.
+    with ExitStack() as started:
 
-    def make(**config: str) -> BrokerProcess:
-        names = {name.replace("_", "."): value for name, value in config.items()}
-        process = BrokerProcess(tmp_path / f"broker-{len(started)}", config=names)
-        started.append(process)
-        process.start()
-        return process
+        def make(**config: str) -> BrokerProcess:
+            names = {name.replace("_", "."): value for name, value in config.items()}
+            process = BrokerProcess(tmp_path / f"broker-{next(numbers)}", config=names)
+            started.callback(_stop, process)
+            process.start()
+            return process
 
-    yield make
-    for process in started:
-        if process.is_running:
-            process.stop()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -137,7 +137,7 @@ class NodeSpecification(ClientSpecification):
                 start=1000,
                 count=1,
                 max_wait_ms=100,
-                timeout_seconds=10,
+                timeout_seconds=120,
                 patience_ms=1000,
             )
         assert refused.value.code == OFFSET_OUT_OF_RANGE

@@ -208,4 +208,4 @@ class ClientSpecification:
         # The fetch may wait 20 s: an answer long before that was given because of the record.
         received = client.consume(topic, 0, 2, max_wait_ms=20_000, after_first=produce_second)
         assert [one.value for one in received] == [b"first", b"second"]
-        assert time.monotonic() - sent_at[0] < 5
+        assert time.monotonic() - sent_at[0] < 10

@@ -38,6 +38,8 @@ from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic, eventually
 
 MESSAGE_TOO_LARGE = 10
+#: When a busy machine is given up.
+PATIENCE_SECONDS = 90
 
 
 def admin_of(broker: Broker) -> AdminClient:
@@ -46,7 +48,7 @@ def admin_of(broker: Broker) -> AdminClient:
 
 def alter(admin: AdminClient, resource: ConfigResource) -> None:
     (future,) = admin.incremental_alter_configs([resource]).values()
-    future.result(20)
+    future.result(PATIENCE_SECONDS)
 
 
 def topic_change(topic: str, **values: str | None) -> ConfigResource:
@@ -64,20 +66,20 @@ def topic_change(topic: str, **values: str | None) -> ConfigResource:
 
 def described(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
-    entries: dict[str, ConfigEntry] = future.result(20)
+    entries: dict[str, ConfigEntry] = future.result(PATIENCE_SECONDS)
     return entries
 
 
 def code_of(future: Any) -> int:
     with pytest.raises(KafkaException) as caught:
-        future.result(20)
+        future.result(PATIENCE_SECONDS)
     error = caught.value.args[0]
     assert isinstance(error, KafkaError)
     return error.code()
 
 
 def node_id_of(admin: AdminClient) -> str:
-    (node_id,) = admin.list_topics(timeout=20).brokers
+    (node_id,) = admin.list_topics(timeout=PATIENCE_SECONDS).brokers
     return str(node_id)
 
 
@@ -87,15 +89,15 @@ def node_id_of(admin: AdminClient) -> str:
 def test_confluent_adds_partitions_that_producers_then_find(broker: Broker, topic_name: Callable[[], str]) -> None:
     topic = create_topic(broker.bootstrap, topic_name())
     admin = admin_of(broker)
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
-    assert eventually(lambda: len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == 3)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_SECONDS)
+    assert eventually(lambda: len(admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions) == 3)
     client = ConfluentClient(broker.bootstrap)
     assert client.produce(topic, [Record(b"x", partition=number) for number in range(3)]) == [(0, 0), (1, 0), (2, 0)]
     for count in (3, 2):
         assert code_of(admin.create_partitions([NewPartitions(topic, count)])[topic]) == KafkaError.INVALID_PARTITIONS
     checked = admin.create_partitions([NewPartitions(topic, 9)], validate_only=True)[topic]
-    checked.result(20)
-    assert len(admin.list_topics(topic, timeout=20).topics[topic].partitions) == 3
+    checked.result(PATIENCE_SECONDS)
+    assert len(admin.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions) == 3
     absent = topic_name()
     unknown = admin.create_partitions([NewPartitions(absent, 3)])[absent]
     assert code_of(unknown) == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -162,7 +164,7 @@ def test_deleted_records_stay_deleted_when_the_broker_is_killed_right_after(
     admin = admin_of(broker)
     wanted = {0: (4, 4), 1: (-1, 10)}
     futures = admin.delete_records([TopicPartition(topic, number, offset) for number, (offset, _) in wanted.items()])
-    low = {partition.partition: future.result(20).low_watermark for partition, future in futures.items()}
+    low = {partition.partition: future.result(PATIENCE_SECONDS).low_watermark for partition, future in futures.items()}
     broker.kill()
     assert low == {number: first for number, (_, first) in wanted.items()}
     broker.start()
@@ -265,7 +267,7 @@ def test_kafka_python_sees_idempotent_producers(
     producer = ConfluentClient(broker.bootstrap).producer(enable_idempotence=True)
     for _ in range(7):
         producer.produce(topic, b"x", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     partition = PythonTopicPartition(topic, 0)
     (state,) = python_admin.describe_producers([partition])[partition].active_producers
     assert (state.producer_epoch, state.last_sequence, state.current_transaction_start_offset) == (0, 6, -1)
@@ -323,7 +325,12 @@ class Tailrace:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [EXECUTABLE, *arguments], capture_output=True, text=True, env=self._environment, timeout=60, check=False
+            [EXECUTABLE, *arguments],
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            timeout=2 * PATIENCE_SECONDS,
+            check=False,
         )
 
     def ok(self, *arguments: str) -> str:

@@ -66,7 +66,7 @@ def test_one_consumer_reads_several_partitions_and_seeks_back(broker: Broker, to
             for _ in range(2):
                 await consumer.seek_to_beginning(*partitions)
                 values: dict[int, list[int]] = {partition: [] for partition in range(4)}
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     while sum(map(len, values.values())) < 400:
                         for partition, messages in (await consumer.getmany(timeout_ms=200)).items():
                             values[partition.partition] += [int(message.value) for message in messages]

@@ -24,7 +24,7 @@ from tests.support.confluent_client import ConfluentClient
 from tests.support.topics import create_topic
 
 SOURCES = Path(__file__).parents[2] / "bench" / "c"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,17 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 _numbers = itertools.count(1)
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_behind() -> Iterator[None]:
+    """Ends what a test that failed has left running."""
+    yield
+    for process in _started:
+        with process:
+            process.kill()
+    _started.clear()
 
 
 @pytest.fixture
@@ -110,9 +121,15 @@ class Programs:
         )
 
     def start(self, program: str, workload: str, **options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(program, workload, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        process = subprocess.Popen(
+            self.command(program, workload, **options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        _started.append(process)
+        return process
 
 
 @pytest.fixture
@@ -191,7 +208,7 @@ def test_rdbench_sends_plain_payloads_that_do_not_compress(bench: Programs, brok
 
 def test_rdbench_counts_the_requests_that_the_batch_size_makes(bench: Programs) -> None:
     small = bench.run("rdbench", "produce", count=20_000, size=1000, batch_bytes=16_384)
-    large = bench.run("rdbench", "produce", count=20_000, size=1000, batch_bytes="default", linger_ms=50)
+    large = bench.run("rdbench", "produce", count=20_000, size=1000, batch_bytes="default", linger_ms=500)
     # 16 messages of 1,000 bytes fit in 16 KiB, and hundreds in the default of a million bytes.
     assert small["requests"] >= 20_000 / 16
     assert large["requests"] < small["requests"] / 10
@@ -288,9 +305,9 @@ def test_rdbench_latency_receives_every_message_at_the_rate_asked_for(bench: Pro
 def test_rdbench_latency_counts_a_stall_for_every_message_it_delayed(
     programs: Path, own_broker: BrokerProcess, topic: str
 ) -> None:
-    paused_seconds = 0.8
+    paused_seconds = 2
     process = Programs(programs, own_broker.port, topic).start(
-        "rdbench", "latency", rate=200, seconds=3, warmup_seconds=0, size=100
+        "rdbench", "latency", rate=200, seconds=8, warmup_seconds=0, size=100
     )
     wait_until(lambda: log_bytes(own_broker, topic) > 0, "messages are being written")
     os.kill(own_broker.pid, signal.SIGSTOP)
@@ -299,8 +316,8 @@ def test_rdbench_latency_counts_a_stall_for_every_message_it_delayed(
     output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, errors
     report = json.loads(output)
-    assert report["messages"] == 600
-    # A closed loop would have seen one slow message in 600. Here the 160 due meanwhile waited, half of them longer
+    assert report["messages"] == 1600
+    # A closed loop would have seen one slow message in 1,600. Here the 400 due meanwhile waited, half of them longer
     # than half the pause: so did more than a tenth of all.
     assert report["max_ms"] > paused_seconds * 1000 * 0.9
     assert report["p90_ms"] > paused_seconds * 1000 / 3
@@ -378,15 +395,16 @@ def test_rawbench_holds_idle_connections_open_while_it_measures(
 
     before = open_sockets()
     process = Programs(programs, own_broker.port, topic).start(
-        "rawbench", "produce", batch_bytes=200, requests=1_000_000_000, seconds=1, connections=2, idle_connections=50
+        "rawbench", "produce", batch_bytes=200, requests=1_000_000_000, seconds=5, connections=2, idle_connections=50
     )
     # More than the one record that comes before the connections: requests are being answered.
-    wait_until(lambda: log_bytes(own_broker, topic) > 1000, "records are being written")
-    while_measuring = open_sockets()
+    wait_until(
+        lambda: log_bytes(own_broker, topic) > 1000 and open_sockets() - before >= 52,
+        "records are being written while all connections are open",
+    )
     output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, errors
     assert json.loads(output)["complete"] is False
-    assert while_measuring - before >= 52
 
 
 def test_rawbench_fails_on_the_first_error_code(bench: Programs, broker: BrokerProcess, topic: str) -> None:
@@ -462,10 +480,8 @@ def test_rawbench_commits_rise_on_one_connection(bench: Programs, broker: Broker
 def test_rawbench_heartbeats_are_those_of_members_and_all_of_them_leave(
     programs: Path, broker: BrokerProcess, topic: str
 ) -> None:
-    bench = Programs(programs, broker.port, topic)
-    command = bench.command("rawbench", "heartbeat", groups=3, members=4, requests=120, connections=5, hold=True)
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    process = Programs(programs, broker.port, topic).start(
+        "rawbench", "heartbeat", groups=3, members=4, requests=120, connections=5, hold=True
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -491,19 +507,18 @@ def test_rawbench_heartbeats_are_those_of_members_and_all_of_them_leave(
 
 
 def test_rawbench_heartbeat_fails_when_a_member_is_no_more(programs: Path, broker: BrokerProcess, topic: str) -> None:
-    command = Programs(programs, broker.port, topic).command("rawbench", "heartbeat", requests=10, hold=True)
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = Programs(programs, broker.port, topic).start("rawbench", "heartbeat", requests=10, hold=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     group = f"{topic}-000000"
     # Another that joins makes the group rebalance, which each heartbeat is told.
     other = ConfluentClient(broker.bootstrap).consumer(group_id=group, auto_offset_reset="earliest")
-    other.subscribe([topic])
-    wait_until(lambda: group_state(broker, group) != "STABLE", "the group rebalances")
-    output, errors = process.communicate("begin\n", timeout=TIMEOUT_SECONDS)
-    other.close()
+    try:
+        other.subscribe([topic])
+        wait_until(lambda: group_state(broker, group) != "STABLE", "the group rebalances")
+        output, errors = process.communicate("begin\n", timeout=TIMEOUT_SECONDS)
+    finally:
+        other.close()
     assert (process.returncode, output) == (1, "")
     assert "error 27" in errors
 
@@ -524,7 +539,10 @@ def group_state(broker: BrokerProcess, group: str) -> str:
 def test_rdbench_group_reports_what_a_change_of_the_group_cost(
     bench: Programs, broker: BrokerProcess, topic: str, event: str, protocol: str, figures: set[str]
 ) -> None:
-    command = bench.command("rdbench", "group", event=event, protocol=protocol, members=2, partitions=6)
+    # Longer than a busy machine keeps a member from its heartbeats: none but the one that is killed shall be missed.
+    command = bench.command(
+        "rdbench", "group", event=event, protocol=protocol, members=2, partitions=6, session_ms=15_000
+    )
     ended = subprocess.run(
         command,
         capture_output=True,
@@ -538,8 +556,8 @@ def test_rdbench_group_reports_what_a_change_of_the_group_cost(
     assert figures <= set(report)
     assert all(report[name] > 0 for name in figures)
     if event == "kill":
-        # The session is over after 6 seconds, counted from a heartbeat that was at most half a second before.
-        assert report["takeover_s"] > 5
+        # The session is over after 15 seconds, counted from a heartbeat that was about half a second before.
+        assert report["takeover_s"] > 10
         # A member of two had three of the six, and the other kept its own.
         assert report["kept_partitions"] == 3
     if event == "restart":

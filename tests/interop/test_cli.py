@@ -30,7 +30,7 @@ from tailrace.client import (
 )
 from tests.support.broker_process import EXECUTABLE
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 MOMENT_MS = 1769860800000
 MOMENT_ISO = "2026-01-31T12:00:00Z"
 
@@ -45,6 +45,7 @@ class Tailrace:
 
     def __init__(self, bootstrap: str) -> None:
         self.environment = {**os.environ, "TAILRACE_BOOTSTRAP": bootstrap}
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
@@ -76,18 +77,29 @@ class Tailrace:
         return message
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [EXECUTABLE, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment,
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what was started and still runs."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate(timeout=TIMEOUT_SECONDS)
 
 
 @pytest.fixture
-def tailrace(broker: Addressed) -> Tailrace:
-    return Tailrace(broker.bootstrap)
+def tailrace(broker: Addressed) -> Iterator[Tailrace]:
+    tailrace = Tailrace(broker.bootstrap)
+    yield tailrace
+    tailrace.end()
 
 
 @pytest.fixture
@@ -103,12 +115,14 @@ def follower(tailrace: Tailrace, topic: str) -> Iterator[subprocess.Popen[bytes]
     """A `consume --follow` that has already printed the record `first`."""
     tailrace.ok("produce", topic, "--value", "first")
     process = tailrace.start("consume", topic, "--follow")
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"first\n"
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.communicate(timeout=TIMEOUT_SECONDS)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=TIMEOUT_SECONDS)
 
 
 def test_a_topic_is_created_listed_described_and_deleted(tailrace: Tailrace, topic_name: Callable[[], str]) -> None:
@@ -413,7 +427,7 @@ def test_latest_means_the_moment_the_reader_was_opened(broker: Addressed, topic:
     with Producer(broker.bootstrap) as producer:
         producer.send(topic, "before", partition=0)
         producer.flush()
-        with read(topic, bootstrap=broker.bootstrap, start="latest", follow=True, timeout=30) as messages:
+        with read(topic, bootstrap=broker.bootstrap, start="latest", follow=True, timeout=120) as messages:
             producer.send(topic, "after", partition=0)
             producer.flush()
             assert next(messages).value == b"after"
@@ -421,7 +435,7 @@ def test_latest_means_the_moment_the_reader_was_opened(broker: Addressed, topic:
 
 def test_following_from_beyond_the_end_waits_for_that_offset(broker: Addressed, topic: str) -> None:
     with Producer(broker.bootstrap) as producer:
-        messages = read(topic, bootstrap=broker.bootstrap, start=2, partitions=[0], follow=True, timeout=30)
+        messages = read(topic, bootstrap=broker.bootstrap, start=2, partitions=[0], follow=True, timeout=120)
         for value in ("0", "1", "2"):
             producer.send(topic, value, partition=0)
         producer.flush()

@@ -21,7 +21,7 @@ from tests.support.confluent_client import ConfluentClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually, topic_names
 
-TIMEOUT_SECONDS = 90
+TIMEOUT_SECONDS = 180
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -88,14 +88,24 @@ def status(port: int) -> dict[str, Any]:
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between opening and reading
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return state.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    assert eventually(condition, timeout_seconds=TIMEOUT_SECONDS)
+    failure: list[AssertionError] = []
+
+    def holds() -> bool:
+        failure.clear()
+        try:
+            return condition()
+        except AssertionError as error:  # a broker that is busy, or about to go, may once not answer in time
+            failure.append(error)
+            return False
+
+    assert eventually(holds, timeout_seconds=TIMEOUT_SECONDS), failure
 
 
 def test_a_local_cluster_is_started_looked_at_and_stopped(tmp_path: Path) -> None:
@@ -131,10 +141,12 @@ def test_a_broker_of_a_local_cluster_that_is_killed_is_missed_and_may_come_back(
         os.kill(victim["pid"], signal.SIGKILL)
         wait_for(lambda: [each["id"] for each in status(port)["brokers"]] == [1, 3])
         wait_for(lambda: not status(port)["offline"])
-        assert len(status(port)["under_replicated"]) == 6
+        wait_for(lambda: len(status(port)["under_replicated"]) == 6)
         assert "under-replicated" in ok("cluster", "status", "--bootstrap", bootstrap)
         assert cluster.stderr is not None
-        assert f"broker 2 (pid {victim['pid']}) has ended: killed by SIGKILL" in cluster.stderr.readline()
+        # A busy machine may have given it other things to say before.
+        said = next(line for line in cluster.stderr if "has ended" in line)
+        assert f"broker 2 (pid {victim['pid']}) has ended: killed by SIGKILL" in said
         ConfluentClient(bootstrap).produce("orders", [Record(value=b"still there")])
         again = ClusterBroker(2, directory / "broker-2", f"unix://{directory / 'store.sock'}", {})
         again.port = port + 1
@@ -183,10 +195,12 @@ def test_brokers_end_with_their_supervisor_however_that_ends(tmp_path: Path) -> 
 def test_two_brokers_with_one_id_are_refused(tmp_path: Path) -> None:
     port = free_ports(3)
     directory = tmp_path / "cluster"
-    with running_cluster(directory, port, 2, "--set", "broker.session.timeout.ms=2000"):
+    # The second waits for the session of the first, which a busy machine must not let end.
+    session = ("--set", "broker.session.timeout.ms=10000")
+    with running_cluster(directory, port, 2, *session):
         done = run(
             *("serve", "--node-id", "2", "--data-dir", str(tmp_path / "other"), "--port", str(port + 2)),
-            *("--coordination", f"unix://{directory / 'store.sock'}", "--set", "broker.session.timeout.ms=2000"),
+            *("--coordination", f"unix://{directory / 'store.sock'}", *session),
         )
         assert done.returncode == 1
         assert f"node.id=2 is already registered by a broker at 127.0.0.1:{port + 1}" in done.stderr

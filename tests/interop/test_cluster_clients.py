@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     directory = tmp_path_factory.mktemp("cluster")
     config = {
         "min_insync_replicas": "2",
-        "group_consumer_session_timeout_ms": str(kinds.SESSION_TIMEOUT_MS),
+        # Nothing is asserted to move: no broker and no member may be missed because the machine is busy.
+        "broker_session_timeout_ms": "30000",
+        "group_consumer_session_timeout_ms": str(kinds.CALM_SESSION_TIMEOUT_MS),
         "group_consumer_heartbeat_interval_ms": str(kinds.HEARTBEAT_INTERVAL_MS),
     }
     with coordination_store("local", directory / "store") as url, ClusterProcess(directory, url, **config) as made:
@@ -189,7 +192,7 @@ def test_a_client_that_knows_one_broker_writes_to_and_reads_from_all(
         read_by_kcat(cluster, client, topic, sent)
     for kind in subject.kinds:
         group = group_elsewhere(cluster, f"{topic}-{kind.name}")
-        with fleet(entrance, group, [topic], tmp_path) as crew:
+        with fleet(entrance, group, [topic], tmp_path, kinds.CALM_SESSION_TIMEOUT_MS) as crew:
             members = [crew.start(kind) for _ in range(2)]
             crew.wait_until_shared(members, ends)
             crew.wait_until_processed(ends)
@@ -250,9 +253,13 @@ class FreeSender(threading.Thread):
         else:
             self.acknowledged[message.partition(), message.offset()] = record_of(message.value())[1]
 
-    def finish(self) -> None:
+    def send_no_more(self) -> None:
         self._over.set()
-        self.join(PATIENCE_SECONDS)
+
+    def finish(self) -> None:
+        self.send_no_more()
+        # Longer than the flush may take, so that it says itself what was not sent.
+        self.join(2 * PATIENCE_SECONDS)
         assert not self.is_alive()
 
     def check(self, topic: str, logs: Mapping[tuple[str, int], list[bytes]]) -> None:
@@ -276,10 +283,14 @@ def test_partitions_are_added_while_clients_write_and_read_and_nothing_moves(
     free = FreeSender(cluster.bootstrap, topic)
     # Java's producer stays with a partition until it has given it a batch.
     java = JavaSender(cluster.bootstrap, topic, tmp_path, {"metadata.max.age.ms": 500, "batch.size": 200})
+    calm = kinds.CALM_SESSION_TIMEOUT_MS
     with (
-        fleet(cluster.bootstrap, f"{topic}-confluent", [topic], tmp_path) as confluent_crew,
-        fleet(cluster.bootstrap, f"{topic}-java", [topic], tmp_path) as java_crew,
+        ExitStack() as senders,
+        fleet(cluster.bootstrap, f"{topic}-confluent", [topic], tmp_path, calm) as confluent_crew,
+        fleet(cluster.bootstrap, f"{topic}-java", [topic], tmp_path, calm) as java_crew,
     ):
+        senders.callback(free.send_no_more)
+        senders.callback(java.kill)
         crews: dict[Fleet, Kind] = {confluent_crew: kinds.CONFLUENT_COOPERATIVE, java_crew: kinds.JAVA_CONSUMER}
         members = {crew: [crew.start(kind) for _ in range(2)] for crew, kind in crews.items()}
         free.start()

@@ -23,6 +23,9 @@ from tests.support.records import (
 )
 from tests.support.topics import create_topic, eventually
 
+#: When a busy machine is given up.
+PATIENCE_SECONDS = 90
+
 
 @pytest.fixture
 def admin(broker: Broker) -> AdminClient:
@@ -38,36 +41,36 @@ class TestConfluent(ClientSpecification):
 def test_a_topic_is_created_listed_described_and_deleted(admin: AdminClient, topic_name: Callable[[], str]) -> None:
     name = topic_name()
     config = {"retention.ms": "3600000", "segment.bytes": "1048576"}
-    admin.create_topics([NewTopic(name, 4, 1, config=config)])[name].result(20)
+    admin.create_topics([NewTopic(name, 4, 1, config=config)])[name].result(PATIENCE_SECONDS)
 
-    assert eventually(lambda: name in admin.list_topics(timeout=20).topics)
-    listed = admin.list_topics(timeout=20).topics[name]
+    assert eventually(lambda: name in admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+    listed = admin.list_topics(timeout=PATIENCE_SECONDS).topics[name]
     assert sorted(listed.partitions) == [0, 1, 2, 3]
-    brokers = admin.list_topics(timeout=20).brokers
+    brokers = admin.list_topics(timeout=PATIENCE_SECONDS).brokers
     for partition in listed.partitions.values():
         assert partition.leader in brokers
         assert partition.replicas == partition.isrs == [partition.leader]
 
     resource = ConfigResource(ResourceType.TOPIC, name)
-    described = admin.describe_configs([resource])[resource].result(20)
+    described = admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
     assert described["retention.ms"].value == "3600000"
     assert described["segment.bytes"].value == "1048576"
     assert not described["retention.ms"].is_default
     assert described["max.message.bytes"].value == "1048588"
     assert described["max.message.bytes"].is_default
 
-    admin.delete_topics([name])[name].result(20)
-    assert eventually(lambda: name not in admin.list_topics(timeout=20).topics)
+    admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
+    assert eventually(lambda: name not in admin.list_topics(timeout=PATIENCE_SECONDS).topics)
 
 
 def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
-    cluster = admin.describe_cluster().result(20)
+    cluster = admin.describe_cluster().result(PATIENCE_SECONDS)
     (node,) = cluster.nodes
     assert f"{node.host}:{node.port}" == broker.bootstrap
     assert cluster.controller.id == node.id
     assert cluster.cluster_id
     resource = ConfigResource(ResourceType.BROKER, str(node.id))
-    assert admin.describe_configs([resource])[resource].result(20)["num.partitions"].value == "1"
+    assert admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)["num.partitions"].value == "1"
 
 
 @pytest.mark.parametrize(
@@ -82,9 +85,9 @@ def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
 )
 def test_a_topic_that_cannot_be_is_refused(admin: AdminClient, topic: NewTopic, code: int) -> None:
     with pytest.raises(KafkaException) as refused:
-        admin.create_topics([topic])[topic.topic].result(20)
+        admin.create_topics([topic])[topic.topic].result(PATIENCE_SECONDS)
     assert refused.value.args[0].code() == code
-    assert topic.topic not in admin.list_topics(timeout=20).topics
+    assert topic.topic not in admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_a_topic_is_not_created_twice(admin: AdminClient, broker: Broker, topic_name: Callable[[], str]) -> None:
@@ -96,21 +99,21 @@ def test_a_topic_is_not_created_twice(admin: AdminClient, broker: Broker, topic_
 
 def test_validating_a_topic_creates_nothing(admin: AdminClient, topic_name: Callable[[], str]) -> None:
     name = topic_name()
-    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(20)
-    assert name not in admin.list_topics(timeout=20).topics
+    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(PATIENCE_SECONDS)
+    assert name not in admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_deleting_an_unknown_topic_says_so(admin: AdminClient) -> None:
     with pytest.raises(KafkaException) as refused:
-        admin.delete_topics(["never-created"])["never-created"].result(20)
+        admin.delete_topics(["never-created"])["never-created"].result(PATIENCE_SECONDS)
     assert refused.value.args[0].code() == UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_asking_about_an_unknown_topic_says_so_and_does_not_create_it(strict_broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": strict_broker.bootstrap, "log_level": 0})
-    answer = admin.list_topics("never-created", timeout=20).topics["never-created"]
+    answer = admin.list_topics("never-created", timeout=PATIENCE_SECONDS).topics["never-created"]
     assert answer.error.code() == UNKNOWN_TOPIC_OR_PARTITION
-    assert "never-created" not in admin.list_topics(timeout=20).topics
+    assert "never-created" not in admin.list_topics(timeout=PATIENCE_SECONDS).topics
 
 
 def test_an_offset_beyond_the_end_is_reported(broker: Broker, topic_name: Callable[[], str]) -> None:
@@ -135,7 +138,7 @@ def test_the_admin_client_lists_offsets(admin: AdminClient, broker: Broker, topi
     }
     for spec, offset in expected.items():
         partition = TopicPartition(topic, 0)
-        assert admin.list_offsets({partition: spec})[partition].result(20).offset == offset
+        assert admin.list_offsets({partition: spec})[partition].result(PATIENCE_SECONDS).offset == offset
 
 
 def test_headers_may_be_null_and_bytes_may_be_anything(broker: Broker, topic_name: Callable[[], str]) -> None:
@@ -156,7 +159,7 @@ def test_one_consumer_reads_several_partitions_and_sees_the_end_of_each(
     consumer = client.consumer(enable_partition_eof=True)
     values: dict[int, list[int]] = {partition: [] for partition in range(4)}
     ends: set[int] = set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
         while len(ends) < 4 and time.monotonic() < deadline:

@@ -25,7 +25,7 @@ from tests.support.topics import create_topic, eventually
 PROTOCOLS = ("classic", "consumer")
 STAMP_MS = 1_700_000_000_000
 RECORDS = 12
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 180
 COMMITTED = {0: RECORDS, 1: 5}
 
 
@@ -86,6 +86,8 @@ def reader(broker: Broker, group: str, topic: str, protocol: str) -> Iterator[Co
             "client.id": "billing",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            # It stays while the tools run, and does not poll meanwhile.
+            "max.poll.interval.ms": 1_800_000,
         }
     )
     try:
@@ -193,7 +195,7 @@ def test_the_offsets_topic_is_read_by_the_console_consumer_and_the_log_dump(
     output = run_tool(
         java.CONSOLE_CONSUMER,
         *("--bootstrap-server", broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
-        *("--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter", "--timeout-ms", "15000"),
+        *("--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter", "--timeout-ms", "30000"),
         timeout_seconds=PATIENCE_SECONDS,
     )
     shown = {}

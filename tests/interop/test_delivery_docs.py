@@ -22,7 +22,7 @@ from tests.support.topics import create_topic, eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 ORDERS = [f"order {number}" for number in range(20)]
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 180
 
 #: Runs a program whose consumer ends the process with SIGKILL at one commit, before it is sent or after its answer.
 MORTAL = """\
@@ -112,7 +112,7 @@ class Shop:
         path = self.directory / "shop.db"
         if not path.exists():
             return []
-        with sqlite3.connect(path, timeout=20) as database:
+        with sqlite3.connect(path, timeout=DEADLINE_SECONDS) as database:
             try:
                 return database.execute(sql).fetchall()
             except sqlite3.OperationalError:
@@ -206,7 +206,7 @@ def test_a_group_shares_records_and_groups_do_not(shop: Shop, groups: tuple[str,
     producer = Producer({"bootstrap.servers": shop.broker.bootstrap, "log_level": 0})
     for number in range(60):
         producer.produce("orders", f"order {number}", partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_SECONDS) == 0
     wait_for_lag(shop, set(groups))
     outputs = [shop.stop(reader) for reader in readers]
     counts = lines_of(outputs)

@@ -61,7 +61,7 @@ def fill(broker: BrokerProcess, topic: str, codec: str, start: int, *, idempoten
     for batch in range(BATCHES):
         for number in range(start + batch * BATCH_RECORDS, start + (batch + 1) * BATCH_RECORDS):
             producer.produce(topic, value(number), key=b"k%d" % number, headers=[("h1", b"x"), ("h2", None)])
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
 
 def dump(*arguments: str, files: list[Path]) -> dict[str, list[str]]:

@@ -18,15 +18,19 @@ LAG = "kafka_consumergroup_lag"
 OFFSET = "kafka_consumergroup_current_offset"
 MEMBERS = "kafka_consumergroup_members"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
+#: When a busy machine is given up.
+PATIENCE_SECONDS = 120
 
 
 def lags_by_client(bootstrap: str, group: str) -> dict[int, tuple[int, int]]:
     """Committed offset and lag by partition, worked out by librdkafka's admin client."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_SECONDS)
     places = [place for place in asked.topic_partitions if place.offset >= 0]
     query = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
-    ends = {place.partition: future.result(20).offset for place, future in admin.list_offsets(query).items()}
+    ends = {
+        place.partition: future.result(PATIENCE_SECONDS).offset for place, future in admin.list_offsets(query).items()
+    }
     return {place.partition: (place.offset, ends[place.partition] - place.offset) for place in places}
 
 
@@ -43,7 +47,7 @@ def produce(bootstrap: str, topic: str, *counts: int) -> None:
     for partition, count in enumerate(counts):
         for number in range(count):
             producer.produce(topic, b"%d" % number, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -66,7 +70,7 @@ def test_lag_and_members_are_what_a_client_finds(
     )
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         read = 0
         while read < 60:
             assert time.monotonic() < deadline
@@ -90,7 +94,8 @@ def test_lag_and_members_are_what_a_client_finds(
         consumer.close()
     assert eventually(lambda: Scrape(port).value(MEMBERS, consumergroup="billing") == 0)
     broker.restart()
-    after = Scrape(port)
-    assert lags_by_broker(after, "billing", topic, 3) == lags_by_client(broker.bootstrap, "billing") == expected
+    # A broker may be ready before it has read what its groups committed.
+    assert eventually(lambda: lags_by_broker(Scrape(port), "billing", topic, 3) == expected)
+    assert lags_by_client(broker.bootstrap, "billing") == expected
     # Counters are the process's: Prometheus knows that they begin anew.
-    assert after.value(f"{COORDINATOR}_offset_commit_count_total") == 0
+    assert Scrape(port).value(f"{COORDINATOR}_offset_commit_count_total") == 0

@@ -255,7 +255,7 @@ def test_the_console_consumers_formatters_print_our_records(broker: Broker, topi
         output = run_tool(
             CONSOLE_CONSUMER,
             *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--partition", "0", "--offset", "0"),
-            *("--max-messages", str(len(RECORDS)), "--timeout-ms", "20000"),
+            *("--max-messages", str(len(RECORDS)), "--timeout-ms", "120000"),
             *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
         )
         return list(documents(output))

@@ -112,7 +112,7 @@ def test_the_console_producer_and_consumer_pass_lines_on(broker: Broker, topic_n
         "--property",
         "print.key=true",
         "--timeout-ms",
-        "20000",
+        "120000",
     )
     assert output.splitlines() == [f"k{number}\tline {number}" for number in range(150, 200)]
 

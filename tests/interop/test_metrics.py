@@ -40,6 +40,8 @@ CONNECTIONS = "kafka_server_socketservermetrics_connection_count"
 CREATED = "kafka_server_socketservermetrics_connection_creation_total"
 CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 LISTENER = {"listener": "PLAINTEXT"}
+#: When a busy machine is given up.
+PATIENCE_SECONDS = 120
 
 
 class Monitored:
@@ -74,6 +76,10 @@ class Statistics:
     def requests(self, api: str) -> int:
         """How many requests of an API all its connections have sent."""
         return sum(broker["req"].get(api, 0) for broker in self.newest["brokers"].values())
+
+    def waiting(self) -> int:
+        """How many requests have no answer yet."""
+        return sum(broker["waitresp_cnt"] for broker in self.newest["brokers"].values())
 
     def partitions(self, topic: str) -> list[dict[str, Any]]:
         return [each for number, each in self.newest["topics"][topic]["partitions"].items() if number != "-1"]
@@ -114,7 +120,7 @@ def test_records_bytes_and_requests_are_what_a_producer_and_a_consumer_counted(
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % 3, on_delivery=delivered)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     fresh(statistics, lambda: producer.poll(0.05))
 
     scrape = monitored.scrape()
@@ -137,17 +143,18 @@ def test_records_bytes_and_requests_are_what_a_producer_and_a_consumer_counted(
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(3)])
         received = 0
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while received < count:
             assert time.monotonic() < deadline
             message = consumer.poll(0.2)
             received += message is not None and message.error() is None
         consumer.pause([TopicPartition(topic, number) for number in range(3)])
         fresh(read, lambda: consumer.poll(0.05))
+        # The last fetch has to be answered: one that waits when the consumer closes is sent and not counted.
+        assert eventually(lambda: bool(consumer.poll(0.05) or True) and read.waiting() == 0)
     finally:
         consumer.close()
     scrape = monitored.scrape()
-    # A fetch that waits when the consumer closes is sent but never answered.
     assert read.requests("Fetch") <= scrape.sum(REQUESTS, request="Fetch") <= read.requests("Fetch") + 3
     # librdkafka drops what it had prefetched when it pauses, so that the broker may have sent more than it kept.
     assert scrape.value(BYTES_OUT, topic=topic) >= on_disk
@@ -226,7 +233,8 @@ def test_topics_and_partitions_are_those_that_an_admin_client_lists(
     monitored: Monitored, topic_name: Callable[[], str]
 ) -> None:
     names = [create_topic(monitored.bootstrap, topic_name(), partitions=count) for count in (1, 5, 10)]
-    listed = AdminClient({"bootstrap.servers": monitored.bootstrap, "log_level": 0}).list_topics(timeout=20).topics
+    admin = AdminClient({"bootstrap.servers": monitored.bootstrap, "log_level": 0})
+    listed = admin.list_topics(timeout=PATIENCE_SECONDS).topics
     scrape = monitored.scrape()
     partitions = sum(len(topic.partitions) for topic in listed.values())
     assert scrape.value("kafka_controller_kafkacontroller_globaltopiccount") == len(listed) == 3
@@ -251,7 +259,7 @@ def test_the_process_is_the_brokers(monitored: Monitored) -> None:
     assert abs(resident - pages * os.sysconf("SC_PAGE_SIZE")) < 16 << 20
     assert 0 < scrape.value("process_cpu_seconds_total") < 60
     assert abs(scrape.value("process_open_fds") - len(list((directory / "fd").iterdir()))) <= 3
-    assert time.time() - 120 < scrape.value("process_start_time_seconds") <= time.time() + 1
+    assert time.time() - 600 < scrape.value("process_start_time_seconds") <= time.time() + 1
     version = platform.python_version_tuple()
     (info,) = scrape.families["python_info"].samples
     assert (info.labels["major"], info.labels["minor"]) == version[:2]
@@ -278,15 +286,16 @@ def test_the_health_check_of_the_image_knows_a_ready_broker_from_none(monitored:
 
     def check(port: int) -> int:
         command = [sys.executable, option, code.replace("9404", str(port))]
-        return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode
+        return subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS).returncode
 
-    assert check(monitored.port) == 0
+    # It gives a broker four seconds, and is asked more than once.
+    assert eventually(lambda: check(monitored.port) == 0)
     assert check(free_port()) == 1
 
 
 @pytest.fixture
 def stubborn(monitored: Monitored) -> Iterator[list[socket.socket]]:
-    opened = [socket.create_connection(("127.0.0.1", monitored.port), timeout=20) for _ in range(40)]
+    opened = [socket.create_connection(("127.0.0.1", monitored.port), timeout=PATIENCE_SECONDS) for _ in range(40)]
     yield opened
     for each in opened:
         each.close()
@@ -299,7 +308,7 @@ def test_clients_that_ask_and_never_read_keep_nobody_from_the_metrics(
         each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
     began = time.monotonic()
     assert monitored.scrape().value("kafka_server_kafkaserver_brokerstate") == 3
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     with RawClient(monitored.broker.port) as client:
         response = client.ask(produce_request(topic, small_batch()), 9, ProduceResponse)
         assert response.responses[0].partition_responses[0].error_code == 0

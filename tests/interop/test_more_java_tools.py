@@ -20,7 +20,7 @@ from tests.support.topics import create_topic
 def test_the_cluster_tool_gives_the_id_and_the_brokers(broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap)
     told = run_tool(java.CLUSTER, "cluster-id", *server)
-    described = ConfluentClient(broker.bootstrap).producer().list_topics(timeout=20)
+    described = ConfluentClient(broker.bootstrap).producer().list_topics(timeout=60)
     assert told.strip() == f"Cluster ID: {described.cluster_id}"
     (line,) = [line for line in run_tool(java.CLUSTER, "list-endpoints", *server).splitlines() if line[:1].isdigit()]
     host, port = broker.bootstrap.split(":")
@@ -56,7 +56,7 @@ def test_the_console_tools_show_all_of_a_record(broker: Broker, topic_name: Call
     output = run_tool(
         java.CONSOLE_CONSUMER,
         *server,
-        *("--partition", str(partition), "--offset", "18", "--max-messages", "3", "--timeout-ms", "20000"),
+        *("--partition", str(partition), "--offset", "18", "--max-messages", "3", "--timeout-ms", "120000"),
         *(
             word
             for name in ("key", "headers", "offset", "partition", "timestamp")
@@ -121,7 +121,7 @@ def test_the_consumer_performance_tool_reads_a_topic_to_its_end(broker: Broker, 
     # The tool reads as the only member of a group of its own.
     output = run_tool(
         java.CONSUMER_PERFORMANCE,
-        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--messages", "2000", "--timeout", "30000"),
+        *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--messages", "2000", "--timeout", "120000"),
     )
     header, row = (line.split(", ") for line in output.splitlines() if ", " in line)
     assert int(row[header.index("data.consumed.in.nMsg")]) == 2000

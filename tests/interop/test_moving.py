@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "moving-from-kafka.md"
 PARTITIONS = 3
 #: Older than what retention keeps by default.
 LONG_AGO_MS = 1_600_000_000_000
-_TIMEOUT_SECONDS = 60
+_TIMEOUT_SECONDS = 180
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_a_service_manager_is_told_when_the_broker_is_ready_and_when_it_stops(
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(20)
+        manager.settimeout(120)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         with BrokerProcess(tmp_path / "data") as broker:
             ready = manager.recv(4096).decode()
@@ -92,7 +92,7 @@ def test_a_service_manager_is_told_when_the_broker_is_ready_and_when_it_stops(
 
 def refuse(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(EXECUTABLE), "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done
     assert done.stdout == ""
     return done

@@ -16,7 +16,7 @@ def test_the_example_produces_and_consumes(broker: BrokerProcess) -> None:
     match = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert match is not None
     code = match.group(1).replace("127.0.0.1:9092", broker.bootstrap)
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 10

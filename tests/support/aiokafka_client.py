@@ -46,7 +46,7 @@ class AiokafkaClient:
         *,
         compression: str = "none",
         acks: str = "all",
-        patience_ms: int = 30_000,
+        patience_ms: int = 60_000,
     ) -> list[tuple[int, int]]:
         """Send all, wait for all, and give the partition and offset of each."""
         return asyncio.run(self._produce(topic, records, compression, acks, patience_ms))
@@ -93,7 +93,7 @@ class AiokafkaClient:
         start: int = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset on, or fewer when the time is over."""
         return asyncio.run(self._consume(topic, partition, count, start, max_wait_ms, after_first, timeout_seconds))

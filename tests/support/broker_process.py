@@ -5,6 +5,7 @@ Owns the process and its output files. It ends only the process it started, by i
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import queue
@@ -12,16 +13,24 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-READY_TIMEOUT_SECONDS = 30
-STOP_TIMEOUT_SECONDS = 30
+#: Much more than it takes, also on a busy machine: they only end a wait for what will never come.
+READY_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 120
 
 #: The command of the environment that runs the tests.
 EXECUTABLE = Path(sys.executable).parent / "tailrace"
+
+
+#: Below the range from which the kernel takes ports for outgoing connections: with a port of that range, a client that
+#: keeps connecting while the broker is down may be connected to itself and hold the port.
+_FIRST_PORT = 20_000
+_BLOCKS, _BLOCK_PORTS = 90, 100
 
 
 class BrokerFailedError(Exception):
@@ -29,11 +38,25 @@ class BrokerFailedError(Exception):
 
 
 def _candidate_ports() -> Iterator[int]:
-    # Below the range from which the kernel takes ports for outgoing connections: with a port of that range, a
-    # client that keeps connecting while the broker is down may be connected to itself and hold the port.
-    first = os.getpid() % 9000
-    for step in itertools.count():
-        yield 20_000 + (first + step) % 9000
+    """Ports that no other run of tests takes, also while a broker that has one of them is down.
+
+    They come in blocks, each held by a lock for as long as this process lives.
+    """
+    held: list[range] = []
+    for step in range(_BLOCKS):
+        block = (os.getpid() + step) % _BLOCKS
+        lock = os.open(Path(tempfile.gettempdir()) / f"tailrace-test-ports-{block}.lock", os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        first = _FIRST_PORT + block * _BLOCK_PORTS
+        held.append(range(first, first + _BLOCK_PORTS))
+        yield from held[-1]
+    if not held:
+        raise OSError(f"every port from {_FIRST_PORT} on is taken by other runs of tests")
+    yield from itertools.cycle(itertools.chain(*held))
 
 
 _ports = _candidate_ports()
@@ -96,6 +119,10 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start the broker and return when it says that it is ready."""
+        self._wait_until_ready(self._launch())
+
+    def _launch(self) -> queue.SimpleQueue[str]:
+        """Begin the process; the lines that it prints."""
         if self._process is not None:
             raise BrokerFailedError("the broker is running already")
         directories = ",".join(map(str, [self.data_dir, *self._more_dirs]))
@@ -114,6 +141,11 @@ class BrokerProcess:
         # The pipe is read to its end, so that a broker which prints much never waits for its reader.
         self._reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
         self._reader.start()
+        return lines
+
+    def _wait_until_ready(self, lines: queue.SimpleQueue[str]) -> None:
+        """Return when the broker says that it is ready, or say why it ended."""
+        command = list(map(str, self._running().args))
         try:
             self.ready_line = lines.get(timeout=READY_TIMEOUT_SECONDS)
         except queue.Empty:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import threading
 import time
@@ -18,7 +19,7 @@ from confluent_kafka import Message
 from tests.support.history import Load, Sender, record_of
 from tests.support.java_client import CLASS_PATH, JVM, VERIFIABLE_PRODUCER
 
-PROGRESS_SECONDS = 90.0
+PROGRESS_SECONDS = 180.0
 #: A broker that is paused keeps its connections: only a timeout of the client's own makes it look elsewhere.
 IDEMPOTENT = {
     "enable_idempotence": True,
@@ -72,6 +73,13 @@ class TimedSender(Sender):
         return max((later - earlier for earlier, later in itertools.pairwise([begin, *since])), default=0.0)
 
 
+#: How long the Java client tries to send a record, and how long its end may take: longer, for that waits for records.
+_JAVA_DELIVERY_SECONDS = 120
+_JAVA_END_SECONDS = 240.0
+#: What it says of a record that it was about to send when it was told to end; nobody ever had that.
+_NOT_SENT = ("Cannot perform operation after producer has been closed", "Producer closed while send in progress")
+
+
 class JavaSender(threading.Thread):
     """Kafka's own verifiable producer: idempotent, acks=all, retrying; remembers what was acknowledged."""
 
@@ -80,7 +88,7 @@ class JavaSender(threading.Thread):
         properties = {
             "enable.idempotence": "true",
             "retries": 2147483647,
-            "delivery.timeout.ms": 120_000,
+            "delivery.timeout.ms": _JAVA_DELIVERY_SECONDS * 1000,
             "request.timeout.ms": 5000,
             "metadata.max.age.ms": 5000,
             **(config or {}),
@@ -89,6 +97,8 @@ class JavaSender(threading.Thread):
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         self.acknowledged: dict[tuple[int, int], str] = {}
         self.failed: list[str] = []
+        self._other_output: list[str] = []
+        self._is_ending = False
         self._process = subprocess.Popen(
             [
                 *(*JVM, "-cp", CLASS_PATH, VERIFIABLE_PRODUCER, "--bootstrap-server", bootstrap, "--topic", topic),
@@ -102,16 +112,36 @@ class JavaSender(threading.Thread):
     def run(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            # The virtual machine itself may have something to say, or was killed amid a line. Whoever stopped reading
+            # would stop the producer.
+            if not (line.startswith("{") and line.endswith("}\n")):
+                self._other_output.append(line)
+                continue
             event = json.loads(line)
             if event["name"] == "producer_send_success":
                 self.acknowledged[event["partition"], event["offset"]] = event["value"]
-            elif event["name"] == "producer_send_error":
+            elif event["name"] == "producer_send_error" and not (self._is_ending and event["message"] in _NOT_SENT):
                 self.failed.append(line)
 
     def finish(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
-        self.join(60)
+        """End it; it first sends what it still holds, which takes as long as a record may take."""
+        self._is_ending = True
+        try:
+            self._process.terminate()
+            self._process.wait(_JAVA_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGQUIT)  # it prints what each of its threads waits for
+            self.join(10)
+            raise AssertionError(f"it does not end; {self.failed[:3]}\n{''.join(self._other_output)}") from None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, whatever it still holds."""
+        self._process.kill()
+        self._process.wait()
+        if self.is_alive():
+            self.join(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

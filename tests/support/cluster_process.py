@@ -5,7 +5,6 @@ Owns the processes. It ends only what it started, by its pid. It must not know p
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,19 +15,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.support.broker_process import EXECUTABLE
+from tailrace.client.cluster import ClusterState, describe_cluster
+from tailrace.client.errors import ClientError
 from tests.support.etcd_process import EtcdCluster
 from tests.support.store_process import READY
 from tests.support.watched_broker import WatchedBroker
 from tests.support.zookeeper_process import ZooKeeperEnsemble
 
-#: What `tailrace cluster status --json` says.
+#: What `tailrace cluster status --json` says, but for pids.
 Status: TypeAlias = dict[str, Any]
 
 STORES = ("local", "etcd", "zookeeper")
 SESSION_TIMEOUT_MS = 3000
-_PATIENCE_SECONDS = 60.0
+#: Much more than it takes, also on a busy machine: it only ends a wait for what will never come.
+_PATIENCE_SECONDS = 180.0
 _POLL_SECONDS = 0.05
+
+
+class NobodyAnswersError(AssertionError):
+    """No broker says how the cluster is."""
 
 
 class ClusterBroker(WatchedBroker):
@@ -38,6 +43,7 @@ class ClusterBroker(WatchedBroker):
         settings = {"node.id": str(number), "tailrace.coordination": coordination, **config}
         super().__init__(data_dir, config=settings)
         self.number = number
+        self.is_paused = False
 
     def configure(self, **config: str) -> None:
         """Set more from the next start on, with `_` for `.` in names."""
@@ -45,10 +51,16 @@ class ClusterBroker(WatchedBroker):
 
     def pause(self) -> None:
         """Stop the process with SIGSTOP: its connections stay, and nobody answers."""
+        self.is_paused = True
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self.is_paused = False
+
+    def kill(self) -> None:
+        super().kill()
+        self.is_paused = False
 
 
 class ClusterProcess:
@@ -73,49 +85,69 @@ class ClusterProcess:
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def __enter__(self) -> ClusterProcess:
-        for broker in self.brokers:
-            broker.start()
-        self.wait_for(lambda state: len(state["brokers"]) == len(self.brokers) and state["controller"] is not None)
+        # Those that run are ended where another does not start.
+        with ExitStack() as stack:
+            stack.push(self.__exit__)
+            for broker in self.brokers:
+                broker.start()
+            self.wait_for(lambda state: len(state["brokers"]) == len(self.brokers) and state["controller"] is not None)
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Each is ended, also where one before it does not end as it should.
+        with ExitStack() as stack:
+            for broker in reversed(self.brokers):
+                stack.callback(_end, broker)
+
+    def heal(self) -> None:
+        """Start whoever does not run, resume whoever was paused, and wait until all replicas are in sync."""
         for broker in self.brokers:
             if broker.is_running:
-                os.kill(broker.pid, signal.SIGCONT)
-                broker.stop()
+                broker.resume()
+            else:
+                broker.start()
+        self.wait_until_whole()
 
     def broker(self, number: int) -> ClusterBroker:
         return self.brokers[number - 1]
 
     def status(self) -> Status:
-        """What `tailrace cluster status` says, asked of the first broker that answers."""
+        """What `tailrace cluster status --json` says, of the first broker that knows; asked as that command asks.
+
+        One that is cut off from the store, as after a pause, tells what it knew: it is believed where all are.
+        """
         failure = "no broker runs"
+        outdated: Status | None = None
         for broker in self.brokers:
-            if not broker.is_running:
+            if not broker.is_running or broker.is_paused:
                 continue
-            done = subprocess.run(
-                [str(EXECUTABLE), "cluster", "status", "--bootstrap", broker.bootstrap, "--json"],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            if done.returncode == 0:
-                state: Status = json.loads(done.stdout)
+            try:
+                state = _as_json(describe_cluster(broker.bootstrap))
+            except ClientError as error:
+                failure = str(error)
+                continue
+            if state["warning"] is None:
                 return state
-            failure = done.stderr
-        raise AssertionError(f"nobody says how the cluster is: {failure}")
+            outdated = outdated or state
+        if outdated is not None:
+            return outdated
+        raise NobodyAnswersError(f"nobody says how the cluster is: {failure}")
 
     def wait_for(self, condition: Callable[[Status], bool], what: str = "all brokers to be there") -> Status:
         """Wait until a condition on the cluster's status holds; the status then."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            state = self.status()
-            if condition(state):
-                return state
+            try:
+                state = self.status()
+                if condition(state):
+                    return state
+                seen = str(state)
+            except NobodyAnswersError as error:  # on a busy machine an answer may take too long once
+                seen = str(error)
             if time.monotonic() > deadline:
                 output = "\n".join(f"--- broker {b.number}\n{b.error_output()[-1500:]}" for b in self.brokers)
-                raise AssertionError(f"waited in vain for {what}; it is {state}\n{output}")
+                raise AssertionError(f"waited in vain for {what}; it is {seen}\n{output}")
             time.sleep(_POLL_SECONDS)
 
     def wait_until_whole(self) -> Status:
@@ -140,6 +172,38 @@ class ClusterProcess:
             return None
 
         return self.broker(leader(self.wait_for(lambda state: leader(state) is not None, "a leader")) or 0)
+
+
+def _end(broker: ClusterBroker) -> None:
+    if broker.is_running:
+        os.kill(broker.pid, signal.SIGCONT)
+        broker.stop()
+
+
+def _as_json(state: ClusterState) -> Status:
+    return {
+        "cluster_id": state.cluster_id,
+        "controller": state.controller,
+        "warning": state.warning,
+        "brokers": [
+            {"id": broker.broker_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+            for broker in state.brokers
+        ],
+        "topics": state.topics,
+        "leaders": {str(broker_id): count for broker_id, count in state.leaders.items()},
+        "under_replicated": [f"{each.topic}-{each.partition}" for each in state.partitions if each.is_under_replicated],
+        "offline": [f"{each.topic}-{each.partition}" for each in state.partitions if each.is_offline],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "leader": each.leader,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+            }
+            for each in state.partitions
+        ],
+    }
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class ConfluentClient:
         *,
         compression: str = "none",
         acks: str = "all",
-        patience_ms: int = 30_000,
+        patience_ms: int = 60_000,
         partitioner: str = "murmur2_random",
     ) -> list[tuple[int, int]]:
         """Send all, wait for all, and give the partition and offset of each."""
@@ -68,7 +68,7 @@ class ConfluentClient:
             linger_ms=20,
             message_max_bytes=10_000_000,
             message_timeout_ms=patience_ms,
-            topic_metadata_propagation_max_ms=min(patience_ms, 10_000),
+            topic_metadata_propagation_max_ms=min(patience_ms, 30_000),
         )
         delivered: dict[int, tuple[int, int]] = {}
         errors: list[KafkaError] = []
@@ -93,7 +93,7 @@ class ConfluentClient:
                 on_delivery=report(number),
                 **optional,
             )
-        remaining = producer.flush(60)
+        remaining = producer.flush(120)
         if errors:
             raise refusal(errors[0])
         assert remaining == 0
@@ -108,7 +108,7 @@ class ConfluentClient:
         start: int = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset on, or fewer when the time is over."""
         consumer = self.consumer(fetch_wait_max_ms=max_wait_ms)
@@ -134,7 +134,7 @@ class ConfluentClient:
         consumer = self.consumer()
         try:
             return {
-                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
                 for number in partitions
             }
         except KafkaException as error:
@@ -146,7 +146,7 @@ class ConfluentClient:
         """The first offset at or after a time, None where all records are older."""
         consumer = self.consumer()
         try:
-            (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=20)
+            (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=60)
         finally:
             consumer.close()
         return found.offset if found.offset >= 0 else None

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.support.broker_process import free_port
 
-READY_TIMEOUT_SECONDS = 60
-STOP_TIMEOUT_SECONDS = 30
+READY_TIMEOUT_SECONDS = 180
+STOP_TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.02
 
 #: Requests to members go nowhere else, whatever proxy the machine has for the web.
@@ -96,6 +96,7 @@ class EtcdMember:
     def stop(self) -> None:
         """End it with SIGTERM."""
         process = self._running()
+        process.send_signal(signal.SIGCONT)  # a stopped process cannot be asked to end
         process.terminate()
         try:
             process.wait(STOP_TIMEOUT_SECONDS)

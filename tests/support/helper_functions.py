@@ -48,6 +48,11 @@ def read_twice(disk: Disk, path: str, size: int) -> float:
     return time.monotonic() - began
 
 
+def policy() -> int:
+    """How the kernel shares out processors to this process."""
+    return os.sched_getscheduler(0)
+
+
 def niceness() -> int:
     return os.nice(0)
 

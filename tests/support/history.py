@@ -20,7 +20,8 @@ from tests.support.confluent_client import ConfluentClient
 _MAX_OUTSTANDING = 600
 #: What a client reports while the broker is away; everything else is a finding.
 _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
-_DEADLINE_SECONDS = 60.0
+#: Longer than a client tries to send a record: what fails then says how, and is no mere wait that ended.
+_DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Sender(threading.Thread):
     def __init__(self, bootstrap: str, load: Load) -> None:
         super().__init__(name=load.name, daemon=True)
         self.load = load
-        self.result = Acknowledged()
+        # All of it is there before the thread runs: others ask at once how much was sent.
+        partitions = range(load.partitions)
+        self.result = Acknowledged(dict.fromkeys(partitions, 0), {partition: {} for partition in partitions})
         self.acknowledged = 0
         self.error: BaseException | None = None
         self._outstanding = 0
@@ -74,9 +77,6 @@ class Sender(threading.Thread):
             self.error = error
 
     def _send_until_end(self) -> None:
-        for partition in range(self.load.partitions):
-            self.result.sent[partition] = 0
-            self.result.offsets[partition] = {}
         partition = 0
         while not self._ending.is_set():
             if self._outstanding >= _MAX_OUTSTANDING:
@@ -146,9 +146,12 @@ class Follower(threading.Thread):
     def count(self) -> int:
         return sum(len(values) for values in self.seen.values())
 
+    def read_no_more(self) -> None:
+        self._ending.set()
+
     def finish(self) -> dict[tuple[str, int], list[bytes]]:
         """Read no more, and give what was read."""
-        self._ending.set()
+        self.read_no_more()
         self.join(_DEADLINE_SECONDS)
         assert not self.is_alive(), "the follower does not end"
         if self.error is not None:

@@ -40,7 +40,7 @@ JVM = ("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xsha
 
 
 def run_tool(
-    main_class: str, *arguments: str, stdin: str = "", timeout_seconds: int = 60, with_errors: bool = False
+    main_class: str, *arguments: str, stdin: str = "", timeout_seconds: int = 180, with_errors: bool = False
 ) -> str:
     """Run one of Kafka's command line tools to its end and give its standard output, and its errors if asked for."""
     done = subprocess.run(
@@ -60,7 +60,7 @@ class JavaBridge(LineBridge):
     """The JVM that runs `InteropClient`, or another program that answers line by line."""
 
     def __init__(self, work_dir: Path, source: Path = SOURCE) -> None:
-        subprocess.run(["javac", "-cp", CLASS_PATH, "-d", str(work_dir), str(source)], check=True, timeout=120)
+        subprocess.run(["javac", "-cp", CLASS_PATH, "-d", str(work_dir), str(source)], check=True, timeout=300)
         super().__init__([*JVM, "-cp", f"{work_dir}:{CLASS_PATH}", source.stem], work_dir / "stderr")
 
 
@@ -92,7 +92,7 @@ class JavaClient:
         *,
         compression: str = "none",
         acks: str = "all",
-        patience_ms: int = 30_000,
+        patience_ms: int = 60_000,
     ) -> list[tuple[int, int]]:
         """Send all, wait for all, and give the partition and offset of each."""
         config: dict[str, object] = {
@@ -126,7 +126,7 @@ class JavaClient:
         start: int = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset on, or fewer when the time is over."""
         answer = self.call(

@@ -45,7 +45,7 @@ class KafkaPythonClient:
         *,
         compression: str = "none",
         acks: str = "all",
-        patience_ms: int = 30_000,
+        patience_ms: int = 60_000,
     ) -> list[tuple[int, int]]:
         """Send all, wait for all, and give the partition and offset of each."""
         producer = self.producer(
@@ -68,7 +68,7 @@ class KafkaPythonClient:
                 )
                 for record in records
             ]
-            producer.flush(timeout=60)
+            producer.flush(timeout=120)
             answers = [future.get(timeout=60) for future in sent]
             return [(answer.partition, answer.offset) for answer in answers]
         except KafkaError as error:
@@ -85,7 +85,7 @@ class KafkaPythonClient:
         start: int = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset on, or fewer when the time is over."""
         consumer = self.consumer(fetch_max_wait_ms=max_wait_ms)

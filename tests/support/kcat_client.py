@@ -32,11 +32,13 @@ class KcatClient:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
+        # By itself it gives up a busy broker after five seconds.
+        self._kcat = ("kcat", "-b", bootstrap, "-m", "60")
 
-    def run(self, *arguments: str, stdin: bytes = b"", timeout_seconds: int = 60) -> bytes:
+    def run(self, *arguments: str, stdin: bytes = b"", timeout_seconds: int = 180) -> bytes:
         """Run kcat to its end and give its output; a failure is a refusal."""
         done = subprocess.run(
-            ["kcat", "-b", self.bootstrap, *arguments],
+            [*self._kcat, *arguments],
             input=stdin,
             capture_output=True,
             timeout=timeout_seconds,
@@ -53,7 +55,7 @@ class KcatClient:
         *,
         compression: str = "none",
         acks: str = "all",
-        patience_ms: int = 30_000,
+        patience_ms: int = 60_000,
         partitioner: str = "murmur2_random",
     ) -> None:
         """Send all and wait for all; kcat does not say where they went."""
@@ -71,7 +73,7 @@ class KcatClient:
                 f"partitioner={partitioner}",
                 "message.max.bytes=10000000",
                 f"message.timeout.ms={patience_ms}",
-                f"topic.metadata.propagation.max.ms={min(patience_ms, 10_000)}",
+                f"topic.metadata.propagation.max.ms={min(patience_ms, 30_000)}",
             ):
                 arguments += ["-X", setting]
             lines = [(record.key or b"") + b"\x1f" + (record.value or b"") for record in share]
@@ -86,10 +88,10 @@ class KcatClient:
         start: int | str = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset (or `s@<timestamp>`) on, or fewer when the time is over."""
-        command = ["kcat", "-b", self.bootstrap, "-C", "-J", "-q", "-u", "-t", topic, "-p", str(partition)]
+        command = [*self._kcat, "-C", "-J", "-q", "-u", "-t", topic, "-p", str(partition)]
         command += ["-o", str(start), "-c", str(count), "-X", f"fetch.wait.max.ms={max_wait_ms}"]
         received: list[Received] = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

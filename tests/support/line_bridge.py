@@ -16,6 +16,9 @@ from typing import Any
 
 from tests.support.records import Received, RefusedError
 
+#: Much more than it takes, also on a busy machine: it only ends a wait for what will never come.
+END_SECONDS = 60
+
 
 class LineBridge:
     """A process that answers line by line until its input is closed."""
@@ -28,8 +31,13 @@ class LineBridge:
 
     def close(self) -> None:
         """End the process by closing its input."""
-        with self._process:
-            pass
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
         self._errors.close()
 
     def call(self, request: dict[str, Any], *, on_event: Callable[[], None] | None = None) -> Any:
@@ -38,8 +46,11 @@ class LineBridge:
         answer = self.receive()
         if "event" in answer:
             assert on_event is not None
-            on_event()
-            answer = self.receive()
+            try:
+                on_event()
+            finally:
+                # Also where that failed: whoever asks next must not be given the answer to this.
+                answer = self.receive()
         if "error" in answer:
             code = answer["code"]
             known = code is not None and code > 0

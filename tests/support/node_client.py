@@ -90,9 +90,11 @@ class NodeClient:
         """
 
         def running() -> None:
-            while_held()
-            # The line that the program waits for before the last part.
-            self.bridge.send({})
+            try:
+                while_held()
+            finally:
+                # The line that the program waits for before the last part.
+                self.bridge.send({})
 
         acknowledged: int = self.call(
             "produce_numbered",
@@ -102,7 +104,7 @@ class NodeClient:
             batch=batch,
             announce_at=announce_at,
             hold_from=hold_from,
-            patience_ms=60_000,
+            patience_ms=120_000,
             on_event=running,
         )
         return acknowledged
@@ -116,7 +118,7 @@ class NodeClient:
         start: int = 0,
         max_wait_ms: int = 500,
         after_first: Callable[[], None] | None = None,
-        timeout_seconds: int = 30,
+        timeout_seconds: int = 120,
     ) -> list[Received]:
         """Read `count` records from an offset on, or fewer when the time is over."""
         answer = self.call(

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
-from tailrace.wire.messages import RESPONSES
+from tailrace.wire.messages.tables import RESPONSES
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 _API_VERSIONS = 18
 _LENGTH = struct.Struct(">i")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_TIMEOUT_SECONDS = 20
+_TIMEOUT_SECONDS = 60
 
 
 class Page(NamedTuple):

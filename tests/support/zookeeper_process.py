@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.support.broker_process import free_port
 
-READY_TIMEOUT_SECONDS = 90
-STOP_TIMEOUT_SECONDS = 30
+READY_TIMEOUT_SECONDS = 240
+STOP_TIMEOUT_SECONDS = 60
 TICK_MS = 500
 _POLL_SECONDS = 0.02
 

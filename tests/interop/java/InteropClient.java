@@ -133,7 +133,7 @@ public final class InteropClient {
             }
             producer.flush();
             for (Future<RecordMetadata> future : sent) {
-                RecordMetadata metadata = future.get(60, TimeUnit.SECONDS);
+                RecordMetadata metadata = future.get(120, TimeUnit.SECONDS);
                 result.addArray().add(metadata.partition()).add(metadata.hasOffset() ? metadata.offset() : -1);
             }
         }
@@ -244,14 +244,14 @@ public final class InteropClient {
         NewTopic topic = new NewTopic(
                 request.get("topic").asText(), Optional.of(request.get("partitions").asInt()), Optional.empty());
         try (Admin admin = Admin.create(properties(request))) {
-            admin.createTopics(List.of(topic.configs(configs))).all().get(30, TimeUnit.SECONDS);
+            admin.createTopics(List.of(topic.configs(configs))).all().get(120, TimeUnit.SECONDS);
         }
         return JSON.getNodeFactory().booleanNode(true);
     }
 
     private JsonNode list(JsonNode request) throws Exception {
         try (Admin admin = Admin.create(properties(request))) {
-            return JSON.valueToTree(admin.listTopics().names().get(30, TimeUnit.SECONDS));
+            return JSON.valueToTree(admin.listTopics().names().get(120, TimeUnit.SECONDS));
         }
     }
 
@@ -260,7 +260,7 @@ public final class InteropClient {
         ObjectNode result = JSON.createObjectNode();
         try (Admin admin = Admin.create(properties(request))) {
             TopicDescription topic =
-                    admin.describeTopics(List.of(name)).allTopicNames().get(30, TimeUnit.SECONDS).get(name);
+                    admin.describeTopics(List.of(name)).allTopicNames().get(120, TimeUnit.SECONDS).get(name);
             ArrayNode partitions = result.putArray("partitions");
             topic.partitions().forEach(partition -> partitions.addObject()
                     .put("partition", partition.partition())
@@ -270,18 +270,18 @@ public final class InteropClient {
             result.put("has_topic_id", !topic.topicId().equals(org.apache.kafka.common.Uuid.ZERO_UUID));
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, name);
             Map<String, String> configs = new LinkedHashMap<>();
-            admin.describeConfigs(List.of(resource)).all().get(30, TimeUnit.SECONDS).get(resource).entries()
+            admin.describeConfigs(List.of(resource)).all().get(120, TimeUnit.SECONDS).get(resource).entries()
                     .forEach(entry -> configs.put(entry.name(), entry.value()));
             result.set("configs", JSON.valueToTree(configs));
-            result.put("cluster_id", admin.describeCluster().clusterId().get(30, TimeUnit.SECONDS));
-            result.put("brokers", admin.describeCluster().nodes().get(30, TimeUnit.SECONDS).size());
+            result.put("cluster_id", admin.describeCluster().clusterId().get(120, TimeUnit.SECONDS));
+            result.put("brokers", admin.describeCluster().nodes().get(120, TimeUnit.SECONDS).size());
         }
         return result;
     }
 
     private JsonNode delete(JsonNode request) throws Exception {
         try (Admin admin = Admin.create(properties(request))) {
-            admin.deleteTopics(List.of(request.get("topic").asText())).all().get(30, TimeUnit.SECONDS);
+            admin.deleteTopics(List.of(request.get("topic").asText())).all().get(120, TimeUnit.SECONDS);
         }
         return JSON.getNodeFactory().booleanNode(true);
     }

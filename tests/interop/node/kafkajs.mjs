@@ -39,6 +39,8 @@ function kafka ({ bootstrap, patience_ms: patienceMs = 30_000 }) {
     clientId: 'tailrace-interop',
     brokers: [bootstrap],
     logLevel: logLevel.NOTHING,
+    // After a pause of a busy machine the client looks at this clock first, and only then at what was connected.
+    connectionTimeout: 30_000,
     retry: { initialRetryTime: FIRST_RETRY_MS, maxRetryTime: patienceMs, retries }
   })
 }

@@ -6,7 +6,13 @@ import { required } from './packages.mjs'
 const { Kafka, logLevel } = required('kafkajs')
 
 async function run (settings) {
-  const kafka = new Kafka({ clientId: 'member', brokers: [settings.bootstrap], logLevel: logLevel.ERROR })
+  const kafka = new Kafka({
+    clientId: 'member',
+    brokers: [settings.bootstrap],
+    logLevel: logLevel.ERROR,
+    // After a pause of a busy machine the client looks at this clock first, and only then at what was connected.
+    connectionTimeout: 30_000
+  })
   const consumer = kafka.consumer({ groupId: settings.group, metadataMaxAge: 1000, ...settings.config })
   const mine = ownership()
   consumer.on(consumer.events.REBALANCING, mine.revoke)

@@ -17,6 +17,8 @@ const LATEST = -1n
 const options = ({ bootstrap, patience_ms: patienceMs = 30_000 }) => ({
   clientId: 'tailrace-interop',
   bootstrapBrokers: [bootstrap],
+  connectTimeout: 30_000,
+  timeout: 30_000,
   retries: Math.ceil(patienceMs / RETRY_MS),
   retryDelay: RETRY_MS
 })

@@ -32,6 +32,7 @@ async function run (settings) {
     clientId: 'member',
     bootstrapBrokers: [settings.bootstrap],
     groupId: settings.group,
+    connectTimeout: 30_000,
     metadataMaxAge: 1000,
     maxWaitTime: 500,
     // A fleet in unrest rebalances more often in a row than the client tries to join by default.
