@@ -96,6 +96,8 @@ class JavaSender(threading.Thread):
         path = work_dir / "producer.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         self.acknowledged: dict[tuple[int, int], str] = {}
+        # What was acknowledged so late that its offset was forgotten (DUPLICATE_SEQUENCE_NUMBER), with the partition.
+        self._somewhere: list[tuple[int, str]] = []
         self.failed: list[str] = []
         self._other_output: list[str] = []
         self._is_ending = False
@@ -118,7 +120,9 @@ class JavaSender(threading.Thread):
                 self._other_output.append(line)
                 continue
             event = json.loads(line)
-            if event["name"] == "producer_send_success":
+            if event["name"] == "producer_send_success" and event["offset"] < 0:
+                self._somewhere.append((event["partition"], event["value"]))
+            elif event["name"] == "producer_send_success":
                 self.acknowledged[event["partition"], event["offset"]] = event["value"]
             elif event["name"] == "producer_send_error" and not (self._is_ending and event["message"] in _NOT_SENT):
                 self.failed.append(line)
@@ -153,5 +157,9 @@ class JavaSender(threading.Thread):
             values = logs[topic, partition]
             assert offset < len(values), f"{topic}-{partition}: acknowledged offset {offset} is lost"
             assert values[offset] == value.encode(), f"{topic}-{partition}: offset {offset} holds another record"
+        for partition, value in self._somewhere:
+            assert value.encode() in logs[topic, partition], (
+                f"{topic}-{partition}: {value} was acknowledged and is lost"
+            )
         own = [value for (name, _), values in logs.items() if name == topic for value in values if value.isdigit()]
         assert len(own) == len(dict.fromkeys(own)), "a record of an idempotent producer is there twice"

@@ -1,4 +1,4 @@
-"""A door in front of a broker that passes requests on and loses the answers to some of them, as a broken network does.
+"""A door in front of a broker that loses some requests, or the answers to some, as a broken network does.
 
 Owns a listening socket on loopback and a thread for each connection, each of which carries one request at a time. It
 must not know why.
@@ -22,7 +22,9 @@ class LossyDoor:
 
     def __init__(self, target_port: int, api_key: int, lost_answers: int, on_lost: Callable[[], object]) -> None:
         self.port = free_port()
+        #: How many more are lost; the connection of each ends, once whoever is told of it has had its time.
         self.lost_answers = lost_answers
+        self.lost_requests = 0
         self._target_port = target_port
         self._api_key = api_key
         self._on_lost = on_lost
@@ -52,17 +54,33 @@ class LossyDoor:
             threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self._target_port)) as far:
-            while (request := _receive(near)) is not None:
+        with near:
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target_port))
+            except OSError:
+                return  # as if nobody listened
+            with far:
+                self._pass_on(near, far)
+
+    def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
+        while (request := _receive(near)) is not None:
+            may_be_lost = _API_KEY.unpack_from(request, _LENGTH.size)[0] == self._api_key
+            if may_be_lost and self.lost_requests:
+                self.lost_requests -= 1
+                self._on_lost()
+                return
+            try:
                 far.sendall(request)
-                answer = _receive(far)
-                if answer is None:
-                    return
-                if _API_KEY.unpack_from(request, _LENGTH.size)[0] == self._api_key and self.lost_answers:
-                    self.lost_answers -= 1
-                    self._on_lost()
-                    return
-                near.sendall(answer)
+            except OSError:
+                return
+            answer = _receive(far)
+            if answer is None:
+                return
+            if may_be_lost and self.lost_answers:
+                self.lost_answers -= 1
+                self._on_lost()
+                return
+            near.sendall(answer)
 
 
 def _receive(source: socket.socket) -> bytes | None:

@@ -104,6 +104,11 @@ def increment_sequence(sequence: int, by: int) -> int:
     return (sequence + by) & 0x7FFFFFFF
 
 
+def sequences_between(sequence: int, later: int) -> int:
+    """How many records after a sequence number a later one comes."""
+    return (later - sequence) & 0x7FFFFFFF
+
+
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at a position without judging it."""
     return _new_header(BatchHeader, _unpack_header(data, position))

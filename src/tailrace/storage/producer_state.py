@@ -1,8 +1,10 @@
 """What each idempotent producer last wrote to one partition: sequence checks and duplicate detection.
 
-Keeps the last five batches of every producer, as many as a client may have in flight. Snapshots are Kafka's
-format, one entry per remembered batch (readers that keep one entry per producer keep the newest), so that the
-state after a restart answers retries exactly as before it. Everything else is rebuilt from batch headers.
+Keeps the last five batches of every producer, as many as a client may have in flight with one leader, and where the
+unbroken run of sequences began that they end: a batch that is in flight with a leader of before may come again after
+any number of later ones. Snapshots are Kafka's format, one entry per remembered batch (readers that keep one entry per
+producer keep the newest), so that the state after a restart answers retries of these exactly as before it. Everything
+else is rebuilt from batch headers.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from crc32c import crc32c
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET
-from tailrace.records.batch import BatchHeader, increment_sequence
+from tailrace.records.batch import BatchHeader, increment_sequence, sequences_between
 
 REMEMBERED_BATCHES = 5
 #: Of so many unknown producers it is remembered what they have to send again.
 _MOST_AWAITED = 1000
+#: Sequences begin anew after the last: what is further behind than half of them is ahead.
+_FAR_BEHIND = 1 << 30
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -43,8 +47,18 @@ class ProducerEntry:
     """One producer id on one partition."""
 
     epoch: int
+    #: From here on every sequence up to the last batch is in the log, or was.
+    first_sequence: int
     batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
     last_timestamp: int = -1
+
+    def has_written(self, base_sequence: int, last_sequence: int) -> bool:
+        """Whether a batch was written before all that are remembered."""
+        if not self.batches:
+            return False
+        behind = sequences_between(base_sequence, self.batches[0].base_sequence)
+        written = sequences_between(self.first_sequence, self.batches[0].base_sequence)
+        return sequences_between(base_sequence, last_sequence) < behind <= min(written, _FAR_BEHIND)
 
 
 class ProducerState:
@@ -52,7 +66,7 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
-        # By id and epoch: the first sequence that an unknown producer was refused for now.
+        # By id and epoch: the lowest sequence that an unknown producer was refused for now.
         self._awaited: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -63,12 +77,14 @@ class ProducerState:
         return list(self._producers.items())
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """Refuse a batch that is out of order or fenced; return the earlier append if it is a duplicate."""
+        """Refuse a batch that is out of order or fenced; return the earlier append if it is a duplicate.
+
+        Where that is too long ago its offset is not known, only that it lies below those that are.
+        """
         entry = self._producers.get(header.producer_id)
         if entry is None:
-            # KIP-360: state may have expired or been removed with its records, so any sequence may start.
-            if self._awaited:
-                self._check_awaited(header)
+            if header.base_sequence != 0 or self._awaited:
+                self._check_first(header)
             return None
         if header.producer_epoch < entry.epoch:
             raise KafkaError(
@@ -88,6 +104,11 @@ class ProducerState:
             if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
                 return batch
         if entry.batches and header.base_sequence != increment_sequence(entry.batches[-1].last_sequence, 1):
+            if entry.has_written(header.base_sequence, last_sequence):
+                oldest = entry.batches[0]
+                return AppendedBatch(
+                    header.base_sequence, last_sequence, NO_OFFSET, oldest.base_offset - 1, oldest.timestamp
+                )
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Out of order sequence number for producer {header.producer_id}: {header.base_sequence} "
@@ -99,29 +120,51 @@ class ProducerState:
         """A batch was refused that its producer sends again; what it sent right behind must not be taken before."""
         if header.producer_id < 0 or header.producer_id in self._producers:
             return
-        if len(self._awaited) >= _MOST_AWAITED:
+        key, sequence = (header.producer_id, header.producer_epoch), header.base_sequence
+        awaited = self._awaited.get(key)
+        if awaited is None and len(self._awaited) >= _MOST_AWAITED:
             del self._awaited[next(iter(self._awaited))]
-        self._awaited.setdefault((header.producer_id, header.producer_epoch), header.base_sequence)
+        if awaited is None or _is_before(sequence, awaited):
+            self._awaited[key] = sequence
 
-    def _check_awaited(self, header: BatchHeader) -> None:
-        awaited = self._awaited.get((header.producer_id, header.producer_epoch), header.base_sequence)
-        if header.base_sequence != awaited:
+    def _check_first(self, header: BatchHeader) -> None:
+        """Refuse what is not the first that an unknown producer has to send.
+
+        Its state may have expired or been removed with its records, so any sequence may be that (KIP-360). But where
+        one begins in the middle, what is before may be in flight with a leader of before, unanswered: that could never
+        be taken any more. A producer that is refused once sends again in order, the first without an answer first.
+        """
+        key, sequence = (header.producer_id, header.producer_epoch), header.base_sequence
+        awaited = self._awaited.get(key)
+        if awaited is None:
+            if sequence != 0 and len(self._awaited) < _MOST_AWAITED:
+                self._awaited[key] = sequence
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"Producer {header.producer_id} is not known here and begins with sequence {sequence}: to be sent "
+                    "again, after what is not acknowledged of before",
+                )
+        elif sequence != awaited and not _is_before(sequence, awaited):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Out of order sequence number for producer {header.producer_id}: {header.base_sequence} "
-                f"(incoming), {awaited} (refused before, to be sent again)",
+                f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming), {awaited} "
+                "(refused before, to be sent again)",
             )
 
     def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
         """A batch of an idempotent producer is in the log at an offset."""
         if self._awaited:
             self._awaited.pop((header.producer_id, header.producer_epoch), None)
+        sequence = header.base_sequence
         entry = self._producers.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
-            entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+            entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch, sequence)
+        elif entry.batches and sequence != increment_sequence(entry.batches[-1].last_sequence, 1):
+            # Taken by a leader that had forgotten the producer, or what was between is compacted.
+            entry.first_sequence = sequence
         entry.batches.append(
             AppendedBatch(
-                header.base_sequence,
+                sequence,
                 header.last_sequence,
                 base_offset,
                 base_offset + header.last_offset_delta,
@@ -144,7 +187,9 @@ class ProducerState:
             if not kept and entry.batches:
                 return None
             last_timestamp = kept[-1].timestamp if len(kept) < len(entry.batches) else entry.last_timestamp
-            state._producers[producer_id] = ProducerEntry(entry.epoch, deque(kept, REMEMBERED_BATCHES), last_timestamp)
+            state._producers[producer_id] = ProducerEntry(
+                entry.epoch, entry.first_sequence, deque(kept, REMEMBERED_BATCHES), last_timestamp
+            )
         return state
 
     def before(self, offset: int) -> ProducerState:
@@ -154,7 +199,7 @@ class ProducerState:
             kept = [batch for batch in entry.batches if batch.last_offset < offset]
             if kept:
                 state._producers[producer_id] = ProducerEntry(
-                    entry.epoch, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp
+                    entry.epoch, entry.first_sequence, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp
                 )
         return state
 
@@ -198,12 +243,16 @@ class ProducerState:
         for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in _SNAPSHOT_ENTRY.iter_unpack(
             memoryview(content)[_SNAPSHOT_HEAD.size :]
         ):
+            base_sequence = increment_sequence(last_sequence, -delta)
             entry = state._producers.get(producer_id)
             if entry is None or entry.epoch != epoch:
-                entry = state._producers[producer_id] = ProducerEntry(epoch)
-            base_sequence = increment_sequence(last_sequence, -delta)
+                entry = state._producers[producer_id] = ProducerEntry(epoch, base_sequence)
             entry.batches.append(
                 AppendedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
             )
             entry.last_timestamp = timestamp
         return state
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    return 0 < sequences_between(sequence, other) <= _FAR_BEHIND

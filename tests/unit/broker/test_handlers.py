@@ -152,6 +152,23 @@ def test_what_was_sent_behind_a_batch_that_came_before_its_partition_waits_for_i
     with_broker(tmp_path, test)
 
 
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_duplicate_whose_offset_is_forgotten_is_told_from_one_that_is_out_of_order(tmp_path: Path, acks: int) -> None:
+    async def test(broker: TestedBroker) -> None:
+        await broker.create("orders", flush_messages="1")
+        now = SystemClock().wall_ms()
+        batches = [
+            bytes(build_batch([NewRecord(b"v", timestamp=now)], producer_id=7, producer_epoch=0, base_sequence=number))
+            for number in range(9)
+        ]
+        answers = [await broker.produce(data=data, acks=acks) for data in (*batches[:8], batches[3], batches[2])]
+        assert [answer.base_offset for answer in answers] == [0, 1, 2, 3, 4, 5, 6, 7, 3, -1]
+        assert [answer.error_code for answer in answers[-2:]] == [0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+        assert (await broker.produce(data=batches[8], acks=acks)).base_offset == 8
+
+    with_broker(tmp_path, test)
+
+
 def test_batches_that_come_before_their_partitions_are_remembered_within_bounds(tmp_path: Path) -> None:
     async def test(broker: TestedBroker) -> None:
         now = SystemClock().wall_ms()

@@ -111,6 +111,22 @@ def test_a_retry_waits_for_the_same_promise_as_its_first_attempt() -> None:
     run(test, flush_messages=1)
 
 
+def test_a_retry_whose_offset_is_forgotten_waits_for_all_that_it_may_be_among() -> None:
+    async def test(world: World) -> None:
+        partition = world.partition
+        for number in range(8):
+            world.append(batch(producer=(7, 0, number)))
+        retry = partition.append(memoryview(batch(producer=(7, 0, 0))), -1)
+        assert isinstance(retry, Appended)
+        assert (retry.base_offset, retry.last_offset, retry.is_duplicate) == (-1, 2, True)
+        assert not partition.is_acknowledged(retry.last_offset)
+        await partition.wait_for(retry.last_offset)
+        assert partition.log.promised_offset > 2
+        assert partition.log.end_offset == 8
+
+    run(test, flush_messages=1)
+
+
 def test_too_few_in_sync_replicas_refuse_only_those_who_ask_for_all() -> None:
     async def test(world: World) -> None:
         world.partition.min_insync_replicas = 2

@@ -53,7 +53,7 @@ def test_epochs_of_archived_records_stay_known_until_those_go(logs: Logs) -> Non
 def test_a_log_that_begins_behind_archived_records_knows_their_epochs_and_producers(logs: Logs) -> None:
     leader = logs.configure(is_archived=True).open()
     append(leader, batch(2, producer=(7, 0, 0)), leader_epoch=3)
-    append(leader, batch(1, producer=(8, 1, 5)), leader_epoch=4)
+    append(leader, batch(1, producer=(8, 1, 0)), leader_epoch=4)
     append(leader, batch(3, producer=(7, 0, 2)), leader_epoch=4)
     past = LogPast(
         [entry for entry in leader.leader_epochs.entries if entry[1] < 3],
@@ -66,7 +66,7 @@ def test_a_log_that_begins_behind_archived_records_knows_their_epochs_and_produc
         assert (log.start_offset, log.end_offset) == (3, 3)
         assert log.leader_epochs.entries == ((3, 0), (4, 2))
         remembered = {number: [each[:4] for each in entry.batches] for number, entry in log.producers.entries()}
-        assert remembered == {7: [(0, 1, 0, 1)], 8: [(5, 5, 2, 2)]}
+        assert remembered == {7: [(0, 1, 0, 1)], 8: [(0, 0, 2, 2)]}
 
 
 def _reopened(logs: Logs, log: PartitionLog) -> PartitionLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, read_header
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
 from tests.unit.storage.logs import batch
@@ -21,6 +22,8 @@ def written(*headers: BatchHeader) -> ProducerState:
     state = ProducerState()
     offset = 0
     for each in headers:
+        if each.base_sequence != 0 and each.producer_id not in dict(state.entries()):
+            assert refusal(state, each) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert state.check(each) is None
         state.update(each, offset, timestamp=1000 + offset)
         offset += each.record_count
@@ -51,10 +54,42 @@ def test_a_retry_is_answered_with_the_offsets_of_the_first_time() -> None:
         assert (earlier.base_offset, earlier.last_offset) == (number * 3, number * 3 + 2)
 
 
-def test_a_retry_of_a_batch_that_is_no_longer_remembered_is_out_of_order() -> None:
-    state = written(*(header(number) for number in range(REMEMBERED_BATCHES + 1)))
-    assert refusal(state, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state.check(header(1)) is not None
+def test_a_retry_of_a_batch_that_is_no_longer_remembered_is_known_to_be_below_those_that_are() -> None:
+    state = written(*(header(number * 2, 2) for number in range(REMEMBERED_BATCHES + 3)))
+    assert state.check(header(6, 2)) == (6, 7, 6, 7, 1006)
+    for forgotten in (header(0, 2), header(4, 2), header(1), header(0, 6)):
+        earlier = state.check(forgotten)
+        assert earlier is not None
+        assert (earlier.base_offset, earlier.last_offset) == (NO_OFFSET, 5)
+    for other in (header(5, 2), header(6), header(17), header(LAST), header(LAST, 2)):
+        assert refusal(state, other) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_what_is_before_the_first_that_was_seen_is_not_taken_for_written() -> None:
+    state = written(*(header(10 + number) for number in range(REMEMBERED_BATCHES + 2)))
+    assert state.check(header(10)) is not None
+    assert refusal(state, header(9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, header(9, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_that_another_leader_let_pass_is_not_taken_for_written() -> None:
+    state = written(*(header(number) for number in range(3)))
+    for number in range(REMEMBERED_BATCHES + 2):
+        state.update(header(100 + number), 3 + number, timestamp=0)
+    assert state.check(header(100)) is not None
+    for other in (header(2), header(50), header(99)):
+        assert refusal(state, other) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_retry_from_before_the_largest_number_is_known_after_it() -> None:
+    state = written(
+        header(LAST - 2), *(header((LAST - 1 + number) % (LAST + 1)) for number in range(REMEMBERED_BATCHES))
+    )
+    earlier = state.check(header(LAST - 2))
+    assert earlier is not None
+    assert earlier.base_offset == NO_OFFSET
+    assert refusal(state, header(LAST - 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, header(100)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_retry_of_another_size_is_no_retry() -> None:
@@ -74,22 +109,35 @@ def test_a_batch_may_itself_run_over_the_largest_number() -> None:
     assert refusal(state, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_nobody_knows_may_start_anywhere() -> None:
-    assert ProducerState().check(header(1234)) is None
+def test_a_producer_nobody_knows_may_start_anywhere_if_it_says_so_twice() -> None:
+    state = ProducerState()
+    assert refusal(state, header(1234)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refusal(state, header(1235)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(1234)) is None
+
+
+def test_a_producer_nobody_knows_may_start_with_what_was_in_flight_with_another_leader() -> None:
+    state = ProducerState()
+    assert refusal(state, header(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert state.check(header(0, 2)) is None
+    state.update(header(0, 2), 0, 0)
+    assert state.check(header(2)) is None
 
 
 def test_a_producer_nobody_knows_is_held_to_the_batch_that_it_has_to_send_again() -> None:
     state = ProducerState()
-    state.refused(header(40, 2))
     state.refused(header(42))
-    for early in (header(42), header(43), header(0)):
+    state.refused(header(40, 2))
+    state.refused(header(43))
+    for early in (header(42), header(43)):
         assert refusal(state, early) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state.check(header(7, producer_id=8)) is None
-    assert state.check(header(7, epoch=1)) is None
+    assert state.check(header(0, producer_id=8)) is None
+    assert state.check(header(0, epoch=1)) is None
     assert state.check(header(40, 2)) is None
     state.update(header(40, 2), 0, 0)
     assert state.check(header(42)) is None
     state.expire(before_ms=1)
+    assert refusal(state, header(99)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert state.check(header(99)) is None
 
 
@@ -98,7 +146,15 @@ def test_what_a_known_producer_has_to_send_again_is_known_by_its_sequence() -> N
     state.refused(header(1))
     assert refusal(state, header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     state.expire(before_ms=1 << 60)
+    assert refusal(state, header(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert state.check(header(2)) is None
+
+
+def test_too_many_unknown_producers_are_not_refused_one_after_another_for_ever() -> None:
+    state = ProducerState()
+    for producer_id in range(1000):
+        assert refusal(state, header(5, producer_id=producer_id)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert state.check(header(5, producer_id=1000)) is None
 
 
 def test_of_many_unknown_producers_the_last_ones_are_held_to_their_order() -> None:
@@ -135,7 +191,7 @@ def test_silent_producers_are_forgotten_and_the_others_are_not() -> None:
     state.expire(before_ms=2000)
     assert len(state) == 1
     assert state.check(header(0, producer_id=2)) is not None
-    assert state.check(header(77, producer_id=1)) is None
+    assert state.check(header(0, producer_id=1)) is None
 
 
 def test_a_snapshot_answers_retries_of_all_remembered_batches_as_before() -> None:
@@ -146,8 +202,8 @@ def test_a_snapshot_answers_retries_of_all_remembered_batches_as_before() -> Non
     assert len(after) == 2
     for each in sent[2:]:
         assert after.check(each) == before.check(each) is not None
+    assert refusal(after, sent[1]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for state in (before, after):
-        assert refusal(state, sent[1]) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert state.check(header(3, producer_id=8, epoch=2)) is None
 
 

@@ -83,6 +83,8 @@ def _append(
         waiting.append((result, partition, appended))
         return result
     result = ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, partition.log_start_offset, None)
+    if appended.base_offset < 0:
+        _fail(result, _too_old_a_duplicate())
     if call.acks != 0 and not partition.is_acknowledged(appended.last_offset, call.acks):
         waiting.append((result, partition, appended.last_offset))
     return result
@@ -92,6 +94,13 @@ def _fail(result: ProduceResult, error: KafkaError) -> None:
     result.error_code, result.message, result.base_offset = error.code, error.message, -1
     if isinstance(error, RecordsRefusedError):
         result.record_errors = error.record_errors
+
+
+def _too_old_a_duplicate() -> KafkaError:
+    """What every client takes for success, without an offset; told once the batch may be acknowledged."""
+    return KafkaError(
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "The batch is in the log, at an offset that is not remembered any more."
+    )
 
 
 def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
@@ -158,7 +167,9 @@ async def _append_rest(acks: int, waiting: _Waiting) -> list[tuple[ProduceResult
             continue
         result.base_offset = appended.base_offset
         result.append_time_ms = appended.append_time_ms
-        result.log_start_offset = partition.log.start_offset
+        result.log_start_offset = partition.log_start_offset
+        if appended.base_offset < 0:
+            _fail(result, _too_old_a_duplicate())
         if not partition.is_acknowledged(appended.last_offset, acks):
             unacknowledged.append((result, partition, appended.last_offset))
     return unacknowledged
