@@ -19,11 +19,13 @@ from tailrace.cluster.controller import (
     LogEnd,
     candidates_for,
     failed_over,
+    leaders_of_the_dead,
     outsiders_of,
     plan_failover,
     plan_internal_replication,
     with_longest_leaders,
     with_replicas,
+    without_the_dead,
 )
 from tailrace.cluster.election import Election, Fence, FencedError
 from tailrace.cluster.image import NO_LEADER, BrokerImage, TopicImage
@@ -225,7 +227,7 @@ class Controller:
         undecided: Sequence[UUID] = ()
         if topics:
             await self._fail_over(fence, topics, live)
-            undecided = await self._elect(fence, brokers)
+            undecided = [*await self._elect(fence, brokers), *await self._shrink(fence, brokers)]
             await self._raise_replication(fence, topics, brokers)
         # What was changed meanwhile, by this round too, is looked at in the next one.
         self._live = live
@@ -244,16 +246,15 @@ class Controller:
         await self._alter(fence, planned, lambda topic: failed_over(topic, live, self._is_unclean))
         gone = [broker_id for broker_id in self._live if broker_id not in live]
         back = [broker_id for broker_id in live if broker_id not in self._live]
-        moved, lost, shrunk = _summary(before, planned)
+        moved, lost = _summary(before, planned)
         logger.info(
-            "brokers alive %s%s%s: %d partitions have another leader, %d have none, %d have a smaller ISR",
+            "brokers alive %s%s%s: %d partitions have another leader, %d have none",
             list(live),
             f", gone {gone}" if gone else "",
             f", new {back}" if back and self._live else "",
             moved,
             lost,
-            shrunk,
-            extra={"live": list(live), "gone": gone, "moved": moved, "leaderless": lost, "shrunk": shrunk},
+            extra={"live": list(live), "gone": gone, "moved": moved, "leaderless": lost},
         )
 
     async def _elect(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
@@ -321,6 +322,32 @@ class Controller:
             fence, planned, lambda topic: with_longest_leaders(topic, found[topic.topic_id], live), unchanged
         )
 
+    async def _shrink(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
+        """Take who is gone out of the ISRs of leaders that answer; the topics of those that do not."""
+        leaders = leaders_of_the_dead(self._metadata.topics, brokers)
+        if not leaders:
+            return ()
+        asked = {
+            broker_id: Leaderless(
+                TopicPartition(topic.name, number), topic.partitions[number].leader_epoch, (broker_id,)
+            )
+            for broker_id, (topic, number) in leaders.items()
+            if broker_id != self._broker_id
+        }
+        ends = await self._ask_log_ends(brokers, list(asked.values()))
+        silent = [broker_id for broker_id, (partition, _, _) in asked.items() if broker_id not in ends[partition]]
+        awake = [broker_id for broker_id in leaders if broker_id not in silent]
+        planned = [topic for topic in self._metadata.topics if without_the_dead(topic, brokers, awake) is not topic]
+        await self._alter(fence, planned, lambda topic: without_the_dead(topic, brokers, awake))
+        logger.info("brokers alive %s: %d topics have smaller ISRs", list(brokers), len(planned))
+        if not silent:
+            return ()
+        logger.warning("ISRs that brokers %s lead stay as they are until they answer", silent)
+        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
+        return [
+            topic.topic_id for topic in self._metadata.topics if without_the_dead(topic, brokers, silent) is not topic
+        ]
+
     def _is_unclean(self, topic: TopicImage) -> bool:
         try:
             return self._config.topic_bool("unclean.leader.election.enable", topic.configs)
@@ -372,12 +399,11 @@ class Controller:
             self._news.set()
 
 
-def _summary(before: dict[UUID, TopicImage], after: Sequence[TopicImage]) -> tuple[int, int, int]:
-    """How many partitions got another leader, lost theirs, and have fewer in sync."""
-    moved = lost = shrunk = 0
+def _summary(before: dict[UUID, TopicImage], after: Sequence[TopicImage]) -> tuple[int, int]:
+    """How many partitions got another leader, and lost theirs."""
+    moved = lost = 0
     for topic in after:
         for old, new in zip(before[topic.topic_id].partitions, topic.partitions, strict=True):
             moved += new.leader not in (old.leader, NO_LEADER)
             lost += new.leader == NO_LEADER != old.leader
-            shrunk += len(new.isr) < len(old.isr)
-    return moved, lost, shrunk
+    return moved, lost

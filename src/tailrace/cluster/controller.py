@@ -3,8 +3,9 @@
 Keeps these invariants: the longest log in sync leads, or one that holds even more of what the last leader wrote; which
 that is, replicas are asked in an epoch without a leader; others are elected only where the topic allows it; every
 change of a leader is a new leader epoch; nothing is ever added to an ISR here but a leader that was elected from
-outside it; a plan of what a plan made is empty. Each function gives the very topic back where nothing changes, and can
-be asked again with what somebody else made of the topic meanwhile.
+outside it, and nobody who is only gone is taken out of one but where its leader has just answered; a plan of what a
+plan made is empty. Each function gives the very topic back where nothing changes, and can be asked again with what
+somebody else made of the topic meanwhile.
 """
 
 from __future__ import annotations
@@ -45,24 +46,45 @@ def plan_failover(
 
 
 def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[TopicImage], bool]) -> TopicImage:
-    """A topic whose ISRs are of living brokers, where any is left, and whose leaders are alive, where any can be.
+    """A topic whose leaders are alive, where any can be.
 
     Where another replica lives beside the one that could lead there is none for now: `with_longest_leaders` chooses
     when they have said how far they are.
     """
 
     def after(state: PartitionState) -> PartitionState:
-        if state.leader in live and all(broker_id in live for broker_id in state.isr):
+        if state.leader in live:
             return state
-        # Of an ISR that is gone as a whole every member has what was committed: all stay, the first to be back leads.
-        isr = tuple(broker_id for broker_id in state.isr if broker_id in live) or state.isr
-        if state.leader in live and state.leader in isr:
-            return replace(state, isr=isr)
         candidates = candidates_for(state, live)
         if not candidates and is_unclean(topic):
             leader = _first(state.replicas, state.replicas, live)
-            return _led_by(state, leader, isr if leader == NO_LEADER else (leader,))
-        return _led_by(state, _unrivalled(state, candidates, live), isr)
+            return _led_by(state, leader, state.isr if leader == NO_LEADER else (leader,))
+        return _led_by(state, _unrivalled(state, candidates, live), state.isr)
+
+    return _with_states(topic, after)
+
+
+def leaders_of_the_dead(topics: Iterable[TopicImage], live: Collection[int]) -> dict[int, tuple[TopicImage, int]]:
+    """The leaders that have brokers in their ISRs which are not alive, each with a partition where it is so."""
+    found: dict[int, tuple[TopicImage, int]] = {}
+    for topic in topics:
+        for number, state in enumerate(topic.partitions):
+            if state.leader in live and state.leader not in found and not all(each in live for each in state.isr):
+                found[state.leader] = topic, number
+    return found
+
+
+def without_the_dead(topic: TopicImage, live: Collection[int], awake: Collection[int]) -> TopicImage:
+    """A topic whose ISRs are of living brokers where their leaders are awake, which is more than to be alive.
+
+    A leader that is alive to the store may have died with its disk a moment ago. What it leaves behind then is in the
+    logs of the others in sync, and only as long as they stay in sync does it not lead again without them.
+    """
+
+    def after(state: PartitionState) -> PartitionState:
+        if state.leader not in awake or all(broker_id in live for broker_id in state.isr):
+            return state
+        return replace(state, isr=_living(state, live))
 
     return _with_states(topic, after)
 
@@ -291,8 +313,12 @@ def _led_by_longest(state: PartitionState, found: Mapping[int, LogEnd], live: Co
     ]
     if outsiders:
         furthest = max(outsiders, key=found.__getitem__)
-        return _led_by(state, furthest, (furthest, *state.isr))
-    return _led_by(state, best, state.isr)
+        return _led_by(state, furthest, (furthest, *_living(state, live)))
+    return _led_by(state, best, _living(state, live))
+
+
+def _living(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
+    return tuple([broker_id for broker_id in state.isr if broker_id in live])
 
 
 def _led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:

@@ -123,7 +123,7 @@ class ClusterWatch:
                 raise Violation(TWO_LEADERS, f"{partition}: from {former} to {state} in one epoch")
             # One that is not in sync may be chosen for its log, in an epoch without a leader, and is in sync by that;
             # whether it has what it should is looked at as with everybody who gets into an ISR.
-            is_added = former.leader == NO_LEADER and state.isr == (state.leader, *former.isr)
+            is_added = former.leader == NO_LEADER and set(state.isr) <= {state.leader, *former.isr}
             if state.leader != NO_LEADER and state.leader not in former.isr and not is_added:
                 raise Violation(ELECTION, f"{partition}: {state.leader} was not in sync in {former}")
         elif set(state.isr) - set(former.isr) and state.leader_epoch != former.leader_epoch:

@@ -97,9 +97,37 @@ def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: 
     with caplog.at_level(logging.INFO):
         run(test)
     assert "1 partitions got leaders, by how far their replicas are" in caplog.text
-    assert (
-        "brokers alive [1, 3], gone [2]: 0 partitions have another leader, 2 have none, 2 have a smaller" in caplog.text
-    )
+    assert "brokers alive [1, 3], gone [2]: 0 partitions have another leader, 2 have none" in caplog.text
+    assert "brokers alive [1, 3]: 1 topics have smaller ISRs" in caplog.text
+
+
+def test_nobody_leaves_the_isr_of_a_leader_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        one, two, _ = await world.started(1, 2, 3)
+        answers = [{}, {}, {3: LogEnd(5, 10)}]
+        seen = []
+
+        async def ask(
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+        ) -> dict[TopicPartition, dict[int, LogEnd]]:
+            (wanted,) = leaderless
+            assert (wanted.partition, wanted.leader_epoch, wanted.replicas) == (TopicPartition("orders", 1), 5, (3,))
+            seen.append(partitions(one))
+            return {wanted.partition: answers.pop(0)}
+
+        one.ask_log_ends = ask
+        await world.put_topic("orders", state("123", "123", 1), state("321", "321", 3), state("321", "321", 3))
+        await world.until(lambda: bool(partitions(one)))
+        two.kill()
+        gone = (state("123", "13", 1), state("321", "31", 3), state("321", "31", 3))
+        await world.until(lambda: partitions(one) == gone, 12)
+        # The controller itself needs no question.
+        assert seen[1:] == [(gone[0], state("321", "321", 3), state("321", "321", 3))] * 2
+        assert answers == []
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert "ISRs that brokers [3] lead stay as they are until they answer" in caplog.text
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])

@@ -19,12 +19,13 @@ from tailrace.cluster.controller import (
     elect,
     failed_over,
     handed_over,
+    leaders_of_the_dead,
     plan_failover,
     plan_internal_replication,
     plan_preferred,
     with_longest_leaders,
-    with_preferred_leaders,
     without_broker,
+    without_the_dead,
 )
 from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
 from tailrace.errors import ErrorCode
@@ -83,9 +84,8 @@ def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, l
     after = planned[0] if planned else before
     check_change(before, after)
     for old, new in zip(before.partitions, after.partitions, strict=True):
-        assert all(member in old.isr for member in new.isr), "an ISR never grows here"
+        assert new.isr == old.isr, "nobody has said that it goes on without the others"
         living = [member for member in old.isr if member in live]
-        assert new.isr == (tuple(living) or old.isr)
         if old.leader in live:
             assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
         else:
@@ -94,6 +94,25 @@ def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, l
             assert new.leader == (living[0] if len(living) == 1 and not rivals else NO_LEADER)
     assert plan_failover([after], live, clean) == []
     assert failed_over(after, live, clean) is after
+
+
+@settings(deadline=None, max_examples=300)
+@given(topics, lives, lives)
+def test_who_is_gone_leaves_the_isrs_of_leaders_that_answer(
+    before: TopicImage, live: list[int], awake: list[int]
+) -> None:
+    awake = [broker_id for broker_id in awake if broker_id in live]
+    after = without_the_dead(before, live, awake)
+    check_change(before, after)
+    asked = leaders_of_the_dead([before], live)
+    for old, new in zip(before.partitions, after.partitions, strict=True):
+        assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
+        living = tuple(member for member in old.isr if member in live)
+        assert new.isr == (living if old.leader in awake else old.isr)
+        if old.leader in live and living != old.isr:
+            assert before.partitions[asked[old.leader][1]].leader == old.leader
+    assert all(leader in live for leader in asked)
+    assert without_the_dead(after, live, awake) is after
 
 
 @settings(deadline=None, max_examples=300)
@@ -186,17 +205,17 @@ def test_internal_topics_get_the_replicas_that_there_are_brokers_for(
     ("before", "live", "expected"),
     [
         (state("123", "123", 1), "123", state("123", "123", 1)),
-        (state("123", "123", 1), "23", state("123", "23", NO_LEADER, 6)),
-        (state("123", "321", 3), "12", state("123", "21", NO_LEADER, 6)),
+        (state("123", "123", 1), "23", state("123", "123", NO_LEADER, 6)),
+        (state("123", "321", 3), "12", state("123", "321", NO_LEADER, 6)),
         (state("123", "23", NO_LEADER), "23", state("123", "23", NO_LEADER)),
-        (state("123", "13", 1), "3", state("123", "3", 3, 6)),
-        (state("123", "13", 1), "23", state("123", "3", NO_LEADER, 6)),
-        (state("123", "123", 1), "13", state("123", "13", 1)),
+        (state("123", "13", 1), "3", state("123", "13", 3, 6)),
+        (state("123", "13", 1), "23", state("123", "13", NO_LEADER, 6)),
+        (state("123", "123", 1), "13", state("123", "123", 1)),
         (state("123", "1", 1), "23", state("123", "1", NO_LEADER, 6)),
         (state("123", "12", 1), "3", state("123", "12", NO_LEADER, 6)),
         (state("123", "12", NO_LEADER), "3", state("123", "12", NO_LEADER)),
-        (state("123", "12", NO_LEADER), "2", state("123", "2", 2, 6)),
-        (state("123", "12", NO_LEADER), "23", state("123", "2", NO_LEADER)),
+        (state("123", "12", NO_LEADER), "2", state("123", "12", 2, 6)),
+        (state("123", "12", NO_LEADER), "23", state("123", "12", NO_LEADER)),
         (state("1", "1", NO_LEADER), "1", state("1", "1", 1, 6)),
     ],
 )
@@ -243,6 +262,12 @@ def test_who_is_not_in_sync_and_not_alive_any_more_does_not_lead() -> None:
     ends = {1: LogEnd(4, 91), 3: LogEnd(4, 90)}
     after = with_longest_leaders(topic(state("123", "23", NO_LEADER)), {0: (5, ends)}, [2, 3])
     assert after.partitions == (state("123", "23", 3, 6),)
+
+
+def test_who_is_gone_leaves_the_isr_when_another_that_answered_leads() -> None:
+    ends = {2: LogEnd(4, 91), 3: LogEnd(4, 90)}
+    after = with_longest_leaders(topic(state("123", "123", NO_LEADER)), {0: (5, ends)}, [2, 3])
+    assert after.partitions == (state("123", "23", 2, 6),)
 
 
 def test_what_was_said_in_another_epoch_elects_nobody() -> None:
@@ -333,4 +358,4 @@ def test_a_plan_of_ten_thousand_partitions_is_a_matter_of_less_than_a_second() -
     plan_internal_replication(planned, brokers, {"t5": 4})
     assert time.process_time() - began < 1.0
     assert len(planned) == 1000
-    assert with_preferred_leaders(planned[0], [1]) is planned[0]
+    assert without_the_dead(planned[0], [2, 3, 4], [2]).partitions[1] == state("123", "23", 2)
