@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import StorageError
+from tailrace.runtime.disk import FileRange
 from tailrace.runtime.helper import Helper, HelperError
 from tailrace.runtime.system.helper import SystemHelper
 from tailrace.testing.disk import SimDisk
@@ -40,6 +41,23 @@ def test_a_call_gets_its_answer(world: World) -> None:
         assert await helper.run(functions.add, 2, 3) == 5
         for value in (None, b"", b"x" * (3 << 20), {"a": (1, 2.5)}, [True, "ü"]):
             assert await helper.run(functions.echo, value) == value
+
+    run(world, test)
+
+
+def test_many_bytes_come_back_as_they_are_or_in_a_file(world: World) -> None:
+    async def test(helper: Helper) -> None:
+        kept = []
+        for number in range(20):
+            for size in (0, 1, 1 << 16, 3 << 20):
+                answer = await helper.run_for_bytes(functions.repeat, bytes([number]), size)
+                assert len(answer) == size
+                kept.append((number, size, answer))
+        for number, size, answer in kept:
+            content = answer.file.read(answer.position, answer.size) if isinstance(answer, FileRange) else answer
+            assert content == bytes([number]) * size
+        with pytest.raises(StorageError, match=r"^no room$"):
+            await helper.run_for_bytes(functions.refuse_bytes, "no room")
 
     run(world, test)
 

@@ -17,7 +17,21 @@ def echo(value: object) -> object:
     return value
 
 
+def repeat(byte: bytes, count: int) -> bytes:
+    return byte * count
+
+
+def repeat_when_there_is(path: str, byte: bytes, count: int) -> bytes:
+    """The same when there is such a file."""
+    wait_for_file(path)
+    return repeat(byte, count)
+
+
 def refuse(message: str) -> None:
+    raise StorageError(message)
+
+
+def refuse_bytes(message: str) -> bytes:
     raise StorageError(message)
 
 

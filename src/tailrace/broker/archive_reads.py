@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tailrace.archive.errors import ArchiveError
@@ -23,9 +24,9 @@ from tailrace.archive.layout import TopicArchive
 from tailrace.broker.archive_calls import find_largest_timestamp, find_timestamp, read_batches
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.records.batch import iterate_batches
+from tailrace.records.batch import HEADER_BYTES, read_header
 from tailrace.replication.partition import Partition
-from tailrace.runtime.disk import Buffer
+from tailrace.runtime.disk import Buffer, FileRange
 from tailrace.runtime.helper import Helper
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.partition_log import NOT_FOUND, TimestampedOffset
@@ -64,6 +65,16 @@ class _Key(NamedTuple):
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Batches that came from the archive, in memory or in a file there."""
+
+    batches: Buffer | FileRange
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
 class ArchiveRead:
     """One read, from when it was first asked for until it is taken."""
 
@@ -71,7 +82,7 @@ class ArchiveRead:
         self.max_bytes = max_bytes
         #: Ends when there is something to take, be it an error.
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.batches: Buffer = b""
+        self.batches: Buffer | FileRange = b""
         self.failure: KafkaError | None = None
 
 
@@ -108,7 +119,7 @@ class ArchiveReads:
 
     def take(
         self, partition: Partition, offset: int, max_bytes: int, *, may_exceed: bool
-    ) -> Buffer | ArchiveRead | None:
+    ) -> Archived | ArchiveRead | None:
         """Batches from an offset on if they were read; else the read to wait for, None where it has to be asked again.
 
         Raises why the archive cannot be read. What is larger than the limit stays for another time, unless it may be.
@@ -126,9 +137,9 @@ class ArchiveReads:
         batches = read.batches
         self._forget(key, read)
         self._read_ahead(key, partition, batches, read.max_bytes)
-        return batches
+        return Archived(batches)
 
-    def _read_ahead(self, key: _Key, partition: Partition, batches: Buffer, max_bytes: int) -> None:
+    def _read_ahead(self, key: _Key, partition: Partition, batches: Buffer | FileRange, max_bytes: int) -> None:
         """Begin the next read for whoever reads on, so that it goes on while the client takes what it has.
 
         That is somebody who has just asked for what follows the read before; single offsets are looked up otherwise.
@@ -160,7 +171,8 @@ class ArchiveReads:
 
     async def _read(self, key: _Key, read: ArchiveRead, archive: TopicArchive, partition: Partition) -> None:
         try:
-            batches = await self._ask(key.topic_id, read_batches, archive, key.partition, key.offset, read.max_bytes)
+            arguments = (archive, key.partition, key.offset, read.max_bytes)
+            batches = await self._ask(key.topic_id, lambda helper: helper.run_for_bytes(read_batches, *arguments))
             if not batches:
                 raise ArchiveError(f"manifest {archive.manifest} has nothing at offset {key.offset}")
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
@@ -203,9 +215,8 @@ class ArchiveReads:
             return NOT_FOUND
         self.searches += 1
         try:
-            found = await self._ask(
-                partition.topic_id, function, archive, partition.partition.partition, *wanted, archived.start
-            )
+            arguments = (archive, partition.partition.partition, *wanted, archived.start)
+            found = await self._ask(partition.topic_id, lambda helper: helper.run(function, *arguments))
         except Exception as error:
             self.failures += 1
             raise _refusal(partition, archive, error) from error
@@ -218,11 +229,11 @@ class ArchiveReads:
         manifest = None if state is None else state.manifest
         return TopicArchive(partition.log.config.archive_uri, partition.partition.topic, partition.topic_id, manifest)
 
-    async def _ask(self, topic_id: UUID, function: Callable[..., T], *arguments: object) -> T:
+    async def _ask(self, topic_id: UUID, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
         of_topic = self._turns_of_topics.setdefault(topic_id, asyncio.Semaphore(_READS_OF_TOPIC))
         async with asyncio.timeout(_DEADLINE_SECONDS), of_topic, self._turns:
             try:
-                answer = await self._first_answer(function, *arguments)
+                answer = await self._first_answer(call)
             except asyncio.CancelledError:
                 self._hanging += 1
                 if self._hanging >= _HANGING_ALLOWED:
@@ -236,24 +247,24 @@ class ArchiveReads:
             self._hanging = 0
             return answer
 
-    async def _first_answer(self, function: Callable[..., T], *arguments: object) -> T:
+    async def _first_answer(self, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
         """Ask the process that holds up nobody, and the other one too where that does not get to it."""
         loop = asyncio.get_running_loop()
         if self._idle_helper is None or loop.time() < self._busy_until:
-            return await self._helper.run(function, *arguments)
-        patient = asyncio.ensure_future(self._idle_helper.run(function, *arguments))
+            return await call(self._helper)
+        patient = asyncio.ensure_future(call(self._idle_helper))
         calls = [patient]
         try:
             if not (await asyncio.wait(calls, timeout=_IDLE_PATIENCE_SECONDS))[0]:
-                calls.append(asyncio.ensure_future(self._helper.run(function, *arguments)))
+                calls.append(asyncio.ensure_future(call(self._helper)))
                 await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
             if patient.done():
                 return patient.result()
             self._busy_until = loop.time() + _BUSY_SECONDS
             return calls[-1].result()
         finally:
-            for call in calls:
-                call.cancel()
+            for each in calls:
+                each.cancel()
 
     async def close(self) -> None:
         """End the process that only reads."""
@@ -261,11 +272,15 @@ class ArchiveReads:
             await self._idle_helper.close()
 
 
-def _next_offset(batches: Buffer) -> int:
+def _next_offset(batches: Buffer | FileRange) -> int:
     """The offset after the last of some batches."""
-    offset = 0
-    for _, header in iterate_batches(memoryview(batches)):
-        offset = header.next_offset
+    offset = position = 0
+    while position < len(batches):
+        if isinstance(batches, FileRange):
+            header = read_header(batches.file.read(batches.position + position, HEADER_BYTES))
+        else:
+            header = read_header(batches, position)
+        offset, position = header.next_offset, position + header.size
     return offset
 
 

@@ -28,31 +28,14 @@ class Volume(NamedTuple):
     usable_bytes: int
 
 
-class File(Protocol):
-    """An open file. It closes when the last reference to it goes, so a range being sent keeps it readable."""
+class Readable(Protocol):
+    """An open file to read from. It closes when the last reference to it goes, so a range being sent stays readable."""
 
     @property
     def path(self) -> str: ...
 
-    @property
-    def size(self) -> int:
-        """Its length in bytes, counting every write made through this port."""
-        ...
-
-    def append(self, data: Buffer) -> None:
-        """Write at the end, all or nothing: after an error the file has its former length."""
-        ...
-
     def read(self, position: int, size: int) -> bytes:
         """Read up to `size` bytes at a position; fewer only at the end of the file."""
-        ...
-
-    def truncate(self, size: int) -> None:
-        """Cut the file to a length."""
-        ...
-
-    def sync(self) -> None:
-        """Make what was written so far survive a power cut. Blocks: call it through `Disk.offload`."""
         ...
 
     def is_cached(self, position: int, size: int) -> bool:
@@ -64,11 +47,32 @@ class File(Protocol):
         ...
 
 
+class File(Readable, Protocol):
+    """An open file of a disk."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes, counting every write made through this port."""
+        ...
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end, all or nothing: after an error the file has its former length."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to a length."""
+        ...
+
+    def sync(self) -> None:
+        """Make what was written so far survive a power cut. Blocks: call it through `Disk.offload`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileRange:
     """Bytes of a file, to be sent without being read by Python."""
 
-    file: File
+    file: Readable
     position: int
     size: int
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tailrace.errors import TailraceError
+from tailrace.runtime.disk import Buffer, FileRange
 
 T = TypeVar("T")
 
@@ -23,7 +24,11 @@ class Helper(Protocol):
     """Another interpreter on this machine, of low priority, started when it is first needed."""
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call an importable function there; what it raises is raised here. Bytes may come back as a bytearray."""
+        """Call an importable function there; what it raises is raised here."""
+        ...
+
+    async def run_for_bytes(self, function: Callable[..., Buffer], *arguments: object) -> Buffer | FileRange:
+        """The same for many bytes that are only passed on: they may come back in a file in memory, to be sent from."""
         ...
 
     async def run_on_disk(

@@ -18,7 +18,7 @@ from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
 from tailrace.records.record import iterate_records
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, DiskFullError, File, FileRange
+from tailrace.runtime.disk import Disk, DiskFullError, FileRange, Readable
 from tailrace.storage.checkpoints import write_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
@@ -506,7 +506,7 @@ class PartitionLog:
             return False
         return part.file.is_cached(part.position, part.size)
 
-    def _segment_of(self, file: File) -> Segment | None:
+    def _segment_of(self, file: Readable) -> Segment | None:
         """The segment whose log a file is, if it is still in the log; by its name, for there may be many."""
         stem = file.path.rpartition("/")[2].partition(".")[0]
         index = bisect_right(self._bases, int(stem)) - 1 if stem.isdecimal() else -1

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_TIMESTAMP
 from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, iterate_batches, read_header
-from tailrace.runtime.disk import Buffer, Disk, File
+from tailrace.runtime.disk import Buffer, Disk, File, Readable
 from tailrace.storage.sparse_index import OffsetIndex, TimeIndex
 
 logger = logging.getLogger("tailrace.storage")
@@ -380,7 +380,7 @@ class Segment:
             logger.error("%s; records from there on are not served", CorruptSegmentError(self.log.path, position))
             self.corrupt_position = position
 
-    def holds(self, file: File) -> bool:
+    def holds(self, file: Readable) -> bool:
         """Whether a file is this segment's log."""
         return self._log is file
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
+from tailrace.runtime.disk import Buffer
 from tailrace.runtime.helper import HelperError
 from tailrace.testing.disk import SimDisk
 
@@ -39,6 +40,9 @@ class SimHelper:
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._call(lambda: function(*_as_sent(arguments)))
+
+    async def run_for_bytes(self, function: Callable[..., Buffer], *arguments: object) -> Buffer:
+        return await self.run(function, *arguments)
 
     async def run_on_disk(
         self, function: Callable[..., T], *arguments: object, bytes_per_second: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 from tailrace.errors import TailraceError
+from tailrace.runtime.disk import FileRange
 from tailrace.runtime.helper import HelperError
 from tailrace.runtime.system.helper import SystemHelper
+from tailrace.runtime.system.memory_file import MemoryFile
 from tests.support import helper_functions as functions
 
 #: How long another process may take to do what it is sure to do.
@@ -167,6 +170,117 @@ def test_its_reads_and_writes_stay_below_a_rate(tmp_path: Path) -> None:
         assert seconds >= 0.19
 
     run(test)
+
+
+MANY = 1 << 20
+#: More than there are files for.
+ANSWERS = 30
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_many_bytes_are_left_in_files_that_are_used_again() -> None:
+    async def test(helper: SystemHelper) -> None:
+        numbers = set()
+        for number in range(ANSWERS):
+            answer = await helper.run_for_bytes(functions.repeat, bytes([number]), MANY)
+            assert isinstance(answer, FileRange)
+            assert isinstance(answer.file, MemoryFile)
+            numbers.add(answer.file.fileno())
+            assert answer.file.read(MANY - 1, 2) == bytes([number])
+            del answer
+        assert len(numbers) < ANSWERS
+
+    run(test)
+
+
+def test_where_no_file_is_left_bytes_are_received() -> None:
+    async def test(helper: SystemHelper) -> None:
+        answers = [await helper.run_for_bytes(functions.repeat, bytes([each]), MANY) for each in range(ANSWERS)]
+        in_files = [answer for answer in answers if isinstance(answer, FileRange)]
+        received = [answer for answer in answers if not isinstance(answer, FileRange)]
+        assert in_files
+        assert received
+        for number, answer in enumerate(answers):
+            content = answer.file.read(0, MANY) if isinstance(answer, FileRange) else answer
+            assert content == bytes([number]) * MANY
+
+    run(test)
+
+
+def test_what_is_still_being_sent_stays_what_it_was_when_its_file_is_used_again() -> None:
+    async def test(helper: SystemHelper) -> None:
+        near, far = socket.socketpair()
+        with near, far:
+            far.settimeout(_PATIENCE_SECONDS)
+            first = await helper.run_for_bytes(functions.repeat, b"1", MANY)
+            assert isinstance(first, FileRange)
+            assert isinstance(first.file, MemoryFile)
+            near.setblocking(False)
+            sent = os.sendfile(near.fileno(), first.file.fileno(), 0, MANY)
+            assert 0 < sent < MANY
+            del first
+            for number in range(ANSWERS):
+                await helper.run_for_bytes(functions.repeat, bytes([number]), MANY)
+            received = b""
+            while len(received) < sent:
+                received += far.recv(sent)
+            assert received == b"1" * sent
+
+    run(test)
+
+
+def test_the_file_of_an_answer_that_nobody_waits_for_is_free_again(tmp_path: Path) -> None:
+    async def test(helper: SystemHelper) -> None:
+        assert await helper.run(functions.add, 1, 1) == 2
+        calls = [
+            asyncio.ensure_future(
+                helper.run_for_bytes(functions.repeat_when_there_is, str(tmp_path / "x"), b"late", MANY)
+            )
+            for _ in range(ANSWERS)
+        ]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert isinstance(await helper.run_for_bytes(functions.repeat, b"x", MANY), bytearray)
+        (tmp_path / "x").touch()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not isinstance(await helper.run_for_bytes(functions.repeat, b"x", MANY), FileRange):
+            assert time.monotonic() < deadline
+
+    run(test)
+
+
+def test_files_are_closed_with_the_process_and_those_in_use_when_they_are_done_with() -> None:
+    async def test() -> None:
+        before = descriptors()
+        helper = SystemHelper()
+        try:
+            answer = await helper.run_for_bytes(functions.repeat, b"x", MANY)
+            assert isinstance(answer, FileRange)
+            waiting = asyncio.ensure_future(helper.run_for_bytes(functions.repeat_when_there_is, "/nowhere", b"", 1))
+            assert await helper.run(functions.add, 1, 1) == 2
+        finally:
+            await helper.close()
+        with pytest.raises(HelperError):
+            await waiting
+        assert answer.file.read(0, 3) == b"xxx"
+        assert descriptors() == before + 1
+        del answer
+        assert descriptors() == before
+
+    # With what a loop opens for its first process and thread.
+    asyncio.run(_with_everything_open(test))
+
+
+async def _with_everything_open(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    helper = SystemHelper()
+    await helper.run(functions.add, 1, 1)
+    await helper.close()
+    await test()
 
 
 _BROKER = """

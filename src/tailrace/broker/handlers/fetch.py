@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.broker.archive_reads import ArchiveRead
+from tailrace.broker.archive_reads import Archived, ArchiveRead
 from tailrace.broker.fetch_answers import (
     Cold,
     FetchWaiter,
@@ -34,7 +34,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
-from tailrace.runtime.disk import Buffer, FileRange
+from tailrace.runtime.disk import FileRange
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,
@@ -184,8 +184,8 @@ def _read_all(fetch: _Fetch) -> _Answers:
             coming.append(part)
             continue
         try:
-            if not isinstance(part, FileRange):
-                data.records = part
+            if isinstance(part, Archived):
+                data.records = part.batches
                 has_archived = True
             elif partition.log.is_warm(part):
                 data.records = inline_if_small(services, part, size)
@@ -220,8 +220,8 @@ def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders:
 
 def _read(
     fetch: _Fetch, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, may_exceed: bool
-) -> FileRange | Buffer | ArchiveRead | None:
-    part: FileRange | Buffer | ArchiveRead | None = None
+) -> FileRange | Archived | ArchiveRead | None:
+    part: FileRange | Archived | ArchiveRead | None = None
     diverging = None
     has_room = left > 0 or may_exceed
     if fetch.is_for_any_replica:
@@ -250,7 +250,7 @@ def _read(
 
 def _read_archive(
     fetch: _Fetch, partition: Partition, wanted: FetchPartition, limit: int, *, may_exceed: bool
-) -> Buffer | ArchiveRead | None:
+) -> Archived | ArchiveRead | None:
     if not fetch.is_for_any_replica:
         partition.require_leader(wanted.current_leader_epoch)
     return fetch.services.archive_reads.take(partition, wanted.fetch_offset, limit, may_exceed=may_exceed)

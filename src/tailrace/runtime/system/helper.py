@@ -17,14 +17,19 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from tailrace.runtime.disk import Buffer, FileRange
 from tailrace.runtime.helper import HelperError
 from tailrace.runtime.system import helper_worker
+from tailrace.runtime.system.memory_file import MemoryFiles
 
 logger = logging.getLogger("tailrace.runtime")
 
 T = TypeVar("T")
 
 _FRAME = struct.Struct(helper_worker.FRAME)
+_SIZE = struct.Struct(helper_worker.SIZE)
+#: So many large answers can wait to be sent from memory; further ones are received.
+_FILES = 8
 _IDLE_SECONDS = 60.0
 
 
@@ -48,17 +53,20 @@ class SystemHelper:
         return worker.process.pid if worker is not None and worker.is_alive else None
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        return await self._call(function, arguments, False, None)
+        worker = await self._started()
+        answer: T = await worker.ask(function, arguments)
+        return answer
+
+    async def run_for_bytes(self, function: Callable[..., Buffer], *arguments: object) -> Buffer | FileRange:
+        worker = await self._started()
+        answer: Buffer | FileRange = await worker.ask(function, arguments, to_file=True)
+        return answer
 
     async def run_on_disk(
         self, function: Callable[..., T], *arguments: object, bytes_per_second: float | None = None
     ) -> T:
-        return await self._call(function, arguments, True, bytes_per_second)
-
-    async def _call(self, function: Callable[..., T], arguments: tuple[object, ...], on_disk: bool, rate: Any) -> T:
-        payload = pickle.dumps((function.__module__, function.__qualname__, arguments, on_disk, rate))
         worker = await self._started()
-        answer: T = await worker.ask(payload)
+        answer: T = await worker.ask(function, arguments, on_disk=True, bytes_per_second=bytes_per_second)
         return answer
 
     async def _started(self) -> _Worker:
@@ -86,11 +94,15 @@ class SystemHelper:
 class _Worker(asyncio.BufferedProtocol):
     """One process, from its start to its end.
 
-    Answers of megabytes come while live traffic goes on: what is received goes where it stays, and is not copied.
+    Answers of megabytes come while live traffic goes on: what is received goes where it stays, and is not copied. Where
+    nobody looks at them they are not even received, but left in a file in memory.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], idle_seconds: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], files: MemoryFiles, idle_seconds: float) -> None:
         self.process = process
+        self._files = files
+        #: The files that calls under way were lent, by their numbers.
+        self._lent: dict[int, int] = {}
         self.is_alive = True
         self._transport: asyncio.WriteTransport | None = None
         self._idle_seconds = idle_seconds
@@ -110,6 +122,7 @@ class _Worker(asyncio.BufferedProtocol):
     async def start(cls, idle_seconds: float, only_when_idle: bool) -> _Worker:
         """Start a process; it gets this one's module path, so that it finds the same functions."""
         ours, theirs = socket.socketpair()
+        files = MemoryFiles(_FILES)
         try:
             with theirs:
                 # From the loop's own thread: the kernel's signal is tied to the thread that starts the process.
@@ -120,16 +133,18 @@ class _Worker(asyncio.BufferedProtocol):
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *files.descriptors),
                 )
         except OSError as error:
             ours.close()
+            files.close()
             raise HelperError(f"the helper process cannot be started: {error.strerror}") from error
         loop = asyncio.get_running_loop()
         try:
-            _, worker = await loop.create_unix_connection(lambda: cls(process, idle_seconds), sock=ours)
+            _, worker = await loop.create_unix_connection(lambda: cls(process, files, idle_seconds), sock=ours)
         except BaseException:
             ours.close()
+            files.close()
             process.kill()
             process.wait()
             raise
@@ -160,11 +175,17 @@ class _Worker(asyncio.BufferedProtocol):
             if size:
                 return
         content, self._content, self._missing = self._content, None, memoryview(self._head)
+        lent = self._lent.pop(number, None)
         future = self._waiting.get(number)
-        if future is None or future.done():
+        is_wanted = future is not None and not future.done()
+        if lent is not None and (kind != helper_worker.IN_FILE or not is_wanted):
+            self._files.give_back(lent)
+        if future is None or not is_wanted:
             return
         if kind == helper_worker.BYTES:
             future.set_result(content)
+        elif lent is not None and kind == helper_worker.IN_FILE:
+            future.set_result(FileRange(self._files.take(lent), 0, *_SIZE.unpack(content)))
         elif kind == helper_worker.FAILED:
             future.set_exception(pickle.loads(content))
         else:
@@ -176,13 +197,27 @@ class _Worker(asyncio.BufferedProtocol):
 
     # --- its life
 
-    async def ask(self, payload: bytes) -> Any:
+    async def ask(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[object, ...],
+        *,
+        to_file: bool = False,
+        on_disk: bool = False,
+        bytes_per_second: float | None = None,
+    ) -> Any:
         """Hand over one call and wait for its answer."""
+        lent = self._files.lend() if to_file else None
+        descriptor = helper_worker.NO_FILE if lent is None else lent
+        call = function.__module__, function.__qualname__, arguments, on_disk, bytes_per_second
+        payload = pickle.dumps((descriptor, *call))
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
         self._calls += 1
         number = self._calls
+        if lent is not None:
+            self._lent[number] = lent
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(number, payload)
@@ -215,6 +250,11 @@ class _Worker(asyncio.BufferedProtocol):
             if self._is_wanted:
                 self.process.kill()
             code = await self._reap()
+            # Only now does nobody write into them any more.
+            self._files.close()
+            for lent in self._lent.values():
+                self._files.give_back(lent)
+            self._lent.clear()
             if self._is_wanted:
                 logger.warning("the helper process %d ended (%s)", self.process.pid, _reason(code))
             for future in self._waiting.values():

@@ -20,10 +20,16 @@ from typing import Any, BinaryIO
 
 #: The number of a call, the length of what follows, and what that is.
 FRAME = ">QQB"
-#: Calls and answers are pickled, and so are errors; bytes are sent as they are.
-PICKLED, FAILED, BYTES = range(3)
+#: Calls and answers are pickled, and so are errors; bytes are sent as they are, or their number if they are in a file.
+PICKLED, FAILED, BYTES, IN_FILE = range(4)
+#: In place of the file that a call is lent for its answer.
+NO_FILE = -1
+SIZE = ">Q"
 
 _FRAME = struct.Struct(FRAME)
+_SIZE = struct.Struct(SIZE)
+#: Fewer bytes are as soon sent as a file is looked after.
+_FILE_BYTES = 1 << 16
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 
@@ -70,11 +76,14 @@ def _receive(stream: BinaryIO) -> tuple[int, bytes]:
 def _serve(connection: socket.socket, answering: threading.Lock, number: int, payload: bytes) -> None:
     kind = PICKLED
     try:
-        answer = _call(*pickle.loads(payload))
-        if isinstance(answer, bytes):
-            kind = BYTES
-        else:
+        descriptor, *call = pickle.loads(payload)
+        answer = _call(*call)
+        if not isinstance(answer, bytes):
             answer = pickle.dumps(answer)
+        elif descriptor != NO_FILE and len(answer) >= _FILE_BYTES and _write(descriptor, answer):
+            kind, answer = IN_FILE, _SIZE.pack(len(answer))
+        else:
+            kind = BYTES
     except Exception as error:  # noqa: BLE001  whatever it is, the caller learns of it
         kind, answer = FAILED, pickle.dumps(_portable(error))
     with answering:
@@ -83,6 +92,20 @@ def _serve(connection: socket.socket, answering: threading.Lock, number: int, pa
             connection.sendall(answer)
         except OSError:
             os._exit(0)
+
+
+def _write(descriptor: int, answer: bytes) -> bool:
+    """Put an answer into a file in memory; False where there is no memory for it."""
+    try:
+        # Not overwritten: what was in it may still be on its way to a client, from the very same pages.
+        os.ftruncate(descriptor, 0)
+        rest, position = memoryview(answer), 0
+        while rest:
+            written = os.pwrite(descriptor, rest, position)
+            rest, position = rest[written:], position + written
+    except OSError:
+        return False
+    return True
 
 
 def _call(module: str, name: str, arguments: tuple[object, ...], on_disk: bool, rate: float | None) -> Any:

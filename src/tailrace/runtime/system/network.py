@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from tailrace.errors import StorageError
 from tailrace.runtime.disk import FileRange
 from tailrace.runtime.system.disk import SystemFile
+from tailrace.runtime.system.memory_file import MemoryFile
 from tailrace.runtime.transport import Part, Receiver, ReceiverFactory
 
 logger = logging.getLogger("tailrace.network")
@@ -172,7 +173,7 @@ class SocketTransport:
 
     def _send_range(self, part: FileRange) -> int:
         file = part.file
-        assert isinstance(file, SystemFile)
+        assert isinstance(file, SystemFile | MemoryFile)
         sent = os.sendfile(self._descriptor, file.fileno(), part.position, part.size)
         if sent == 0:
             raise StorageError(f"{file.path} became shorter while it was being sent")
