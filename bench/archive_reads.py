@@ -1,9 +1,10 @@
 """Reading what only the archive has, through the broker: `python -m bench.archive_reads`, after `scripts/setup-bench`.
 
 The same records are in two topics, in the log of one and in the archive of the other. Measured are the look-up of
-single offsets, a catch-up read through librdkafka from either, and what live traffic notices while that goes on. Owns
-the order of the run, its progress lines and its results, bench/results/archive-reads.json. Whatever was started is
-stopped in every case.
+single offsets, a catch-up read through librdkafka from either, and what live traffic notices while that goes on, from
+an archive that is long enough for one reader all the time: what readers cost that start and end is not the broker's.
+Owns the order of the run, its progress lines and its results, bench/results/archive-reads.json. Whatever was started
+is stopped in every case.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import random
 import shutil
 import signal
@@ -53,6 +55,9 @@ LOOKED_UP = 1_000
 LOOKUP_BYTES = {"one": 1, "1mb": 1 << 20}
 LIVE_RATE = 1_000
 LIVE_SECONDS = 10
+LIVE_ARCHIVE = "archive-live"
+#: More records of 1 KB than an archive is read in a second.
+LIVE_READ_RATE = 300_000
 GIVEN_UP_SECONDS = 120.0
 QUICK_SCALE = 0.1
 _FETCH_VERSION = 11
@@ -92,6 +97,9 @@ class Run:
             self._broker.wait_ready()
             for size in SIZES:
                 self._fill(size)
+            self._fill_archive(LIVE_ARCHIVE, 1000, int((self._live_seconds + 3) * LIVE_READ_RATE))
+            # What was written is none of the measured.
+            os.sync()
             for number in range(1, self.rounds + 1):
                 self._round = number
                 for size in SIZES:
@@ -105,45 +113,52 @@ class Run:
     def _count(self, size: int) -> int:
         return max(1000, int(SIZES[size] * self.scale))
 
+    @property
+    def _live_seconds(self) -> float:
+        return max(2.0, LIVE_SECONDS * min(1.0, self.scale))
+
     def _fill(self, size: int) -> None:
         """The same records into the log of one topic, and through the log of another into its archive."""
-        count, place = self._count(size), self._scratch / "archive"
+        self._produce(topic_of(LOG, size), size, self._count(size), {})
+        self._fill_archive(topic_of(ARCHIVE, size), size, self._count(size))
+
+    def _produce(self, topic: str, size: int, count: int, config: dict[str, str]) -> None:
+        admin = AdminClient({"bootstrap.servers": self._handle.address, "log_level": 0})
+        admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(60)
+        run_client(rdbench("produce", self._handle, topic, partitions=1, count=count, size=size, acks=1))
+
+    def _fill_archive(self, topic: str, size: int, count: int) -> None:
         archived = {
             "tailrace.archive.enable": "true",
-            "tailrace.archive.uri": str(place),
+            "tailrace.archive.uri": str(self._scratch / "archive"),
             "local.retention.ms": "1",
             "file.delete.delay.ms": "0",
         }
-        admin = AdminClient({"bootstrap.servers": self._handle.address, "log_level": 0})
-        topics = {topic_of(LOG, size): {}, topic_of(ARCHIVE, size): archived}
-        for made in admin.create_topics([NewTopic(name, 1, config=set_) for name, set_ in topics.items()]).values():
-            made.result(60)
-        for name in topics:
-            run_client(rdbench("produce", self._handle, name, partitions=1, count=count, size=size, acks=1))
+        self._produce(topic, size, count, archived)
         started = time.monotonic()
-        fill_archive(self._handle.address, topic_of(ARCHIVE, size), count)
+        fill_archive(self._handle.address, topic, count)
         self._say(f"{count:,} records of {size} B archived in {time.monotonic() - started:.1f} s")
         deadline = time.monotonic() + GIVEN_UP_SECONDS
-        while local_start(self._handle.address, topic_of(ARCHIVE, size)) < count:
+        while local_start(self._handle.address, topic) < count:
             if time.monotonic() > deadline:
                 raise ServerFailedError(f"the broker does not give up what is archived\n{self._broker.server.tree()}")
             time.sleep(0.1)
         # The process that reads archives is started by the first read.
-        look_up(self._handle, topic_of(ARCHIVE, size), [0], 1)
+        look_up(self._handle, topic, [0], 1)
 
     def _catch_up(self, size: int) -> None:
         """Everything from the beginning, by librdkafka, from log and archive in turn."""
         for source in (LOG, ARCHIVE) if self._round % 2 else (ARCHIVE, LOG):
-            metrics = measured(self._broker, self._consume(source, size))
+            metrics = measured(self._broker, self._consume(topic_of(source, size), size, self._count(size)))
             self._keep(f"catch-up-{size}b", source, metrics, ("throughput_mb_s", "cpu_s_per_gb", "rss_mb"))
 
-    def _consume(self, source: str, size: int) -> list[str]:
+    def _consume(self, topic: str, size: int, count: int) -> list[str]:
         return rdbench(
             "consume",
             self._handle,
-            topic_of(source, size),
+            topic,
             partitions=1,
-            count=self._count(size),
+            count=count,
             size=size,
             from_beginning=True,
             seconds=120,
@@ -161,23 +176,34 @@ class Run:
                         self._keep(f"lookup-{name}-{size}b", source, percentiles(times), ("p50_ms", "p99_ms"))
 
     def _live(self) -> None:
-        """Live traffic alone, beside a reader of the log, and beside a reader of the archive."""
+        """Live traffic alone, beside readers of the log one after another, and beside one reader of the archive."""
         for source in ("nothing", LOG, ARCHIVE):
-            seconds = max(2.0, LIVE_SECONDS * min(1.0, self.scale))
+            seconds = self._live_seconds
             live = rdbench("latency", self._handle, "live", rate=LIVE_RATE, seconds=seconds, size=100, warmup_seconds=1)
             process = subprocess.Popen(live, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             try:
-                # The live traffic is warmed up for a second: the readers join it then, again and again.
-                time.sleep(1.0)
-                while source != "nothing" and process.poll() is None:
-                    with ended_with(process, self._consume(source, 1000)):
-                        pass
+                if source == LOG:
+                    self._read_log_beside(process)
+                elif source == ARCHIVE:
+                    self._read_archive_beside(process)
                 output, errors = process.communicate(timeout=120)
             finally:
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
             self._keep("live-beside", source, parse_result(live, process.returncode, output, errors), LIVE_FIGURES)
+
+    def _read_log_beside(self, live: subprocess.Popen[str]) -> None:
+        while live.poll() is None:
+            with reading(self._consume(topic_of(LOG, 1000), 1000, self._count(1000))) as reader:
+                wait_for_either(reader, live)
+
+    def _read_archive_beside(self, live: subprocess.Popen[str]) -> None:
+        count = int((self._live_seconds + 3) * LIVE_READ_RATE)
+        with reading(self._consume(LIVE_ARCHIVE, 1000, count)) as reader:
+            wait_for_either(reader, live)
+            if reader.poll() is not None:
+                raise ClientFailedError("the archive was read to its end before the live traffic ended")
 
     def _keep(self, workload: str, source: str, metrics: Metrics, shown: Sequence[str]) -> None:
         kept = {name: metrics[name] for name in shown}
@@ -269,19 +295,22 @@ def percentiles(times: Sequence[float]) -> Metrics:
 
 
 @contextmanager
-def ended_with(other: subprocess.Popen[str], command: list[str]) -> Iterator[None]:
-    """Run a client until it ends, or until another one has."""
+def reading(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A client that is ended at the end, if it has not ended itself."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        yield
-        while process.poll() is None and other.poll() is None:
-            time.sleep(0.01)
+        yield process
         if process.poll():
             raise ClientFailedError(f"{' '.join(command)}: exit code {process.returncode}")
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def wait_for_either(*processes: subprocess.Popen[str]) -> None:
+    while all(process.poll() is None for process in processes):
+        time.sleep(0.01)
 
 
 def figures(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
