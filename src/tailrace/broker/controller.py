@@ -19,7 +19,7 @@ from tailrace.cluster.controller import (
     LogEnd,
     candidates_for,
     failed_over,
-    leaders_of_the_dead,
+    has_dead,
     outsiders_of,
     plan_failover,
     plan_internal_replication,
@@ -323,30 +323,41 @@ class Controller:
         )
 
     async def _shrink(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
-        """Take who is gone out of the ISRs of leaders that answer; the topics of those that do not."""
-        leaders = leaders_of_the_dead(self._metadata.topics, brokers)
-        if not leaders:
-            return ()
-        asked = {
-            broker_id: Leaderless(
-                TopicPartition(topic.name, number), topic.partitions[number].leader_epoch, (broker_id,)
-            )
-            for broker_id, (topic, number) in leaders.items()
-            if broker_id != self._broker_id
-        }
-        ends = await self._ask_log_ends(brokers, list(asked.values()))
-        silent = [broker_id for broker_id, (partition, _, _) in asked.items() if broker_id not in ends[partition]]
-        awake = [broker_id for broker_id in leaders if broker_id not in silent]
-        planned = [topic for topic in self._metadata.topics if without_the_dead(topic, brokers, awake) is not topic]
-        await self._alter(fence, planned, lambda topic: without_the_dead(topic, brokers, awake))
-        logger.info("brokers alive %s: %d topics have smaller ISRs", list(brokers), len(planned))
-        if not silent:
-            return ()
-        logger.warning("ISRs that brokers %s lead stay as they are until they answer", silent)
-        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
-        return [
-            topic.topic_id for topic in self._metadata.topics if without_the_dead(topic, brokers, silent) is not topic
+        """Take who is gone out of the ISRs whose leaders answer; the topics of those that do not."""
+        shrinking = [
+            (topic, number, state)
+            for topic in self._metadata.topics
+            for number, state in enumerate(topic.partitions)
+            if has_dead(state, brokers)
         ]
+        if not shrinking:
+            return ()
+        ends = await self._ask_log_ends(
+            brokers,
+            [
+                Leaderless(TopicPartition(topic.name, number), state.leader_epoch, (state.leader,))
+                for topic, number, state in shrinking
+            ],
+        )
+        confirmed: dict[UUID, dict[int, int]] = {}
+        silent: dict[UUID, None] = {}
+        for topic, number, state in shrinking:
+            if ends[TopicPartition(topic.name, number)]:
+                confirmed.setdefault(topic.topic_id, {})[number] = state.leader_epoch
+            else:
+                silent[topic.topic_id] = None
+        planned = [topic for topic in self._metadata.topics if topic.topic_id in confirmed]
+        await self._alter(fence, planned, lambda topic: without_the_dead(topic, brokers, confirmed[topic.topic_id]))
+        count = sum(len(numbers) for numbers in confirmed.values())
+        logger.info(
+            "brokers alive %s: %d partitions have a smaller ISR%s",
+            list(brokers),
+            count,
+            f", {len(shrinking) - count} wait for their leaders to answer" if silent else "",
+        )
+        if silent:
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
+        return list(silent)
 
     def _is_unclean(self, topic: TopicImage) -> bool:
         try:

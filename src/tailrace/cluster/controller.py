@@ -64,29 +64,26 @@ def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[
     return _with_states(topic, after)
 
 
-def leaders_of_the_dead(topics: Iterable[TopicImage], live: Collection[int]) -> dict[int, tuple[TopicImage, int]]:
-    """The leaders that have brokers in their ISRs which are not alive, each with a partition where it is so."""
-    found: dict[int, tuple[TopicImage, int]] = {}
-    for topic in topics:
-        for number, state in enumerate(topic.partitions):
-            if state.leader in live and state.leader not in found and not all(each in live for each in state.isr):
-                found[state.leader] = topic, number
-    return found
+def has_dead(state: PartitionState, live: Collection[int]) -> bool:
+    """Whether a living leader has somebody in its ISR who is not alive."""
+    return state.leader in live and not all(broker_id in live for broker_id in state.isr)
 
 
-def without_the_dead(topic: TopicImage, live: Collection[int], awake: Collection[int]) -> TopicImage:
-    """A topic whose ISRs are of living brokers where their leaders are awake, which is more than to be alive.
+def without_the_dead(topic: TopicImage, live: Collection[int], confirmed: Mapping[int, int]) -> TopicImage:
+    """A topic whose ISRs are of living brokers, where their leaders go on.
 
-    A leader that is alive to the store may have died with its disk a moment ago. What it leaves behind then is in the
-    logs of the others in sync, and only as long as they stay in sync does it not lead again without them.
+    `confirmed` has the partitions whose leaders have just answered, and in which epoch. One that is alive to the store
+    may have died with its disk a moment ago. What it leaves behind then is in the logs of the others in sync, and only
+    as long as they stay in sync does it not lead again without them.
     """
-
-    def after(state: PartitionState) -> PartitionState:
-        if state.leader not in awake or all(broker_id in live for broker_id in state.isr):
-            return state
-        return replace(state, isr=_living(state, live))
-
-    return _with_states(topic, after)
+    states = list(topic.partitions)
+    for number, leader_epoch in confirmed.items():
+        state = states[number]
+        if state.leader_epoch == leader_epoch and has_dead(state, live):
+            states[number] = replace(state, isr=_living(state, live))
+    if all(new is old for new, old in zip(states, topic.partitions, strict=True)):
+        return topic
+    return replace(topic, partitions=tuple(states))
 
 
 def candidates_for(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:

@@ -98,36 +98,41 @@ def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: 
         run(test)
     assert "1 partitions got leaders, by how far their replicas are" in caplog.text
     assert "brokers alive [1, 3], gone [2]: 0 partitions have another leader, 2 have none" in caplog.text
-    assert "brokers alive [1, 3]: 1 topics have smaller ISRs" in caplog.text
+    assert "brokers alive [1, 3]: 1 partitions have a smaller ISR" in caplog.text
 
 
 def test_nobody_leaves_the_isr_of_a_leader_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         one, two, _ = await world.started(1, 2, 3)
-        answers = [{}, {}, {3: LogEnd(5, 10)}]
-        seen = []
+        silent = [{3, 4}, {4}, set[int]()]
+        asked = []
+        sizes = []
 
         async def ask(
             brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
         ) -> dict[TopicPartition, dict[int, LogEnd]]:
-            (wanted,) = leaderless
-            assert (wanted.partition, wanted.leader_epoch, wanted.replicas) == (TopicPartition("orders", 1), 5, (3,))
-            seen.append(partitions(one))
-            return {wanted.partition: answers.pop(0)}
+            asked.append([(wanted.partition.partition, wanted.leader_epoch, wanted.replicas) for wanted in leaderless])
+            sizes.append([len(each.isr) for each in partitions(one)])
+            numbers = silent.pop(0)
+            return {
+                wanted.partition: {} if wanted.partition.partition in numbers else {wanted.replicas[0]: LogEnd(5, 10)}
+                for wanted in leaderless
+            }
 
         one.ask_log_ends = ask
-        await world.put_topic("orders", state("123", "123", 1), state("321", "321", 3), state("321", "321", 3))
+        states = ("123", 1), ("321", 3), ("13", 3), ("321", 3), ("321", 3)
+        await world.put_topic("orders", *(state(replicas, replicas, leader) for replicas, leader in states))
         await world.until(lambda: bool(partitions(one)))
         two.kill()
-        gone = (state("123", "13", 1), state("321", "31", 3), state("321", "31", 3))
+        gone = tuple(state(replicas, replicas.replace("2", ""), leader) for replicas, leader in states)
         await world.until(lambda: partitions(one) == gone, 12)
-        # The controller itself needs no question.
-        assert seen[1:] == [(gone[0], state("321", "321", 3), state("321", "321", 3))] * 2
-        assert answers == []
+        assert sizes == [[3, 3, 2, 3, 3], [2, 2, 2, 3, 3], [2, 2, 2, 2, 3]]
+        assert [[number for number, _, _ in each] for each in asked] == [[0, 1, 3, 4], [3, 4], [4]]
+        assert asked[0] == [(0, 5, (1,)), (1, 5, (3,)), (3, 5, (3,)), (4, 5, (3,))]
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         run(test)
-    assert "ISRs that brokers [3] lead stay as they are until they answer" in caplog.text
+    assert "2 partitions have a smaller ISR, 2 wait for their leaders to answer" in caplog.text
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
