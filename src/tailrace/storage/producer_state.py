@@ -47,18 +47,34 @@ class ProducerEntry:
     """One producer id on one partition."""
 
     epoch: int
-    #: From here on every sequence up to the last batch is in the log, or was.
-    first_sequence: int
     batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
     last_timestamp: int = -1
+    #: How many sequences up to the last batch followed each other, so that all of them are in the log, or were.
+    run: int = 0
+
+    def add(self, batch: AppendedBatch) -> None:
+        """Remember one more batch."""
+        if self.batches and batch.base_sequence != increment_sequence(self.batches[-1].last_sequence, 1):
+            # Taken by a leader that had forgotten the producer, or what was between is compacted.
+            self.run = 0
+        self.run += sequences_between(batch.base_sequence, batch.last_sequence) + 1
+        self.batches.append(batch)
+        self.last_timestamp = batch.timestamp
 
     def has_written(self, base_sequence: int, last_sequence: int) -> bool:
         """Whether a batch was written before all that are remembered."""
-        if not self.batches:
-            return False
-        behind = sequences_between(base_sequence, self.batches[0].base_sequence)
-        written = sequences_between(self.first_sequence, self.batches[0].base_sequence)
-        return sequences_between(base_sequence, last_sequence) < behind <= min(written, _FAR_BEHIND)
+        first = self.batches[0].base_sequence
+        remembered = sequences_between(first, self.batches[-1].last_sequence) + 1
+        behind = sequences_between(base_sequence, first)
+        return sequences_between(base_sequence, last_sequence) < behind <= min(self.run - remembered, _FAR_BEHIND)
+
+    def below(self, offset: int) -> ProducerEntry:
+        """What is remembered of the batches below an offset."""
+        kept = [batch for batch in self.batches if batch.last_offset < offset]
+        if len(kept) == len(self.batches) or not kept:
+            return ProducerEntry(self.epoch, deque(kept, REMEMBERED_BATCHES), self.last_timestamp, self.run)
+        cut = sequences_between(kept[-1].last_sequence, self.batches[-1].last_sequence)
+        return ProducerEntry(self.epoch, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp, max(0, self.run - cut))
 
 
 class ProducerState:
@@ -155,23 +171,18 @@ class ProducerState:
         """A batch of an idempotent producer is in the log at an offset."""
         if self._awaited:
             self._awaited.pop((header.producer_id, header.producer_epoch), None)
-        sequence = header.base_sequence
         entry = self._producers.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
-            entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch, sequence)
-        elif entry.batches and sequence != increment_sequence(entry.batches[-1].last_sequence, 1):
-            # Taken by a leader that had forgotten the producer, or what was between is compacted.
-            entry.first_sequence = sequence
-        entry.batches.append(
+            entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
+        entry.add(
             AppendedBatch(
-                sequence,
+                header.base_sequence,
                 header.last_sequence,
                 base_offset,
                 base_offset + header.last_offset_delta,
                 timestamp,
             )
         )
-        entry.last_timestamp = timestamp
 
     def replay(self, header: BatchHeader) -> None:
         """Take in a batch found in the log."""
@@ -183,24 +194,19 @@ class ProducerState:
         state = ProducerState()
         state._awaited = self._awaited
         for producer_id, entry in self._producers.items():
-            kept = [batch for batch in entry.batches if batch.last_offset < offset]
-            if not kept and entry.batches:
+            kept = entry.below(offset)
+            if entry.batches and not kept.batches:
                 return None
-            last_timestamp = kept[-1].timestamp if len(kept) < len(entry.batches) else entry.last_timestamp
-            state._producers[producer_id] = ProducerEntry(
-                entry.epoch, entry.first_sequence, deque(kept, REMEMBERED_BATCHES), last_timestamp
-            )
+            state._producers[producer_id] = kept
         return state
 
     def before(self, offset: int) -> ProducerState:
         """What is remembered of the batches below an offset, for a log that begins there."""
         state = ProducerState()
         for producer_id, entry in self._producers.items():
-            kept = [batch for batch in entry.batches if batch.last_offset < offset]
-            if kept:
-                state._producers[producer_id] = ProducerEntry(
-                    entry.epoch, entry.first_sequence, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp
-                )
+            kept = entry.below(offset)
+            if kept.batches:
+                state._producers[producer_id] = kept
         return state
 
     def expire(self, before_ms: int) -> None:
@@ -246,11 +252,8 @@ class ProducerState:
             base_sequence = increment_sequence(last_sequence, -delta)
             entry = state._producers.get(producer_id)
             if entry is None or entry.epoch != epoch:
-                entry = state._producers[producer_id] = ProducerEntry(epoch, base_sequence)
-            entry.batches.append(
-                AppendedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
-            )
-            entry.last_timestamp = timestamp
+                entry = state._producers[producer_id] = ProducerEntry(epoch)
+            entry.add(AppendedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp))
         return state
 
 

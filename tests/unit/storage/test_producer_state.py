@@ -81,6 +81,33 @@ def test_a_gap_that_another_leader_let_pass_is_not_taken_for_written() -> None:
         assert refusal(state, other) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+@pytest.mark.parametrize("after", range(1, REMEMBERED_BATCHES + 2))
+def test_of_what_was_before_such_a_gap_only_the_remembered_is_known(after: int) -> None:
+    state = written(*(header(number) for number in range(REMEMBERED_BATCHES + 2)))
+    for number in range(after):
+        state.update(header(100 + number), 50 + number, timestamp=0)
+    remembered = [batch.base_sequence for _, entry in state.entries() for batch in entry.batches]
+    for sequence in (*range(REMEMBERED_BATCHES + 3), 50, 99, LAST, LAST - 1):
+        if sequence in remembered:
+            assert state.check(header(sequence)) is not None
+        else:
+            assert refusal(state, header(sequence)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check(header(100)) is not None
+    assert state.check(header(100 + after)) is None
+
+
+@pytest.mark.parametrize("cut", range(1, REMEMBERED_BATCHES))
+def test_a_log_that_was_cut_knows_what_is_left_of_its_producers(cut: int) -> None:
+    count = 2 * REMEMBERED_BATCHES
+    state = written(*(header(number) for number in range(count))).below(count - cut)
+    assert state is not None
+    for sequence in range(count - cut):
+        assert state.check(header(sequence)) is not None
+    assert state.check(header(count - cut)) is None
+    assert refusal(state, header(count - cut + 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, header(LAST)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_a_retry_from_before_the_largest_number_is_known_after_it() -> None:
     state = written(
         header(LAST - 2), *(header((LAST - 1 + number) % (LAST + 1)) for number in range(REMEMBERED_BATCHES))
