@@ -27,6 +27,7 @@ REGRESSIONS = {
     "what a new producer sent behind a refused batch was taken before it": 664,
     "what a new producer sent behind a batch that came before its partition was taken before it": 770031,
     "an ISR was left to a broker that had died with its disk, and was still alive to the store": 790147,
+    "a deposed leader refused for good to have archived what its successor had committed": 3000091,
     "a broker that was started after the store was away took others for gone": 1139,
     "a log that retention had emptied was taken for one that was behind, and another led": 8,
 }

@@ -266,6 +266,11 @@ class Partition:
         """Whether all that was committed before this leader's epoch is known to be: followers' fetches tell."""
         return self._followers is None or self.high_watermark >= self._followers.epoch_start_offset
 
+    @property
+    def surely_leads(self) -> bool:
+        """Whether this broker leads and nobody else can by now, for all that the store has told."""
+        return self.is_leader and (self._holds_lease is None or self._holds_lease())
+
     # --- writing
 
     def append(self, data: memoryview, acks: int) -> Appended | asyncio.Future[Appended]:

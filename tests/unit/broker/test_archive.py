@@ -194,6 +194,19 @@ def test_a_commit_that_does_not_fit_is_refused(tmp_path: Path, fields: dict[str,
     with_broker(tmp_path, test)
 
 
+def test_a_leader_that_may_be_deposed_does_not_judge_what_is_committed(tmp_path: Path) -> None:
+    async def test(tested: TestedBroker) -> None:
+        await tested.create("orders", **CONFIGS)
+        await tested.produce(records=3)
+        partition = tested.broker.partitions.find("orders", 0)
+        assert partition.surely_leads
+        partition._holds_lease = lambda: False
+        assert not partition.surely_leads
+        assert (await commit(tested, 4)).error_code == ErrorCode.NONE
+
+    with_broker(tmp_path, test)
+
+
 def test_a_topic_without_archive_takes_no_commit(tmp_path: Path) -> None:
     async def test(tested: TestedBroker) -> None:
         await tested.create("orders")

@@ -56,10 +56,11 @@ def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, Ar
     for number, archived in ranges.items():
         try:
             partition = services.partitions.find_by_id(topic.topic_id, number)
-            partition.require_leader()
         except KafkaError:
             continue
-        if archived.end > partition.high_watermark and partition.has_current_high_watermark:
+        if not partition.surely_leads or not partition.has_current_high_watermark:
+            continue
+        if archived.end > partition.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{partition.partition} is committed up to {partition.high_watermark}; it cannot be archived up to "
