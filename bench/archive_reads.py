@@ -97,7 +97,7 @@ class Run:
             self._broker.wait_ready()
             for size in SIZES:
                 self._fill(size)
-            self._fill_archive(LIVE_ARCHIVE, 1000, int((self._live_seconds + 3) * LIVE_READ_RATE))
+            self._fill_archive(LIVE_ARCHIVE, 1000, self._live_count)
             # What was written is none of the measured.
             os.sync()
             for number in range(1, self.rounds + 1):
@@ -116,6 +116,11 @@ class Run:
     @property
     def _live_seconds(self) -> float:
         return max(2.0, LIVE_SECONDS * min(1.0, self.scale))
+
+    @property
+    def _live_count(self) -> int:
+        """More records than one reader gets through beside live traffic, its start and warm-up included."""
+        return int((self._live_seconds + 3) * LIVE_READ_RATE)
 
     def _fill(self, size: int) -> None:
         """The same records into the log of one topic, and through the log of another into its archive."""
@@ -199,8 +204,7 @@ class Run:
                 wait_for_either(reader, live)
 
     def _read_archive_beside(self, live: subprocess.Popen[str]) -> None:
-        count = int((self._live_seconds + 3) * LIVE_READ_RATE)
-        with reading(self._consume(LIVE_ARCHIVE, 1000, count)) as reader:
+        with reading(self._consume(LIVE_ARCHIVE, 1000, self._live_count)) as reader:
             wait_for_either(reader, live)
             if reader.poll() is not None:
                 raise ClientFailedError("the archive was read to its end before the live traffic ended")

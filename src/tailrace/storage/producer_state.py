@@ -1,7 +1,7 @@
 """What each idempotent producer last wrote to one partition: sequence checks and duplicate detection.
 
-Keeps the last five batches of every producer, as many as a client may have in flight with one leader, and where the
-unbroken run of sequences began that they end: a batch that is in flight with a leader of before may come again after
+Keeps the last five batches of every producer, as many as a client may have in flight with one leader, and how long the
+unbroken run of sequences is that they end: a batch that is in flight with a leader of before may come again after
 any number of later ones. Snapshots are Kafka's format, one entry per remembered batch (readers that keep one entry per
 producer keep the newest), so that the state after a restart answers retries of these exactly as before it. Everything
 else is rebuilt from batch headers.
