@@ -1,6 +1,6 @@
 # Every target sets up what it needs first; nothing is done twice. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-package setup-dev setup-clients setup-object-stores run test sim suites bench bench-cluster bench-spark bench-archive check format docs clean
+.PHONY: help setup setup-package setup-dev setup-clients setup-object-stores run test quick sim suites bench bench-cluster bench-spark bench-archive check format docs clean
 
 PYTHON ?=
 ARGS ?=
@@ -35,7 +35,10 @@ run: setup-package ## start a broker; options in ARGS: make run ARGS="--port 909
 	@.venv/bin/tailrace serve $(ARGS)
 
 test: setup-dev setup-clients setup-object-stores ## run all tests; FOLDERS="unit interop" chooses, PYTEST_ARGS="-x -k name" is passed on
-	@.venv/bin/python scripts/run_tests.py $(FOLDERS)
+	@.venv/bin/python -m scripts.testrun $(FOLDERS) $(ARGS)
+
+quick: setup-dev setup-clients setup-object-stores ## run unit tests of what changed and a choice of the rest, in under 3 minutes
+	@.venv/bin/python -m scripts.testrun --quick
 
 sim: setup-dev ## run seeds of the simulated cluster; SEEDS=1000 says how many, FIRST=4711 from which on
 	@.venv/bin/python scripts/run_sim.py --seeds $(SEEDS) --first $(FIRST) $(ARGS)
