@@ -786,6 +786,8 @@ def test_everything_goes_on_after_a_server_was_killed_and_started_again(restarti
                 for seen_by in (follower, other_follower):
                     await seen_by.until(lambda seen: seen == {"/things/a": value, "/things/mine": b"1"})  # noqa: B023
                 assert not session.is_lost
+            # Who is back says goodbye, and nobody waits for the end of a session whose holder has closed it.
+            await restarting_stores.patiently(lambda: store.txn([], [Write("/things/mine", b"1", session)]))
             await session.close()
             await other_follower.until(lambda seen: list(seen) == ["/things/a"])
 
