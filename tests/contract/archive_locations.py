@@ -85,7 +85,8 @@ class S3Place:
         return [self._open(self._bucket, secret_key="wrong"), self._open(self._bucket, access_key="nobody")]
 
     def open_unreachable(self) -> Location | None:
-        return self._open(self._bucket, endpoint_override=f"http://127.0.0.1:{free_port()}")
+        # One attempt: where nobody listens, each further one only waits.
+        return self._open(self._bucket, endpoint_override=f"http://127.0.0.1:{free_port()}", max_attempts="1")
 
     def _open(self, bucket: str, **changes: str) -> Location:
         options = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "endpoint_override": self._server.endpoint}

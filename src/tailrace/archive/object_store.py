@@ -28,9 +28,13 @@ from tailrace.archive.location import ArchiveUri, Entry, check_name, check_optio
 from tailrace.runtime.disk import Buffer
 
 _OPTIONS = frozenset(
-    ("access_key", "secret_key", "session_token", "endpoint_override", "region", "scheme", "tls_ca_file_path")
+    (
+        *("access_key", "secret_key", "session_token", "endpoint_override", "region", "scheme", "tls_ca_file_path"),
+        "max_attempts",
+    )
 )
-_ATTEMPTS = 3
+#: How often a request is made whose answer is an error that may pass, unless `max_attempts` says otherwise.
+_ATTEMPTS = "3"
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _REQUEST_TIMEOUT_SECONDS = 10.0
 #: Files whose size is known, so that a range of them is one request; a handle is a name and a number.
@@ -63,6 +67,9 @@ def open_bucket(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> Buc
             "archives in object storage need pyarrow: pip install 'tailrace[archive]'"
         ) from None
     settings: dict[str, Any] = dict(options)
+    attempts = settings.pop("max_attempts", _ATTEMPTS)
+    if not (attempts.isdecimal() and 1 <= int(attempts) <= 100):
+        raise ArchiveUriError(f"'{uri}' has max_attempts '{attempts}': give a number from 1 to 100")
     endpoint = settings.pop("endpoint_override", None) or _endpoint_of_environment()
     if endpoint:
         scheme, separator, address = endpoint.rpartition("://")
@@ -79,7 +86,7 @@ def open_bucket(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> Buc
         allow_delayed_open=True,
         connect_timeout=_CONNECT_TIMEOUT_SECONDS,
         request_timeout=_REQUEST_TIMEOUT_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(attempts)),
     )
     return Bucket(uri, system, parsed.host, parsed.path.strip("/"))
 

@@ -51,6 +51,7 @@ def test_each_kind_of_place_has_a_uri_and_opening_asks_nobody(uri: str) -> None:
         ("s3://bucket:9000/prefix", "endpoint_override"),
         ("s3://bucket/prefix?endpoint=x", "does not know the option 'endpoint'"),
         ("s3://bucket?scheme=ftp", "http and https are known"),
+        ("s3://bucket?max_attempts=0", "give a number from 1 to 100"),
         ("s3://bucket?secret_key=x", "holds secret_key"),
         ("s3://key:secret@bucket/prefix", "holds a password"),
         ("webhdfs:///archive", "names no name node"),
