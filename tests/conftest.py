@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import gc
 
+from hypothesis import settings
+
+# A busy machine must not fail a test.
+settings.register_profile("tailrace", deadline=None)
+settings.load_profile("tailrace")
+
 
 def pytest_collection_finish() -> None:
     """Keep the collector away from what lives as long as the run.

@@ -52,7 +52,6 @@ SOURCE = ROOT / "tests/interop/java/GroupRecords.java"
 SOME = settings(
     max_examples=40,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

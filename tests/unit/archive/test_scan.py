@@ -62,7 +62,7 @@ def test_all_rows_come_as_they_were_written(place: tuple[Path, ArchivedFile]) ->
     assert pa.concat_tables(tables).select(ALL_COLUMNS).cast(RECORD_SCHEMA).equals(to_table(ROWS))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(start=st.integers(-5, 3010), size=st.integers(0, 3010), first=st.integers(-1, 3010), span=st.integers(0, 3010))
 def test_exactly_the_offsets_and_times_that_are_wanted_come(
     place: tuple[Path, ArchivedFile], start: int, size: int, first: int, span: int
@@ -93,7 +93,7 @@ def test_row_groups_of_other_offsets_and_times_are_not_read(place: tuple[Path, A
     assert scan(place, Wanted(0, 3000, ALL_COLUMNS, (2_997_001, EVER[1]))) == ([], 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=row_lists())
 def test_any_rows_come_back(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> None:
     root = tmp_path_factory.mktemp("any")

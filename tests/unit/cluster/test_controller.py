@@ -77,7 +77,7 @@ def check_change(before: TopicImage, after: TopicImage) -> None:
         assert new.leader_epoch >= old.leader_epoch
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(topics, lives)
 def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, live: list[int]) -> None:
     planned = plan_failover([before], live, clean)
@@ -96,7 +96,7 @@ def test_a_failover_elects_from_the_isr_only_and_is_stable(before: TopicImage, l
     assert failed_over(after, live, clean) is after
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(topics, lives, st.dictionaries(st.integers(0, 5), st.integers(0, 9)))
 def test_who_is_gone_leaves_the_isrs_whose_leaders_answer(
     before: TopicImage, live: list[int], confirmed: dict[int, int]
@@ -113,7 +113,7 @@ def test_who_is_gone_leaves_the_isrs_whose_leaders_answer(
     assert without_the_dead(after, live, confirmed) is after
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(topics, lives)
 def test_an_unclean_failover_goes_beyond_the_isr_only_where_none_of_it_lives(
     before: TopicImage, live: list[int]
@@ -133,7 +133,7 @@ def test_an_unclean_failover_goes_beyond_the_isr_only_where_none_of_it_lives(
     assert failed_over(after, live, unclean) is after
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(topics, st.sampled_from(BROKERS), lives)
 def test_whoever_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, live: list[int]) -> None:
     others = [broker_id for broker_id in live if broker_id != gone]
@@ -161,7 +161,7 @@ def test_whoever_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, 
     assert handed_over(after, gone, others) is after
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(states(), min_size=1, max_size=30).map(lambda some: topic(*some)), lives, st.sampled_from([0, 10, 50]))
 def test_preferred_leaders_lead_again_where_too_many_do_not(before: TopicImage, live: list[int], percent: int) -> None:
     planned = plan_preferred([before], live, percent)
@@ -180,7 +180,7 @@ def test_preferred_leaders_lead_again_where_too_many_do_not(before: TopicImage, 
     assert plan_preferred([after], live, percent) == []
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(topics, st.integers(0, 5), lives)
 def test_internal_topics_get_the_replicas_that_there_are_brokers_for(
     before: TopicImage, factor: int, live: list[int]

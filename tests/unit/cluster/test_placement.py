@@ -33,7 +33,7 @@ def spread(counts: Counter[int], brokers: Iterable[int]) -> int:
 BROKERS = brokers_of([1, 2, 3])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     brokers=st.lists(st.integers(0, 1000), min_size=1, max_size=8, unique=True),
     partitions=st.integers(1, 40),
@@ -53,7 +53,7 @@ def test_replicas_are_on_different_brokers_and_leaders_are_spread(
     assert spread(Counter(broker for state in states for broker in state.replicas), brokers) <= 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     places=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), min_size=1, max_size=9),
     partitions=st.integers(1, 20),

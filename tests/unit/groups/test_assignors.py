@@ -39,14 +39,14 @@ def check(members: list[Candidate], topics: dict[UUID, AssignedTopic], found: di
 
 @pytest.mark.parametrize("name", list(ASSIGNORS))
 @given(problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_wanted_partition_has_one_owner_who_wants_it(name: str, problem: tuple) -> None:
     members, topics = problem
     check(members, topics, ASSIGNORS[name](members, topics))
 
 
 @given(problems(), problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_uniform_is_even_and_keeps_what_it_can(first: tuple, second: tuple) -> None:
     members, topics = first
     found = assign_uniform(members, topics)

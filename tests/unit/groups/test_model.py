@@ -484,7 +484,6 @@ def _expect_share(expectation: Expectation, share: bytes) -> None:
 LIMITS = settings(
     max_examples=int(os.environ.get("TAILRACE_MODEL_EXAMPLES", "60")),
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestClassicGroup = ClassicGroupMachine.TestCase

@@ -39,7 +39,6 @@ from tests.unit.wire.strategies import sample, structs, version_id
 SOME = settings(
     max_examples=40,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

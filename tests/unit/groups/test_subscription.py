@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.consumer import metadata as kafka_python
 
-SOME = settings(max_examples=40, derandomize=True, deadline=None, database=None)
+SOME = settings(max_examples=40, derandomize=True, database=None)
 VERSIONS = [0, 1, 2, 3]
 
 

@@ -125,7 +125,7 @@ def test_a_batch_that_begins_before_what_was_read_already_goes_on_behind_it() ->
     assert seen == list(range(20))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batches=BATCHES, base_offset=st.integers(min_value=0, max_value=1 << 39))
 def test_the_columns_are_what_another_reader_finds(batches: Built, base_offset: int) -> None:
     log = log_of(batches, base_offset)
@@ -146,7 +146,7 @@ def test_the_columns_are_what_another_reader_finds(batches: Built, base_offset: 
         assert milliseconds(row["timestamp"]) == other["timestamp"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batches=BATCHES, data=st.data())
 def test_ranges_that_meet_have_each_record_once(batches: Built, data: st.DataObject) -> None:
     log = log_of(batches)
@@ -157,14 +157,14 @@ def test_ranges_that_meet_have_each_record_once(batches: Built, data: st.DataObj
     assert [row["offset"] for row in first + second] == list(range(count))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batches=BATCHES, columns=st.permutations(COLUMNS).flatmap(lambda names: st.just(tuple(names[:3]))))
 def test_chosen_columns_are_the_same_as_in_a_whole_row(batches: Built, columns: tuple[str, ...]) -> None:
     log = log_of(batches)
     assert decode(log, columns=columns) == [{name: row[name] for name in columns} for row in decode(log)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batches=BATCHES, bounds=st.tuples(TIMES, TIMES))
 def test_times_are_filtered_row_by_row(batches: Built, bounds: tuple[int, int]) -> None:
     log = log_of(batches)
@@ -263,7 +263,7 @@ def test_a_flipped_bit_is_found_by_the_crc() -> None:
         decode(log)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     records=st.lists(RECORDS, min_size=1, max_size=8),
     damage=st.lists(st.tuples(st.integers(min_value=21, max_value=400), st.integers(0, 255)), min_size=1, max_size=4),
@@ -285,7 +285,7 @@ def test_records_that_lie_are_an_error_or_rows_and_never_a_crash(
     assert table.num_rows <= read_header(batch).record_count
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(runs=st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 90)), min_size=1, max_size=6))
 def test_records_of_one_size_are_found_like_others(runs: list[tuple[int, int]]) -> None:
     sizes = [size for size, count in runs for _ in range(count)]
@@ -317,7 +317,7 @@ def archived_table(data: bytearray, wanted: OffsetRange = EVERYTHING) -> pa.Tabl
     return table
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(batches=BATCHES, epochs=st.lists(st.integers(0, (1 << 31) - 1), min_size=4, max_size=4))
 def test_what_is_archived_is_what_another_reader_finds_with_the_epoch_of_each_batch(
     batches: Built, epochs: list[int]

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.murmur2 import murmur2, partition_for_key
@@ -32,14 +32,12 @@ def test_hashes_are_those_of_the_java_client() -> None:
     assert murmur2_column(keys_of(*JAVA)).astype(np.int32).tolist() == list(JAVA.values())
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), min_size=1), st.integers(0, 5))
 def test_a_column_is_hashed_as_each_of_its_keys_is(keys: list[bytes], first: int) -> None:
     column = keys_of(*keys)[min(first, len(keys) - 1) :]
     assert murmur2_column(column).astype(np.int32).tolist() == [murmur2(key) for key in column.to_pylist()]
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=20), min_size=1), st.integers(1, 200))
 def test_a_key_goes_where_the_java_client_sends_it(keys: list[bytes | None], partitions: int) -> None:
     chosen = choose(keys_of(*keys), None, partitions, len(keys))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.pipeline.record_encoding import (
@@ -75,7 +75,6 @@ def wanted(records: list[tuple[bytes | None, bytes | None, list[dict[str, object
     ]
 
 
-@settings(deadline=None)
 @given(rows_of_records)
 def test_our_own_reader_finds_what_the_columns_had(records: list) -> None:
     data = encoded(columns(records))
@@ -93,7 +92,6 @@ def test_our_own_reader_finds_what_the_columns_had(records: list) -> None:
     assert {each.timestamp for each in found} == {1_760_000_000_000}
 
 
-@settings(deadline=None)
 @given(rows_of_records)
 def test_aiokafka_and_kafka_python_find_what_the_columns_had(records: list) -> None:
     data = encoded(columns(records))
@@ -105,7 +103,6 @@ def test_aiokafka_and_kafka_python_find_what_the_columns_had(records: list) -> N
     assert [(each.key, each.value, tuple(each.headers)) for each in other] == wanted(records)
 
 
-@settings(deadline=None)
 @given(rows_of_records, st.data())
 def test_a_batch_of_some_rows_has_these_and_no_other(records: list, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(records) - 1))
@@ -115,7 +112,6 @@ def test_a_batch_of_some_rows_has_these_and_no_other(records: list, data: st.Dat
     assert [(each.key, each.value, each.headers) for each in found] == wanted(records[first:end])
 
 
-@settings(deadline=None)
 @given(rows_of_records, st.data())
 def test_slices_and_permutations_of_columns_are_encoded_as_such(records: list, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(records) - 1))
@@ -133,7 +129,6 @@ def test_slices_and_permutations_of_columns_are_encoded_as_such(records: list, d
     ]
 
 
-@settings(deadline=None)
 @given(rows_of_records)
 def test_no_record_is_larger_than_its_bound(records: list) -> None:
     rows = columns(records)
@@ -155,7 +150,6 @@ def test_a_header_without_a_name_is_refused(element: object) -> None:
         encode_headers(pa.array([[], [element]], HEADERS))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-1, 2**31 - 1), min_size=1))
 def test_numbers_take_the_bytes_that_they_are_said_to(numbers: list[int]) -> None:
     column = varints(np.array(numbers, np.int64))

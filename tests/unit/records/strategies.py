@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tailrace.records.record import NewRecord
 
 #: Enough to find what is there to be found, and no clock: the machine may be busy.
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=40)
 
 contents = st.none() | st.binary(max_size=50)
 timestamps = st.integers(0, 2**45)

@@ -325,7 +325,6 @@ class ReplicationMachine(RuleBasedStateMachine):
 LIMITS = settings(
     max_examples=int(os.environ.get("TAILRACE_MODEL_EXAMPLES", "40")),
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestReplication = ReplicationMachine.TestCase

@@ -74,7 +74,7 @@ batches = st.builds(
 steps = st.lists(st.one_of(batches, batches, batches, st.sampled_from(["roll", "clean", "restart"])), max_size=25)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=steps,
     segment_bytes=st.sampled_from([150, 600, 5000]),
@@ -125,7 +125,7 @@ def check(world: World) -> None:
     assert world.log.offset_of_max_timestamp(end) == ((newest.offset, newest.timestamp) if newest else (-1, -1))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(steps=st.lists(batches, min_size=1, max_size=12))
 def test_producers_go_on_after_a_cleaning_even_where_the_log_alone_tells_of_them(steps: list[Batch]) -> None:
     async def test(world: World) -> None:

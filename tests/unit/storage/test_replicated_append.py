@@ -38,7 +38,7 @@ def refusal(log: PartitionLog, *batches: bytes, committed: int = 0) -> str:
     return str(caught.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(0, 60)), min_size=1, max_size=40),
     st.integers(1, 2000),

@@ -25,7 +25,6 @@ from tests.unit.wire.strategies import all_versions, sample, structs, version_id
 SOME = settings(
     max_examples=25,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -55,7 +55,7 @@ results = st.builds(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(request=requests)
 def test_a_request_decodes_to_what_was_described(version: int, request: ProduceRequest) -> None:
     call = decode_produce(version, memoryview(bytes(request.encode(version)) + b"trailing"))
@@ -74,7 +74,7 @@ def test_a_request_decodes_to_what_was_described(version: int, request: ProduceR
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(given=st.lists(st.tuples(names, st.uuids(), st.lists(results, max_size=4)), max_size=4))
 def test_a_response_encodes_to_the_described_bytes(
     version: int, given: list[tuple[str, UUID, list[ProduceResult]]]
@@ -110,7 +110,7 @@ def test_a_response_encodes_to_the_described_bytes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(request=requests, data=st.data())
 def test_what_is_malformed_is_a_wire_error_and_nothing_else(
     version: int, request: ProduceRequest, data: st.DataObject
@@ -139,7 +139,7 @@ def test_every_cut_of_a_request_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(body=st.binary(max_size=60))
 def test_random_bytes_are_decoded_like_the_description_does_or_refused(version: int, body: bytes) -> None:
     try:

@@ -20,7 +20,6 @@ from tests.unit.wire.strategies import all_versions, structs, version_id
 FEW = settings(
     max_examples=12,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
