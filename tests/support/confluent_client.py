@@ -133,10 +133,7 @@ class ConfluentClient:
         """The first and the end offset of each partition."""
         consumer = self.consumer()
         try:
-            return {
-                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60)
-                for number in partitions
-            }
+            return {number: _watermarks(consumer, TopicPartition(topic, number)) for number in partitions}
         except KafkaException as error:
             raise refusal(error.args[0]) from error
         finally:
@@ -150,6 +147,21 @@ class ConfluentClient:
         finally:
             consumer.close()
         return found.offset if found.offset >= 0 else None
+
+
+def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """The first and the end offset of a partition; a new leader is given time to learn the high watermark.
+
+    Other clients ask again by themselves; librdkafka passes OFFSET_NOT_AVAILABLE on.
+    """
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=60)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.OFFSET_NOT_AVAILABLE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _received(message: Message) -> Received:

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.testrun import quick
 from scripts.testrun.lanes import MOST_LANES, fits
-from scripts.testrun.pieces import FOLDERS, Folder, Piece, divide, files_of, read_durations, write_durations
+from scripts.testrun.pieces import ALONE, FOLDERS, Folder, Piece, divide, files_of, read_durations, write_durations
 from scripts.testrun.results import (
     FAILED,
     PASSED,
@@ -62,7 +62,7 @@ def test_every_file_is_in_exactly_one_piece_whatever_was_recorded(checkout: Path
 
 def files_of_with_sensitive_tests_are_in_a_piece_that_runs_alone_as_well(checkout: Path) -> None:
     file = "tests/fault/test_plain.py"
-    (checkout / file).write_text("@pytest.mark.alone\ndef test_timing(): ...\n")
+    (checkout / file).write_text(f"@pytest.mark.{ALONE}\ndef test_timing(): ...\n")
     beside, alone = divide(FOLDERS["fault"], [file], {}, checkout)
     assert (beside.files, beside.is_alone) == ((file,), False)
     assert (alone.files, alone.is_alone) == ((file,), True)
