@@ -13,7 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, some_records
+from tests.support.archiver import archive_up_to
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.confluent_client import ConfluentClient
+from tests.support.scrape import get
+from tests.support.topics import create_topic, eventually
 from tests.support.wheel import ROOT, build_wheel, run
 
 
@@ -111,3 +116,46 @@ def test_records_go_through_an_installed_broker(tailrace: Path, tmp_path: Path) 
         output = run(tailrace, "consume", "greetings", "--json", *server)
     records = [json.loads(line) for line in output.splitlines()]
     assert [(one["offset"], one["key"], one["value"]) for one in records] == [(0, "a", "hello"), (1, "b", "world")]
+
+
+def test_without_what_archives_are_read_with_archiving_is_refused(tailrace: Path, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", executable=tailrace) as broker:
+        run(tailrace, "topic", "create", "orders", "--bootstrap", broker.bootstrap)
+        archived = ("tailrace.archive.enable=true", f"tailrace.archive.uri={tmp_path}")
+        for command in (
+            ("topic", "create", "others", "--config", archived[0], "--config", archived[1]),
+            ("config", "set", "topic", "orders", *archived),
+        ):
+            done = subprocess.run(
+                [tailrace, *command, "--bootstrap", broker.bootstrap],
+                capture_output=True,
+                text=True,
+                cwd="/",
+                timeout=300,
+            )
+            assert done.returncode == 1, done
+            assert "pip install 'tailrace[archive]'" in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_a_broker_that_loses_what_archives_are_read_with_keeps_its_records(tailrace: Path, tmp_path: Path) -> None:
+    records = some_records(2_000)
+    with BrokerProcess(tmp_path / "data") as broker:
+        create_topic(broker.bootstrap, "events", **archived_configs(tmp_path / "archive"))
+        ConfluentClient(broker.bootstrap).produce("events", records)
+        archive_up_to(broker.bootstrap, "events", {0: len(records)})
+    port = free_port()
+    config = {"log.retention.check.interval.ms": RETENTION_CHECK_MS, "metrics.port": str(port)}
+    with BrokerProcess(tmp_path / "data", executable=tailrace, config=config) as broker:
+        assert eventually(lambda: b"\ntailrace_archive_unreadable_topics 1" in get(port, "/metrics").body)
+        found = ConfluentClient(broker.bootstrap).consume("events", 0, len(records), timeout_seconds=60)
+        assert [one.value for one in found] == [one.value for one in records]
+        status = subprocess.run(
+            [tailrace, "archive", "status", "events", "--bootstrap", broker.bootstrap],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=300,
+        )
+        assert "broker 1 cannot read the archive" in status.stderr
+        assert "pip install 'tailrace[archive]'" in status.stderr

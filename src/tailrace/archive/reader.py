@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailrace.archive.cache import BoundedCache
 from tailrace.archive.errors import ArchiveError, OffsetNotArchivedError
-from tailrace.archive.layout import TopicArchive
+from tailrace.archive.layout import TopicArchive, manifest_path
 from tailrace.archive.location import Location, open_location
 from tailrace.archive.manifest import ArchivedFile, PartitionFiles, Snapshot, load_snapshot
 from tailrace.archive.parquet import Footer, read_footer, read_row_groups
@@ -78,6 +78,14 @@ class ArchiveReader:
                 (self._location.uri, archive.directory, found.head), found, len(found.files) * _BYTES_PER_FILE
             )
         return found
+
+    def check(self, archive: TopicArchive) -> None:
+        """Raise why nothing can be read: asks the place even where what it has is known."""
+        if archive.manifest is None:
+            self._location.check()
+        else:
+            self.snapshot(archive)
+            self._location.size(manifest_path(archive.directory, archive.manifest))
 
     def _known(self, directory: str, head: str | None) -> Snapshot | None:
         return self._caches.snapshots.get((self._location.uri, directory, head))

@@ -5,12 +5,22 @@ It must not know the broker; what goes in and out is plain values.
 
 from __future__ import annotations
 
+from tailrace.archive.installation import require_packages
 from tailrace.archive.layout import TopicArchive
 from tailrace.runtime.disk import Buffer
 
 
+def check_archive(archive: TopicArchive) -> None:
+    """Raise why an archive cannot be read from here: its place, or what its head says."""
+    require_packages()
+    from tailrace.archive import reader
+
+    reader.reader_of(archive.uri).check(archive)
+
+
 def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> Buffer:
     """Record batches from an offset on: at least one, and no more bytes than asked for unless one alone has more."""
+    require_packages()
     from tailrace.archive import reader
 
     return reader.read_batches(archive, partition, offset, max_bytes)
@@ -18,6 +28,7 @@ def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: 
 
 def find_largest_timestamp(archive: TopicArchive, partition: int, start_offset: int) -> tuple[int, int] | None:
     """The first record that has the largest timestamp from an offset on; None where it is before that offset."""
+    require_packages()
     from tailrace.archive import reader
 
     largest = reader.reader_of(archive.uri).snapshot(archive).partition(partition).max_timestamp
@@ -26,6 +37,7 @@ def find_largest_timestamp(archive: TopicArchive, partition: int, start_offset: 
 
 def find_timestamp(archive: TopicArchive, partition: int, timestamp: int, start_offset: int) -> tuple[int, int] | None:
     """The first record at or after a time from an offset on, as offset and timestamp; None where there is none."""
+    require_packages()
     from tailrace.archive import reader
 
     found = reader.find_offset(archive, partition, timestamp, start_offset)

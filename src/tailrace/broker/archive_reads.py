@@ -21,7 +21,7 @@ from uuid import UUID
 
 from tailrace.archive.errors import ArchiveError
 from tailrace.archive.layout import TopicArchive
-from tailrace.broker.archive_calls import find_largest_timestamp, find_timestamp, read_batches
+from tailrace.broker.archive_calls import check_archive, find_largest_timestamp, find_timestamp, read_batches
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import HEADER_BYTES, read_header
@@ -157,7 +157,7 @@ class ArchiveReads:
     def _begin(self, key: _Key, partition: Partition, max_bytes: int) -> ArchiveRead | None:
         if len(self._reads) >= _MOST_WAITING and not self._make_room():
             return None
-        archive = self._archive_of(partition)
+        archive = self.archive_of(partition)
         read = self._reads[key] = ArchiveRead(max_bytes)
         self._tasks.spawn(self._read(key, read, archive, partition), f"archive read of {partition.partition}")
         return read
@@ -209,7 +209,7 @@ class ArchiveReads:
     async def _search(
         self, partition: Partition, function: Callable[..., tuple[int, int] | None], *wanted: int
     ) -> TimestampedOffset:
-        archive = self._archive_of(partition)
+        archive = self.archive_of(partition)
         archived = partition.archived
         if archived is None:
             return NOT_FOUND
@@ -222,11 +222,20 @@ class ArchiveReads:
             raise _refusal(partition, archive, error) from error
         return NOT_FOUND if found is None else TimestampedOffset(*found)
 
+    async def check(self, archive: TopicArchive) -> str | None:
+        """See whether an archive can be read from here; why not, None where it can."""
+        try:
+            await self._ask(archive.topic_id, lambda helper: helper.run(check_archive, archive))
+        except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
+            return _reason(error)
+        return None
+
     # --- the helper
 
-    def _archive_of(self, partition: Partition) -> TopicArchive:
+    def archive_of(self, partition: Partition) -> TopicArchive:
+        """The archive of a partition's topic as the image shows it now."""
         state = self._metadata.image.archives.get(partition.topic_id)
-        manifest = None if state is None else state.manifest
+        manifest = None if state is None else state.manifest or None
         return TopicArchive(partition.log.config.archive_uri, partition.partition.topic, partition.topic_id, manifest)
 
     async def _ask(self, topic_id: UUID, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
@@ -284,8 +293,12 @@ def _next_offset(batches: Buffer | FileRange) -> int:
     return offset
 
 
+def _reason(error: Exception) -> str:
+    return str(error) or f"no answer within {_DEADLINE_SECONDS:.0f} s"
+
+
 def _refusal(partition: Partition, archive: TopicArchive, error: Exception) -> KafkaError:
-    reason = str(error) or f"no answer within {_DEADLINE_SECONDS:.0f} s"
+    reason = _reason(error)
     logger.warning(
         "the archive of %s at %s cannot be read, clients are told to try again: %s",
         partition.partition,

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from tailrace.broker.archive_access import ArchiveAccess
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.partitions import Partitions
 from tailrace.errors import ErrorCode, KafkaError, StorageError
@@ -37,10 +38,13 @@ class ArchiveLag(NamedTuple):
 class ArchiveWatch:
     """Keeps an eye on the archives of what one broker leads."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, partitions: Partitions, tasks: Tasks) -> None:
+    def __init__(
+        self, config: BrokerConfig, runtime: Runtime, partitions: Partitions, access: ArchiveAccess, tasks: Tasks
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._partitions = partitions
+        self._access = access
         self._tasks = tasks
         #: By topic, as of the last look.
         self.lags: dict[str, ArchiveLag] = {}
@@ -52,6 +56,11 @@ class ArchiveWatch:
         """How many partitions take no records until they are archived."""
         return len(self._held)
 
+    @property
+    def unreadable_count(self) -> int:
+        """How many archives this broker cannot read."""
+        return self._access.unreadable_count
+
     def start(self) -> None:
         """Look from now on."""
         self._tasks.spawn(self._run(), "watch of archives' lag")
@@ -60,6 +69,7 @@ class ArchiveWatch:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             await self.look()
+            self._access.look()
 
     async def look(self) -> None:
         """See how far archives are behind, and hold or release producers."""
@@ -74,7 +84,15 @@ class ArchiveWatch:
             if count % _LOOKED_AT_PER_TURN == 0:
                 await asyncio.sleep(0)
         self.lags = lags
-        self._say_behind([partition for partitions in behind.values() for partition in partitions])
+        # Why those are kept whose archive cannot be read here is said where that is found out.
+        self._say_behind(
+            [
+                partition
+                for partitions in behind.values()
+                for partition in partitions
+                if not self._access.is_unreadable(partition.topic_id)
+            ]
+        )
         held: dict[Partition, None] = {}
         for directory, partitions in behind.items():
             reason = await self._reason_to_hold(directory)
@@ -140,8 +158,8 @@ class ArchiveWatch:
         if used_percent < watermark:
             return None
         logger.error(
-            "the volume of %s is full to %d percent with records that are not archived: producers of their topics are "
-            "refused until they are",
+            "the volume of %s is full to %d percent with records that are not archived, or whose archive this broker "
+            "cannot read: producers of their topics are refused until they are, and it can",
             directory.path,
             used_percent,
             extra={"log_dir": directory.path, "repeats": "held for the archive"},
@@ -149,5 +167,6 @@ class ArchiveWatch:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"The disk is {used_percent:.0f} % full, and older records of this topic cannot be removed because they "
-            "are not archived: start its archiver, free space, or set tailrace.archive.lag.policy=drop to lose them.",
+            "are not archived, or the broker cannot read their archive (see tailrace archive status): start the "
+            "archiver, free space, or set tailrace.archive.lag.policy=drop to lose them.",
         )

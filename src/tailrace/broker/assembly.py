@@ -8,6 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tailrace import __version__
+from tailrace.archive.installation import can_read_archives
+from tailrace.broker.archive_access import ArchiveAccess
 from tailrace.broker.archive_reads import ArchiveReads
 from tailrace.broker.archive_watch import ArchiveWatch
 from tailrace.broker.cleaner import Cleaner
@@ -95,7 +97,10 @@ class Broker:
             config, runtime.clock, runtime.random, self.metadata, self.partitions, self._broker_id, self.background
         )
         self.archive_reads = ArchiveReads(runtime.helper, runtime.archive_helper, self.metadata, self.background)
-        self.archive_watch = ArchiveWatch(config, runtime, self.partitions, self.background)
+        self.archive_access = ArchiveAccess(
+            self.archive_reads, self.metadata, self.partitions, runtime.clock, self.background
+        )
+        self.archive_watch = ArchiveWatch(config, runtime, self.partitions, self.archive_access, self.background)
         self.services = Services(
             self._broker_id,
             config,
@@ -114,6 +119,7 @@ class Broker:
             self.groups,
             self.leadership,
             self.archive_reads,
+            self.archive_access,
             request_memory=RequestMemory(config.get_int("queued.max.request.bytes")),
         )
         router = Router(self.services, self.requests)
@@ -180,6 +186,7 @@ class Broker:
                 pid=self.process.pid,
                 software_version=__version__,
                 started_ms=self._runtime.clock.wall_ms(),
+                reads_archives=can_read_archives(),
             )
         )
         await self.controller.start()

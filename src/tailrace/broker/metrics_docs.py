@@ -91,6 +91,8 @@ processing takes longer than `max.poll.interval.ms`, or they crash |
 | `tailrace_archive_lag_ms > 86400000` | nobody archives the topic: its records are kept beyond their retention |
 | `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
 refused |
+| `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps what it should remove: see \
+`tailrace archive status` |
 | `rate(tailrace_archive_read_failures_total[5m]) > 0` | consumers of old records wait: the archive cannot be read |
 | `process_open_fds / process_max_fds > 0.8` | raise the limit of file descriptors |
 

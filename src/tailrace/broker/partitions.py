@@ -456,7 +456,8 @@ class Partitions:
         log = partition.log
         if not log.config.is_archived:
             return log.remove_expired(partition.high_watermark)
-        archived_end = None if log.config.drops_unarchived else partition.archived_end
+        # What this broker cannot read from the archive stays here, or nobody could read it.
+        archived_end = None if log.config.drops_unarchived else min(partition.archived_end, partition.readable_end)
         start_offset = log.start_offset
         removed = log.remove_expired(partition.high_watermark, archived_end, partition.log_start_offset)
         dropped = log.start_offset - max(start_offset, partition.archived_end)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tailrace.broker.archive_access import ArchiveAccess
 from tailrace.broker.archive_reads import ArchiveReads
 from tailrace.broker.config import BrokerConfig
 from tailrace.broker.fetch_sessions import FetchSessions
@@ -38,6 +39,7 @@ class Services:
     groups: GroupCoordinator
     leadership: Leadership
     archive_reads: ArchiveReads
+    archive_access: ArchiveAccess
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
 

@@ -34,28 +34,32 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
 
     \b
     START and END are the offsets that are in the archive, END without itself. LAG is how many records are not yet.
+    Every broker that holds the topic is asked whether it can read the archive; a warning names each that cannot.
 
     \b
     Example:
       tailrace archive status orders
     """
     from tailrace.client import Topics
-    from tailrace.client.archive import describe
+    from tailrace.client.archive import describe, readers
+    from tailrace.storage.checkpoints import encode_uuid
 
     found = describe(bootstrap, topic)
+    brokers = readers(bootstrap, topic) if found.is_enabled else []
     latest = {each.partition: each.latest_offset for each in Topics(bootstrap).describe(topic).partitions}
     rows = [_row(found, number, latest.get(number)) for number in range(found.partition_count)]
     if as_json:
         print_json(
             {
                 "topic": topic,
-                "topic_id": str(found.topic_id),
+                "topic_id": encode_uuid(found.topic_id),
                 "enabled": found.is_enabled,
                 "uri": found.uri,
                 "retention_ms": found.retention_ms,
                 "version": found.version,
                 "manifest": found.manifest or None,
                 "partitions": rows,
+                "brokers": [{"id": each.broker_id, "read_failure": each.failure} for each in brokers],
             }
         )
         return
@@ -68,6 +72,13 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
         ("PARTITION", "START", "END", "DELETED BELOW", "LATEST", "LAG"),
         [(row["partition"], row["start"], row["end"], row["deleted_below"], row["latest"], row["lag"]) for row in rows],
     )
+    for each in brokers:
+        if each.failure is not None:
+            click.echo(
+                f"Warning: broker {each.broker_id} cannot read the archive: {each.failure}; it removes nothing of "
+                f"{topic} from its disk until it can",
+                err=True,
+            )
 
 
 def _row(found: ArchiveStatus, number: int, latest: int | None) -> dict[str, Any]:
@@ -100,7 +111,10 @@ def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
     """
     from dataclasses import replace
 
+    from tailrace.archive.installation import require_packages
     from tailrace.archive.location import open_location
+
+    require_packages()
     from tailrace.archive.verify import verify as verify_archive
     from tailrace.client.archive import describe
     from tailrace.client.errors import ClientError

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from tailrace.archive.layout import TopicArchive
+from tailrace.client.cluster import describe_cluster
 from tailrace.client.errors import ClientError, NoAnswerError, UnknownTopicError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
@@ -24,6 +25,7 @@ from tailrace.wire.messages.archive_describe import (
 )
 
 _VERSION = 0
+_CHECKING_VERSION = 1
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -70,6 +72,37 @@ def describe(bootstrap: str, topic: str) -> ArchiveStatus:
     if len(response.archives) != 1:
         raise ClientError(f"the broker at {bootstrap} does not say what of {topic} is archived")
     return _archive(response.archives[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReader:
+    """A broker that has replicas of a topic, and why it cannot read the topic's archive; None where it can."""
+
+    broker_id: int
+    failure: str | None
+
+
+def readers(bootstrap: str, topic: str) -> list[ArchiveReader]:
+    """Have every live broker that has replicas of a topic see whether it can read the topic's archive."""
+    cluster = describe_cluster(bootstrap)
+    replicas = {replica for each in cluster.partitions if each.topic == topic for replica in each.replicas}
+    request = ArchiveDescribeRequest(topics=[topic], checks_reading=True)
+    found = []
+    for broker in cluster.brokers:
+        if broker.broker_id in replicas:
+            try:
+                response = ask(
+                    broker.address,
+                    request,
+                    _CHECKING_VERSION,
+                    ArchiveDescribeResponse,
+                    doing="checking whether it can read an archive",
+                )
+                failure = response.archives[0].read_failure
+            except ClientError as error:
+                failure = str(error)
+            found.append(ArchiveReader(broker.broker_id, failure))
+    return found
 
 
 def _archive(found: DescribedArchive) -> ArchiveStatus:

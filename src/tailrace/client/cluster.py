@@ -29,6 +29,11 @@ class BrokerState:
     port: int
     rack: str | None
 
+    @property
+    def address(self) -> str:
+        """Where it is reached, as `--bootstrap` takes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:

@@ -119,6 +119,8 @@ class BrokerImage:
     directory_ids: tuple[str, ...] = ()
     software_version: str = ""
     started_ms: int = 0
+    #: Whether what archives are read with is installed there.
+    reads_archives: bool = True
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Its address for clients that came through a listener of that name."""
@@ -138,6 +140,7 @@ class BrokerImage:
                 "directory_ids": self.directory_ids,
                 "software_version": self.software_version,
                 "started_ms": self.started_ms,
+                "reads_archives": self.reads_archives,
             },
             separators=(",", ":"),
         ).encode()
@@ -160,6 +163,8 @@ class BrokerImage:
             tuple(data["directory_ids"]),
             data["software_version"],
             data["started_ms"],
+            # One of an earlier version does not say: nothing is given up for an archive that it may be unable to read.
+            data.get("reads_archives", False),
         )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tailrace.archive.location import ArchiveUri, open_location, parse_uri
-from tailrace.client.archive import ArchiveStatus, describe
+from tailrace.client.archive import ArchiveStatus, describe, readers
 from tailrace.client.configs import ConfigOwner, Configs
 from tailrace.client.errors import ClientError, UnknownTopicError
 from tailrace.errors import ConfigError
@@ -45,8 +45,19 @@ def open_archives(
         if not status.is_enabled:
             status = _enabled(bootstrap, status.topic, place)
             say(f"{status.topic} is archived from now on: set {_ENABLE}=true and {_URI}={place}")
+        _require_readers(bootstrap, status)
         archivers.append(TopicArchiver(bootstrap, status, location, warn))
     return archivers
+
+
+def _require_readers(bootstrap: str, status: ArchiveStatus) -> None:
+    """Refuse to archive what brokers could not read for clients; they give up records once those are archived."""
+    unable = [each for each in readers(bootstrap, status.topic) if each.failure is not None]
+    if unable:
+        reasons = "; ".join(f"broker {each.broker_id}: {each.failure}" for each in unable)
+        raise ClientError(
+            f"{status.topic} is not archived: not every broker that holds it can read {status.uri} ({reasons})"
+        )
 
 
 def _enabled(bootstrap: str, topic: str, place: str) -> ArchiveStatus:

@@ -88,6 +88,8 @@ class Partition:
         self.archived: ArchivedRange | None = None
         #: Below which offset nothing is left to archive.
         self.archived_end = 0
+        #: Below which offset this broker has seen itself that the archive can be read from here.
+        self.readable_end = 0
         #: Told by a leader when a follower could join the ISR: `wanted_isr` says how.
         self.on_isr_wanted: Callable[[Partition], None] = _ignore
         #: Shared by the partitions of a topic, once they have been told so.

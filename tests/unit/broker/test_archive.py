@@ -10,11 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.archive.errors import ArchiveUnreachableError
+from tailrace.archive import installation
+from tailrace.archive.errors import ArchiveError, ArchiveUnreachableError
 from tailrace.archive.layout import TopicArchive
 from tailrace.broker import archive_reads
-from tailrace.broker.archive_calls import find_largest_timestamp, find_timestamp, read_batches
-from tailrace.errors import ErrorCode
+from tailrace.broker.archive_access import require_readers
+from tailrace.broker.archive_calls import check_archive, find_largest_timestamp, find_timestamp, read_batches
+from tailrace.cluster.image import BrokerImage
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import read_header
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.disk import Volume
@@ -28,6 +31,12 @@ from tailrace.wire.messages.archive_describe import (
     DescribedArchive,
 )
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tailrace.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -51,6 +60,8 @@ class FakeArchive:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
+        #: Why the archive cannot be read when the broker has a look at it.
+        self.unreadable: Exception | None = None
         self.failure: Exception | None = None
         self.is_held = False
         self.restarts = 0
@@ -61,6 +72,10 @@ class FakeArchive:
         self._go_on.set()
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function is check_archive:
+            if self.unreadable is not None:
+                raise self.unreadable
+            return None
         archive, partition, where, *_ = arguments
         assert isinstance(archive, TopicArchive)
         assert (archive.uri, archive.topic, archive.manifest) == (PLACE, "orders", "first")
@@ -144,9 +159,17 @@ async def archived(tested: TestedBroker) -> FakeArchive:
     old = bytes(build_batch([NewRecord(b"value", timestamp=1_000_000 + number) for number in range(10)]))
     assert (await tested.produce(data=old)).error_code == 0
     assert (await commit(tested, 10)).error_code == 0
+    await read_the_place(tested)
     await tested.broker.partitions.remove_expired()
     assert tested.broker.partitions.find("orders", 0).log.start_offset == 10
     return fake
+
+
+async def read_the_place(tested: TestedBroker) -> None:
+    """Have the broker see whether it can read its archives, as it does every few seconds."""
+    access = tested.broker.archive_access
+    await asyncio.gather(*access.look())
+    access.look()
 
 
 def test_a_commit_is_described(tmp_path: Path) -> None:
@@ -383,10 +406,103 @@ def test_producers_are_refused_at_the_watermark_until_there_is_room(tmp_path: Pa
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "not archived" in (refused.error_message or "")
         assert (await tested.produce("others")).error_code == 0
+        broker.archive_reads._helper = FakeArchive()
         assert (await commit(tested, 6)).error_code == 0
+        await read_the_place(tested)
         await broker.partitions.remove_expired()
         await broker.archive_watch.look()
         assert broker.archive_watch.lags["orders"] == (0, 0)
         assert (await tested.produce(data=old)).error_code == 0
 
     with_broker(tmp_path, test, disk=disk)
+
+
+async def change_configs(tested: TestedBroker, **configs: str) -> tuple[int, str | None]:
+    changes = [
+        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in configs.items()
+    ]
+    resource = AlterConfigsResource(resource_type=2, resource_name="orders", configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = (await tested.ask(request, 1, IncrementalAlterConfigsResponse)).responses
+    return result.error_code, result.error_message
+
+
+async def old_records(tested: TestedBroker) -> FakeArchive:
+    """Ten records whose local retention is over, all of them archived."""
+    fake = FakeArchive()
+    tested.broker.archive_reads._helper = fake
+    await tested.create("orders", **CONFIGS)
+    old = bytes(build_batch([NewRecord(b"value", timestamp=1_000_000 + number) for number in range(10)]))
+    assert (await tested.produce(data=old)).error_code == 0
+    assert (await commit(tested, 10)).error_code == 0
+    return fake
+
+
+def test_a_broker_that_cannot_read_the_archive_removes_nothing_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(tested: TestedBroker) -> None:
+        fake = await old_records(tested)
+        fake.unreadable = ArchiveError("numpy is not installed")
+        log = tested.broker.partitions.find("orders", 0).log
+        await tested.broker.partitions.remove_expired()
+        assert log.start_offset == 0  # it has not had a look yet
+        await read_the_place(tested)
+        await tested.broker.partitions.remove_expired()
+        assert log.start_offset == 0
+        assert tested.broker.archive_access.unreadable_count == 1
+        assert "cannot read the archive at /archive: numpy is not installed" in caplog.text
+        request = ArchiveDescribeRequest(topics=["orders"], checks_reading=True)
+        response = await tested.ask(request, 1, ArchiveDescribeResponse)
+        assert response.archives[0].read_failure == "numpy is not installed"
+        assert (await fetch(tested, 0)).error_code == 0
+        fake.unreadable = None
+        response = await tested.ask(request, 1, ArchiveDescribeResponse)
+        assert response.archives[0].read_failure is None
+        await read_the_place(tested)
+        await tested.broker.partitions.remove_expired()
+        assert log.start_offset == 10
+
+    with_broker(tmp_path, test)
+
+
+def test_nothing_is_given_up_for_a_place_that_was_never_read(tmp_path: Path) -> None:
+    async def test(tested: TestedBroker) -> None:
+        await old_records(tested)
+        await read_the_place(tested)
+        assert await change_configs(tested, tailrace_archive_uri="/another") == (0, None)
+        tested.broker.archive_access.look()
+        await tested.broker.partitions.remove_expired()
+        assert tested.broker.partitions.find("orders", 0).log.start_offset == 0
+
+    with_broker(tmp_path, test)
+
+
+def test_archives_are_refused_where_a_broker_lacks_what_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "_NEEDED", ("numpy", "no_such_package"))
+
+    async def test(tested: TestedBroker) -> None:
+        with pytest.raises(AssertionError, match=r"tailrace\[archive\]"):
+            await tested.create("orders", **CONFIGS)
+        await tested.create("orders")
+        code, message = await change_configs(tested, **CONFIGS)
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "pip install 'tailrace[archive]'" in (message or "")
+        assert not (await describe(tested)).is_enabled
+
+    with_broker(tmp_path, test)
+
+
+def test_all_brokers_that_hold_a_topic_have_to_be_able_to_read_its_archive() -> None:
+    able, unable, silent = (BrokerImage(number, (), reads_archives=number == 1) for number in (1, 2, 3))
+    require_readers([able])
+    with pytest.raises(KafkaError, match="Broker 2 cannot read archives"):
+        require_readers([able, unable])
+    with pytest.raises(KafkaError, match="Brokers 2, 3 cannot read archives"):
+        require_readers([silent, unable, able])
+    assert BrokerImage.from_bytes(able.to_bytes()).reads_archives
+    assert not BrokerImage.from_bytes(unable.to_bytes()).reads_archives
+    of_earlier_version = able.to_bytes().replace(b',"reads_archives":true', b"")
+    assert not BrokerImage.from_bytes(of_earlier_version).reads_archives

@@ -194,7 +194,7 @@ _TABLE = (
     ),
     Api(ConsumerGroupDescribeRequest, 0, 1, consumer_group_describe.handle, "Groups of the newer protocol."),
     Api(ArchiveCommitRequest, 0, 0, archive_commit.handle, "Our own: a commit of a topic's archive. Not advertised."),
-    Api(ArchiveDescribeRequest, 0, 0, archive_describe.handle, "Our own: what is archived. Not advertised."),
+    Api(ArchiveDescribeRequest, 0, 1, archive_describe.handle, "Our own: what is archived. Not advertised."),
     Api(ReplicaStartRequest, 0, 0, replica_start.handle, "Our own, between brokers: where a follower begins."),
 )
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 
+from tailrace.broker.archive_access import require_readers
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.archives import ArchiveCommit, ArchivedRange
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.storage.checkpoints import encode_uuid
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
 
 logger = logging.getLogger("tailrace.archive")
@@ -20,8 +22,9 @@ async def handle(services: Services, context: RequestContext, request: ArchiveCo
     try:
         topic = services.metadata.image.topics_by_id.get(request.topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {request.topic_id}.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {encode_uuid(request.topic_id)}.")
         _check_place(services, topic, request.uri)
+        _check_readers(services, topic)
         if not request.manifest:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A commit names its manifest.")
         ranges = {
@@ -50,6 +53,13 @@ def _check_place(services: Services, topic: TopicImage, uri: str) -> None:
             ErrorCode.INVALID_CONFIG,
             f"{topic.name} is archived to {config.archive_uri}, as its tailrace.archive.uri says, not to {uri}.",
         )
+
+
+def _check_readers(services: Services, topic: TopicImage) -> None:
+    """Refuse to archive what a replica could not serve; brokers give up records on the word of a commit."""
+    brokers = services.metadata.image.brokers
+    replicas = dict.fromkeys(replica for partition in topic.partitions for replica in partition.replicas)
+    require_readers(brokers[replica] for replica in replicas if replica in brokers)
 
 
 def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, ArchivedRange]) -> None:

@@ -1,10 +1,13 @@
-"""ArchiveDescribe 0: what of topics is archived, as this broker's image shows it."""
+"""ArchiveDescribe 0 and 1: what of topics is archived, as this broker's image shows it.
+
+From version 1 on whether this broker can read the archives, if that is asked: it has a look at each of them then.
+"""
 
 from __future__ import annotations
 
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.archives import ArchiveState
-from tailrace.errors import ErrorCode
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
     ArchiveDescribeResponse,
@@ -13,8 +16,25 @@ from tailrace.wire.messages.archive_describe import (
 )
 
 
-def handle(services: Services, context: RequestContext, request: ArchiveDescribeRequest) -> ArchiveDescribeResponse:
-    return ArchiveDescribeResponse(archives=[_describe(services, name) for name in request.topics])
+async def handle(
+    services: Services, context: RequestContext, request: ArchiveDescribeRequest
+) -> ArchiveDescribeResponse:
+    archives = [_describe(services, name) for name in request.topics]
+    if request.checks_reading:
+        for archive in archives:
+            if archive.is_enabled:
+                archive.read_failure = await _read_failure(services, archive)
+    return ArchiveDescribeResponse(archives=archives)
+
+
+async def _read_failure(services: Services, archive: DescribedArchive) -> str | None:
+    for described in archive.partitions:
+        try:
+            partition = services.partitions.find_by_id(archive.topic_id, described.partition_index)
+        except KafkaError:
+            continue
+        return await services.archive_access.check(partition)
+    return None  # one that has nothing of the topic is never asked for its records
 
 
 def _describe(services: Services, name: str) -> DescribedArchive:

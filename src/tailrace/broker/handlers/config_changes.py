@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tailrace.broker import loggers
+from tailrace.broker.archive_access import require_readers
 from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, ConfigType
 from tailrace.broker.config_types import ConfigKey, value_text
 from tailrace.broker.services import RequestContext, Services
@@ -118,12 +119,27 @@ async def _change_topic(services: Services, change: ResourceChange, validate_onl
             services.config.validate_topic_overrides(configs)
         except ConfigError as refusal:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
+        if _is_newly_archived(services, stored.configs, configs):
+            require_readers(services.metadata.image.brokers.values())
         return replace(stored, configs=MappingProxyType(configs))
 
     if validate_only:
         changed(topic)
     else:
         await services.metadata.alter_topic(topic, changed)
+
+
+def _is_newly_archived(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a topic gets an archive, or one at another place."""
+
+    def place(configs: Mapping[str, str]) -> str | None:
+        try:
+            config = services.config.topic_config(configs)
+        except ConfigError:
+            return None  # stored by another version of this software
+        return config.archive_uri if config.is_archived else None
+
+    return place(after) not in (None, place(before))
 
 
 # --- brokers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.archive_access import require_readers
 from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
@@ -78,6 +79,8 @@ def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = 
         services.config.validate_topic_overrides(configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    if services.config.topic_bool("tailrace.archive.enable", configs):
+        require_readers(services.metadata.image.brokers.values())
     return (plans or services.metadata.plan_topics()).plan(
         wanted.name,
         partitions,

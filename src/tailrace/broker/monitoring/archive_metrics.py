@@ -63,6 +63,11 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
         "Partitions led here that take no records because their disk is almost full and their archive is behind.",
         one(lambda look: look.observed.archive_watch.held_count),
     ),
+    gauge(
+        "tailrace_archive_unreadable_topics",
+        "Archived topics held here whose archive this broker cannot read; nothing of them is removed from its disk.",
+        one(lambda look: look.observed.archive_watch.unreadable_count),
+    ),
     counter(
         "tailrace_archive_dropped_records_total",
         "Records that retention removed before they were archived, as tailrace.archive.lag.policy=drop asks for.",

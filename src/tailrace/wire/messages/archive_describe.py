@@ -1,4 +1,4 @@
-"""ArchiveDescribe, version 0, flexible: what of topics is archived.
+"""ArchiveDescribe, versions 0 and 1, flexible: what of topics is archived, and whether the broker can read it.
 
 Odd: an API of our own, for those who archive or read an archive themselves. A topic that nothing is archived of is at
 version 0.
@@ -25,10 +25,12 @@ class ArchiveDescribeRequest(Message):
 
     API_KEY = ApiKey.ARCHIVE_DESCRIBE
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
     FLEXIBLE_FROM = 0
 
     topics: list[str] = array(Kind.STRING)
+    #: Have the broker see now whether it can read the archives.
+    checks_reading: bool = boolean(since=1)
 
 
 class DescribedPartition(Struct):
@@ -53,6 +55,8 @@ class DescribedArchive(Struct):
     version: int = int64()
     manifest: str = string()
     partitions: list[DescribedPartition] = array(DescribedPartition)
+    #: Why the broker that answers cannot read the archive; None where it can, or was not asked to see.
+    read_failure: str | None = string(since=1, nullable_from=1, default=None)
 
 
 class ArchiveDescribeResponse(Message):
@@ -60,7 +64,7 @@ class ArchiveDescribeResponse(Message):
 
     API_KEY = ApiKey.ARCHIVE_DESCRIBE
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
     FLEXIBLE_FROM = 0
 
     archives: list[DescribedArchive] = array(DescribedArchive)
