@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 
 from tailrace.client.archive import ArchiveConflictError, describe
 from tailrace.client.errors import ClientError
+from tailrace.storage.checkpoints import encode_uuid
 from tests.support.aiokafka_client import AiokafkaClient
 from tests.support.archived_topics import (
     FIRST_TIME,
@@ -36,6 +40,12 @@ TOPIC = "events"
 RECORDS = 4_000
 ARCHIVED = 3_000
 MAX_TIMESTAMP = -3
+COUNT_ROWS = """
+import duckdb, pandas
+rows = duckdb.sql("SELECT count(*) FROM read_parquet($files, hive_partitioning = false)", params={"files": files})
+print(rows.fetchall()[0][0])
+print(len(pandas.read_parquet(files, columns=["offset"], partitioning=None)))
+"""
 
 
 class Archived(NamedTuple):
@@ -123,6 +133,36 @@ def test_the_command_line_shows_how_far_the_archive_is(archived: Archived) -> No
     assert output.splitlines()[-1].split() == ["0", "0", str(ARCHIVED), "-", str(RECORDS), str(RECORDS - ARCHIVED)]
     code, output = run("archive", "status", "nobody-made-this", "--bootstrap", archived.broker.bootstrap)
     assert (code, output) == (1, "Error: topic nobody-made-this does not exist\n")
+
+
+def test_the_programs_of_the_docs_read_what_the_commands_name(archived: Archived) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "archive.md").read_text(encoding="utf-8")
+    listing = re.findall(r"```python\n(.*?)```", page.split("\n## Any Parquet reader\n", 1)[1], re.DOTALL)[0]
+    code = listing.replace('"orders"', json.dumps(TOPIC)) + COUNT_ROWS
+    environment = {
+        **os.environ,
+        "TAILRACE_BOOTSTRAP": archived.broker.bootstrap,
+        "PATH": f"{EXECUTABLE.parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(ARCHIVED)] * 2
+
+
+def test_a_topic_id_has_one_spelling(archived: Archived, tmp_path: Path) -> None:
+    bootstrap = archived.broker.bootstrap
+    # One in about three ids has a character that the two alphabets of base64 write differently.
+    for number in range(12):
+        topic = create_topic(bootstrap, f"spelt-{number}", **archived_configs(tmp_path))
+        spelt = encode_uuid(describe(bootstrap, topic).topic_id)
+        code, output = run("topic", "describe", topic, "--bootstrap", bootstrap, "--json")
+        assert (code, json.loads(output)["topic_id"]) == (0, spelt)
+        code, output = run("archive", "status", topic, "--bootstrap", bootstrap, "--json")
+        assert (code, json.loads(output)["topic_id"]) == (0, spelt)
+        partition_metadata = archived.broker.data_dir / f"{topic}-0" / "partition.metadata"
+        assert f"topic_id: {spelt}\n" in partition_metadata.read_text()
 
 
 def test_the_command_line_verifies_an_archive(archived: Archived, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ from tailrace.client.errors import ClientError, TopicExistsError
 
 T = TypeVar("T")
 
+_URL_SAFE = str.maketrans("+/", "-_", "=")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
@@ -131,7 +133,8 @@ class Topics:
         latest = self._offsets(description, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return TopicState(
             name=name,
-            topic_id=str(description.topic_id),
+            # librdkafka has another alphabet than Kafka's tools, and than the names of directories.
+            topic_id=str(description.topic_id).translate(_URL_SAFE),
             partitions=tuple(
                 PartitionState(
                     partition=partition.id,
