@@ -28,7 +28,7 @@ from tailrace.client import (
     partition_for_key,
     read,
 )
-from tests.support.broker_process import EXECUTABLE
+from tests.support.broker_process import EXECUTABLE, BrokerProcess
 
 TIMEOUT_SECONDS = 180
 MOMENT_MS = 1769860800000
@@ -327,6 +327,27 @@ def test_following_shows_records_as_they_come_and_ends_at_ctrl_c(
     assert follower.wait(TIMEOUT_SECONDS) == 130
     assert follower.stdout.read() == b""
     assert follower.stderr.read().strip() == b""
+
+
+def test_following_says_when_the_broker_is_lost_and_when_it_is_back(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        tailrace = Tailrace(broker.bootstrap)
+        tailrace.ok("produce", "lines", "--value", "first")
+        process = tailrace.start("consume", "lines", "--follow")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stdout.readline() == b"first\n"
+            broker.kill()
+            lost = process.stderr.readline().decode()
+            assert lost.startswith(f"Warning: lost the broker: cannot reach a broker at {broker.bootstrap}")
+            assert "waiting for it to come back" in lost
+            broker.start()
+            tailrace.ok("produce", "lines", "--value", "second")
+            assert process.stdout.readline() == b"second\n"
+            assert process.stderr.readline() == b"Warning: reading 'lines' goes on\n"
+        finally:
+            tailrace.end()
 
 
 def test_following_ends_after_the_count(tailrace: Tailrace, topic: str) -> None:

@@ -82,7 +82,10 @@ def running_cluster(directory: Path, port: int, brokers: int = 3, *options: str)
 
 
 def status(port: int) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads(ok("cluster", "status", "--bootstrap", f"127.0.0.1:{port}", "--json"))
+    done = run("cluster", "status", "--bootstrap", f"127.0.0.1:{port}", "--json")
+    assert done.stdout, done.stderr
+    state: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if state["offline"] or state.get("refusing_writes") else 0)
     return state
 
 
@@ -142,7 +145,26 @@ def test_a_broker_of_a_local_cluster_that_is_killed_is_missed_and_may_come_back(
         wait_for(lambda: [each["id"] for each in status(port)["brokers"]] == [1, 3])
         wait_for(lambda: not status(port)["offline"])
         wait_for(lambda: len(status(port)["under_replicated"]) == 6)
-        assert "under-replicated" in ok("cluster", "status", "--bootstrap", bootstrap)
+        said_status = ok("cluster", "status", "--bootstrap", bootstrap)
+        assert "under-replicated" in said_status
+        assert "broker 2 is missing: it holds replicas of 6 partitions" in said_status
+        assert status(port)["missing_brokers"] == [2]
+        ok("config", "set", "topic", "orders", "min.insync.replicas=3", "--bootstrap", bootstrap)
+        wait_for(lambda: len(status(port)["refusing_writes"]) == 6)
+        done = run("cluster", "status", "--bootstrap", bootstrap)
+        assert done.returncode == 1
+        assert "6 partitions refusing writes with acks=all" in done.stdout
+        done = run("produce", "orders", "--value", "too few", "--timeout", "4", "--bootstrap", bootstrap)
+        assert done.returncode == 1
+        why = "refuses writes: 2 of 3 replicas are in sync, and min.insync.replicas=3; not running: broker 2"
+        warning, _, failure = done.stderr.splitlines()
+        assert warning.startswith("Warning: 1 not acknowledged yet: orders-")
+        assert why in warning
+        assert failure.startswith("Error: 1 record was not acknowledged: ")
+        assert why in failure
+        logs = [(directory / f"broker-{number}.log").read_text() for number in (1, 3)]
+        assert any("refuses writes with acks=all: 2 of 3 replicas are in sync" in log for log in logs)
+        ok("config", "set", "topic", "orders", "--delete", "min.insync.replicas", "--bootstrap", bootstrap)
         assert cluster.stderr is not None
         # A busy machine may have given it other things to say before.
         said = next(line for line in cluster.stderr if "has ended" in line)

@@ -18,6 +18,7 @@ _DEFAULT_BROKERS = 3
 _MOST_BROKERS = 100
 _DEFAULT_DIRECTORY = "cluster"
 _MOST_LISTED = 20
+_FAILED = 1
 
 
 @click.group("cluster")
@@ -77,8 +78,11 @@ def start(brokers: int, data_dir: str, port: int, host: str, settings: tuple[tup
 
 @command.command()
 @client_options
-def status(bootstrap: str, as_json: bool) -> None:
-    """Show brokers, controller and partitions that are not as they should be.
+def status(bootstrap: str, as_json: bool) -> int:
+    """Show brokers, controller and unhealthy partitions.
+
+    Ends with 1 if a partition has no leader or refuses writes because fewer replicas are in sync than its
+    min.insync.replicas asks for. Replicas that are behind, or brokers that are missing, alone end with 0.
 
     \b
     Examples:
@@ -92,6 +96,7 @@ def status(bootstrap: str, as_json: bool) -> None:
         print_json(_as_json(state))
     else:
         _print_state(state)
+    return _FAILED if any(each.is_offline or each.refuses_writes for each in state.partitions) else 0
 
 
 def _as_json(state: ClusterState) -> dict[str, object]:
@@ -109,10 +114,12 @@ def _as_json(state: ClusterState) -> dict[str, object]:
             }
             for broker in state.brokers
         ],
+        "missing_brokers": list(state.missing),
         "topics": state.topics,
         "leaders": {str(broker_id): count for broker_id, count in state.leaders.items()},
         "under_replicated": [_name(partition) for partition in state.partitions if partition.is_under_replicated],
         "offline": [_name(partition) for partition in state.partitions if partition.is_offline],
+        "refusing_writes": [_name(partition) for partition in state.partitions if partition.refuses_writes],
         "partitions": [
             {
                 "topic": partition.topic,
@@ -152,9 +159,18 @@ def _print_state(state: ClusterState) -> None:
             for broker in state.brokers
         ],
     )
+    for broker_id, count in state.missing.items():
+        click.echo(f"broker {broker_id} is missing: it holds replicas of {count_of(count, 'partition')}")
     _print_partitions("offline (no leader)", [each for each in state.partitions if each.is_offline])
+    refusing = [each for each in state.partitions if each.refuses_writes]
+    _print_partitions("refusing writes with acks=all (fewer in sync than min.insync.replicas)", refusing)
     _print_partitions(
-        "under-replicated", [each for each in state.partitions if each.is_under_replicated and not each.is_offline]
+        "under-replicated",
+        [
+            each
+            for each in state.partitions
+            if each.is_under_replicated and not each.is_offline and not each.refuses_writes
+        ],
     )
     if not any(each.is_offline or each.is_under_replicated for each in state.partitions):
         click.echo("all partitions have a leader and all their replicas in sync")
@@ -165,7 +181,7 @@ def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
         return
     click.echo(f"{count_of(len(partitions), 'partition')} {what}:")
     print_table(
-        ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR"),
+        ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "MIN ISR"),
         [
             (
                 partition.topic,
@@ -173,6 +189,7 @@ def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
                 partition.leader,
                 ",".join(map(str, partition.replicas)),
                 ",".join(map(str, partition.isr)),
+                partition.min_insync_replicas,
             )
             for partition in partitions[:_MOST_LISTED]
         ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.options import MAX_INT32, MAX_INT64, MomentType, WholeNumber, client_options
-from tailrace.cli.output import headers_to_json, iso, json_line, put_bytes
+from tailrace.cli.output import headers_to_json, iso, json_line, put_bytes, warn
 
 if TYPE_CHECKING:
     from tailrace.client import Message
@@ -76,7 +76,9 @@ def command(
         start = Timestamp(from_timestamp)
 
     out = sys.stdout.buffer
-    with read(topic, bootstrap=bootstrap, start=start, partitions=partitions or None, follow=follow) as messages:
+    with read(
+        topic, bootstrap=bootstrap, start=start, partitions=partitions or None, follow=follow, warn=warn
+    ) as messages:
         for message in itertools.islice(messages, count):
             if as_json:
                 line = json_line(message_to_json(message)).encode()

@@ -16,6 +16,11 @@ import click
 HeaderPairs: TypeAlias = Iterable[tuple[str, bytes | None]]
 
 
+def warn(text: str) -> None:
+    """Tell a person what holds up a command that goes on."""
+    click.echo(f"Warning: {text}", err=True)
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one object on one line."""
     click.echo(json_line(value))

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.options import MAX_INT32, MomentType, PairType, WholeNumber, client_options
-from tailrace.cli.output import count_of, print_json
+from tailrace.cli.output import count_of, print_json, warn
 from tailrace.cli.record_input import InputRecord, LineFormat, parse_json, read_records, with_defaults
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _counted(topic: str, bootstrap: str, settings: dict[str, Any], acks: str, as
     """A producer that says how many records were acknowledged, however it ends."""
     from tailrace.client import Producer
 
-    producer = Producer(bootstrap, **settings)
+    producer = Producer(bootstrap, connect_timeout=None, warn=warn, **settings)
     producer.check_connection()
     try:
         with producer:

@@ -13,11 +13,19 @@ from tailrace.client.errors import ClientError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tailrace.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 _DESCRIBE_VERSION = 0
 _METADATA_VERSION = 9
+_CONFIGS_VERSION = 4
 _NOBODY = -1
+_TOPIC = 2
+_MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class ReplicaState:
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    #: How many of them have to be in sync for records with acks=all to be taken.
+    min_insync_replicas: int = 1
 
     @property
     def is_offline(self) -> bool:
@@ -52,6 +62,11 @@ class ReplicaState:
     @property
     def is_under_replicated(self) -> bool:
         return len(self.isr) < len(self.replicas)
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Whether records with acks=all are refused because too few replicas are in sync."""
+        return not self.is_offline and len(self.isr) < self.min_insync_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,17 @@ class ClusterState:
     warning: str | None = None
 
     @property
+    def missing(self) -> dict[int, int]:
+        """Brokers that hold replicas and are not there, each with how many partitions it has a replica of."""
+        live = {broker.broker_id for broker in self.brokers}
+        counts: dict[int, int] = {}
+        for partition in self.partitions:
+            for replica in partition.replicas:
+                if replica not in live:
+                    counts[replica] = counts.get(replica, 0) + 1
+        return dict(sorted(counts.items()))
+
+    @property
     def leaders(self) -> dict[int, int]:
         """How many partitions each broker leads."""
         counts = {broker.broker_id: 0 for broker in self.brokers}
@@ -76,13 +102,23 @@ class ClusterState:
         return counts
 
 
-def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP) -> ClusterState:
-    """The cluster behind a bootstrap address."""
+def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP, topic: str | None = None) -> ClusterState:
+    """The cluster behind a bootstrap address, with the partitions of all topics or of one."""
     doing = "describing the cluster"
     cluster = ask(bootstrap, DescribeClusterRequest(), _DESCRIBE_VERSION, DescribeClusterResponse, doing=doing)
     if cluster.error_code:
         raise ClientError(f"{doing} failed: {cluster.error_message or ErrorCode(cluster.error_code).name}")
-    metadata = ask(bootstrap, MetadataRequest(topics=None), _METADATA_VERSION, MetadataResponse, doing=doing)
+    wanted = None if topic is None else [MetadataRequestTopic(name=topic)]
+    request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+    metadata = ask(bootstrap, request, _METADATA_VERSION, MetadataResponse, doing=doing)
+    topics = sorted((each for each in metadata.topics if not each.error_code), key=lambda each: each.name or "")
+    # Where all replicas are in sync, as nearly always, nobody has to ask for how many there have to be.
+    behind = [
+        each.name or ""
+        for each in topics
+        if any(len(partition.isr_nodes) < len(partition.replica_nodes) for partition in each.partitions)
+    ]
+    needed = _min_insync_replicas(bootstrap, behind)
     return ClusterState(
         cluster.cluster_id,
         None if cluster.controller_id == _NOBODY else cluster.controller_id,
@@ -93,14 +129,49 @@ def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP) -> ClusterState:
         len(metadata.topics),
         [
             ReplicaState(
-                topic.name or "",
+                each.name or "",
                 partition.partition_index,
                 None if partition.leader_id == _NOBODY else partition.leader_id,
                 tuple(partition.replica_nodes),
                 tuple(partition.isr_nodes),
+                needed.get(each.name or "", 1),
             )
-            for topic in sorted(metadata.topics, key=lambda topic: topic.name or "")
-            for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+            for each in topics
+            for partition in sorted(each.partitions, key=lambda partition: partition.partition_index)
         ],
         cluster.error_message,
     )
+
+
+def _min_insync_replicas(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
+    if not topics:
+        return {}
+    resources = [
+        DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=[_MIN_INSYNC_REPLICAS])
+        for name in topics
+    ]
+    request = DescribeConfigsRequest(resources=resources)
+    response = ask(bootstrap, request, _CONFIGS_VERSION, DescribeConfigsResponse, doing="describing the cluster")
+    return {
+        result.resource_name: int(config.value)
+        for result in response.results
+        for config in result.configs
+        if config.name == _MIN_INSYNC_REPLICAS and config.value is not None
+    }
+
+
+def write_problem(bootstrap: str, topic: str) -> str | None:
+    """Why records of a topic are not acknowledged, as far as its replicas can tell; None where they look well."""
+    state = describe_cluster(bootstrap, topic)
+    for partition in state.partitions:
+        name = f"{partition.topic}-{partition.partition}"
+        gone = [str(replica) for replica in partition.replicas if replica in state.missing]
+        missing = f"; not running: broker {', '.join(gone)}" if gone else ""
+        if partition.is_offline:
+            return f"{name} has no leader{missing}"
+        if partition.refuses_writes:
+            return (
+                f"{name} refuses writes: {len(partition.isr)} of {len(partition.replicas)} replicas are in sync, and "
+                f"min.insync.replicas={partition.min_insync_replicas}{missing}"
+            )
+    return None

@@ -10,7 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -23,6 +23,11 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT = 4.0
 FIRST_ANSWER_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
+#: How long a new producer looks for a broker that accepts its connection.
+DEFAULT_CONNECT_TIMEOUT = 5.0
+
+#: Told in words what holds up a client while it goes on trying.
+Warn: TypeAlias = Callable[[str], None]
 
 #: What a broker answers while a topic is being created or a leader changes.
 _PASSING = (
@@ -45,6 +50,11 @@ _logger = logging.getLogger("tailrace.client")
 _logger.addHandler(logging.NullHandler())
 
 
+def log_warning(text: str) -> None:
+    """Tell the Python logger of what holds up a client."""
+    _logger.warning("%s", text)
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port`, the host of an IPv6 address in brackets; ValueError where it is neither."""
     host, separator, port = address.strip().rpartition(":")
@@ -57,25 +67,43 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_reachable(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> None:
-    """Raise `UnreachableError` unless one of the addresses accepts a connection in time."""
+    """Raise `UnreachableError`, with what was tried, unless one of the addresses accepts a connection in time."""
+    connect(bootstrap, timeout).close()
+
+
+def wait_until_reachable(bootstrap: str, timeout: float) -> None:
+    """The same for an address where a broker may just be starting: tried again until the time is up."""
     deadline = time.monotonic() + timeout
-    reason = "no address given"
+    while True:
+        try:
+            return check_reachable(bootstrap, max(_PAUSE, deadline - time.monotonic()))
+        except UnreachableError as error:
+            if time.monotonic() + _PAUSE >= deadline:
+                at = f"at {bootstrap} "
+                raise UnreachableError(str(error).replace(at, f"{at}within {timeout:g} s ", 1)) from error
+        time.sleep(_PAUSE)
+
+
+def connect(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> socket.socket:
+    """A connection to the first of the addresses that accepts one; `UnreachableError` says why each did not."""
+    deadline = time.monotonic() + timeout
+    reasons: dict[str, str] = {}
     for address in bootstrap.split(","):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            break
+            reasons[address.strip()] = "not tried, no time was left"
+            continue
         try:
-            socket.create_connection(split_address(address), timeout=remaining).close()
+            return socket.create_connection(split_address(address), timeout=remaining)
         except OSError as error:
-            reason = error.strerror or str(error)
-        else:
-            return
-    raise UnreachableError(unreachable_message(bootstrap, reason))
-
-
-def unreachable_message(bootstrap: str, reason: str) -> str:
-    """Say that nobody answers, why, and how to start a broker."""
-    return f"cannot reach a broker at {bootstrap} ({reason.lower()}); is one running? start it with: tailrace serve"
+            reasons[address.strip()] = (error.strerror or str(error)).lower()
+    if len(reasons) == 1:
+        (reason,) = reasons.values()
+    else:
+        reason = "; ".join(f"{address}: {each}" for address, each in reasons.items())
+    raise UnreachableError(
+        f"cannot reach a broker at {bootstrap} ({reason}); is one running? start it with: tailrace serve"
+    )
 
 
 def check_answers(client: MetadataClient, bootstrap: str) -> None:

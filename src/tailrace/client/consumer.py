@@ -21,19 +21,23 @@ from tailrace.client.connection import (
     DEFAULT_BOOTSTRAP,
     FIRST_ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
+    Warn,
     check_reachable,
     client_error,
     client_settings,
     error_of,
+    log_warning,
     patiently,
+    plain,
 )
-from tailrace.client.errors import ReadTimeoutError, UnknownTopicError
+from tailrace.client.errors import ReadTimeoutError, UnknownTopicError, UnreachableError
 from tailrace.model import NO_TIMESTAMP
 
 #: librdkafka's blocking calls hold back Ctrl-C until they return, so none of ours lasts longer than this.
 _SLICE = 0.2
 _BATCH = 500
 _BOUNDED_TIMEOUT = 30.0
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,14 @@ class Consumer:
         partitions: Iterable[int] | None = None,
         follow: bool = False,
         timeout: float | None = None,
+        warn: Warn = log_warning,
         **overrides: Any,
     ) -> None:
+        self._warn = warn
+        #: Whether the library has said that something is wrong, what that is, and when it was last looked up.
+        self._is_troubled = False
+        self._problem: str | None = None
+        self._looked_at = 0.0
         self._topic = topic
         self._bootstrap = bootstrap
         self._follow = follow
@@ -92,6 +102,7 @@ class Consumer:
             "group.id": "tailrace-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "error_cb": self._broker_failed,
             # Only where retention removed the start between looking it up and reading it.
             "auto.offset.reset": "earliest",
         }
@@ -201,13 +212,43 @@ class Consumer:
             if not batch and self._timeout is not None and time.monotonic() - heard >= self._timeout:
                 if self._follow:
                     break
-                raise ReadTimeoutError(f"the broker at {self._bootstrap} sent nothing for {self._timeout:g} s")
+                why = "" if self._problem is None else f": {self._problem}"
+                raise ReadTimeoutError(f"the broker at {self._bootstrap} sent nothing for {self._timeout:g} s{why}")
+            if self._is_troubled and not batch:
+                self._look_around()
             for raw in batch:
                 if (message := self._accept(raw)) is not None:
                     yield message
                     # The time a caller takes over a message is not the broker's silence.
                     heard = time.monotonic()
         self.close()
+
+    def _broker_failed(self, error: KafkaError) -> None:
+        self._is_troubled = True
+
+    def _look_around(self) -> None:
+        """Tell why nothing comes, and when that is over."""
+        if time.monotonic() < self._looked_at + _LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        problem = self._current_problem()
+        if problem is not None and self._problem is None:
+            self._warn(f"{problem}; waiting for it to come back")
+        elif problem is None and self._problem is not None:
+            self._warn(f"reading '{self._topic}' goes on")
+        self._problem = problem
+        self._is_troubled = problem is not None
+
+    def _current_problem(self) -> str | None:
+        try:
+            check_reachable(self._bootstrap, _LOOK_SECONDS)
+            found = self._consumer.list_topics(self._topic, timeout=_LOOK_SECONDS).topics[self._topic]
+        except UnreachableError as error:
+            return f"lost the broker: {error}"
+        except KafkaException as error:
+            return f"the broker at {self._bootstrap} does not answer: {plain(error_of(error))}"
+        leaderless = [str(number) for number in self._spans if found.partitions[number].leader < 0]
+        return f"partition {', '.join(leaderless)} of '{self._topic}' has no leader" if leaderless else None
 
     def _next_batch(self) -> Sequence[confluent_kafka.Message]:
         """What has arrived, after waiting a moment for the first; `consume` alone would wait for a full batch."""
@@ -285,12 +326,14 @@ def read(
     partitions: Iterable[int] | None = None,
     follow: bool = False,
     timeout: float | None = None,
+    warn: Warn = log_warning,
     **overrides: Any,
 ) -> Consumer:
     """Open a topic for iteration: up to its present end, or with `follow` for ever.
 
     `timeout` is the longest silence in seconds. One that follows ends after it (never, where it is None); one
-    that does not raises `ReadTimeoutError` (after 30 s, where it is None).
+    that does not raises `ReadTimeoutError` (after 30 s, where it is None). `warn` is told when brokers are lost and
+    when they are back; by default that goes to the logger `tailrace.client`.
     """
     return Consumer(
         topic,
@@ -299,5 +342,6 @@ def read(
         partitions=partitions,
         follow=follow,
         timeout=timeout,
+        warn=warn,
         **overrides,
     )

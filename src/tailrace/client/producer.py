@@ -15,16 +15,21 @@ from typing import Any, Self, TypeAlias
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from tailrace.client.cluster import write_problem
 from tailrace.client.connection import (
     DEFAULT_BOOTSTRAP,
+    DEFAULT_CONNECT_TIMEOUT,
+    Warn,
     check_answers,
     check_reachable,
     client_settings,
     error_of,
+    log_warning,
     plain,
     setting_name,
+    wait_until_reachable,
 )
-from tailrace.client.errors import DeliveryError
+from tailrace.client.errors import ClientError, DeliveryError, UnreachableError
 
 Text: TypeAlias = str | bytes
 Headers: TypeAlias = Mapping[str, Text | None] | Sequence[tuple[str, Text | None]]
@@ -32,6 +37,8 @@ Headers: TypeAlias = Mapping[str, Text | None] | Sequence[tuple[str, Text | None
 #: librdkafka's blocking calls hold back Ctrl-C until they return, so none of ours lasts longer than this.
 _SLICE = 0.2
 _INTERRUPTED_TIMEOUT = 1.0
+#: Without any acknowledgement for so long, somebody is told why.
+_STALL_SECONDS = 3.0
 
 
 def encode(value: Text | None) -> bytes | None:
@@ -42,7 +49,21 @@ def encode(value: Text | None) -> bytes | None:
 class Producer:
     """Sends records to topics; use it in a `with` block, which ends when all of them are acknowledged."""
 
-    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, **overrides: Any) -> None:
+    def __init__(
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        *,
+        connect_timeout: float | None = DEFAULT_CONNECT_TIMEOUT,
+        warn: Warn = log_warning,
+        **overrides: Any,
+    ) -> None:
+        """Connect to a broker: `UnreachableError` where none accepts a connection within `connect_timeout` seconds.
+
+        With None nothing is tried yet, and records wait until they time out. `warn` is told while acknowledgements
+        do not come; other keywords are settings of librdkafka.
+        """
+        if connect_timeout is not None:
+            wait_until_reachable(bootstrap, connect_timeout)
         defaults: dict[str, Any] = {
             "partitioner": "murmur2_random",
             "acks": "all",
@@ -59,6 +80,11 @@ class Producer:
         self._failed = 0
         self._first_reason: str | None = None
         self._broker_reason: str | None = None
+        self._warn = warn
+        #: What was sent to last, and what is wrong with it as far as that was looked up.
+        self._topic = ""
+        self._problem: str | None = None
+        self._is_timed_out = False
 
     @property
     def acknowledged(self) -> int:
@@ -98,6 +124,7 @@ class Producer:
         if encoded := [(name, encode(content)) for name, content in pairs]:
             arguments["headers"] = encoded
         payload = encode(value)
+        self._topic = topic
         while True:
             try:
                 self._producer.produce(topic, payload, **arguments)
@@ -111,20 +138,45 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is acknowledged; `DeliveryError` for what failed or is not in time."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _SLICE if deadline is None else deadline - time.monotonic()
-            remaining = self._producer.flush(max(0.0, min(_SLICE, left)))
-            if not remaining or left <= 0:
-                break
+        remaining = self._wait(None if timeout is None else time.monotonic() + timeout)
         failed, reason = self._failed, self._first_reason
+        if self._is_timed_out and reason is not None and self._find_problem() is not None:
+            reason = f"{reason}: {self._problem}"
         # Reported once: a later flush speaks only of what was sent after this one, and of what still waits.
         self._failed, self._first_reason = 0, None
+        self._is_timed_out, self._problem = False, None
         if failed or remaining:
             waiting = f"no answer within {timeout} s"
             if self._broker_reason is not None:
                 waiting = f"{waiting} ({self._broker_reason})"
             raise DeliveryError(failed + remaining, reason or waiting)
+
+    def _wait(self, deadline: float | None) -> int:
+        """Wait until nothing is on its way or the time is up; how many records still are."""
+        acknowledged, stalled_at = self._acknowledged, time.monotonic()
+        while True:
+            now = time.monotonic()
+            left = _SLICE if deadline is None else deadline - now
+            remaining = self._producer.flush(max(0.0, min(_SLICE, left)))
+            if not remaining or left <= 0:
+                return remaining
+            if self._acknowledged > acknowledged:
+                acknowledged, stalled_at = self._acknowledged, now
+            elif now - stalled_at >= _STALL_SECONDS and left >= _SLICE and self._problem is None:
+                stalled_at = now
+                if self._find_problem() is not None:
+                    self._warn(f"{remaining} not acknowledged yet: {self._problem}; still trying")
+
+    def _find_problem(self) -> str | None:
+        """Look up why acknowledgements do not come, once; None where all looks well."""
+        if self._problem is None and self._topic:
+            try:
+                self._problem = write_problem(self._bootstrap, self._topic)
+            except UnreachableError as error:
+                self._problem = str(error)
+            except ClientError:
+                pass  # what is asked here may fail for reasons of its own
+        return self._problem
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then drop whatever did not make it in time."""
@@ -155,6 +207,7 @@ class Producer:
             return
         self._failed += 1
         if self._first_reason is None:
+            self._is_timed_out = error.code() == KafkaError._MSG_TIMED_OUT
             self._first_reason = self._reason(error, message.topic() or "")
 
     def _broker_failed(self, error: KafkaError) -> None:

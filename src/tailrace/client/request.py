@@ -9,8 +9,8 @@ import socket
 import time
 from typing import TypeVar
 
-from tailrace.client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, split_address, unreachable_message
-from tailrace.client.errors import ClientError, NoAnswerError, UnreachableError
+from tailrace.client.connection import REQUEST_TIMEOUT, connect
+from tailrace.client.errors import ClientError, NoAnswerError
 from tailrace.errors import WireError
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
@@ -30,7 +30,7 @@ def ask(bootstrap: str, request: Message, version: int, kind: type[Response], *,
         request.is_flexible(version),
         request.encode(version),
     )
-    with _connect(bootstrap) as connection:
+    with connect(bootstrap) as connection:
         deadline = time.monotonic() + REQUEST_TIMEOUT
         try:
             connection.settimeout(REQUEST_TIMEOUT)
@@ -49,20 +49,6 @@ def ask(bootstrap: str, request: Message, version: int, kind: type[Response], *,
             raise NoAnswerError(f"lost the broker at {bootstrap} while {doing}: {error}") from error
         except WireError as error:
             raise ClientError(f"what listens at {bootstrap} does not answer as a broker ({error})") from error
-
-
-def _connect(bootstrap: str) -> socket.socket:
-    deadline = time.monotonic() + CONNECT_TIMEOUT
-    reason = "no address given"
-    for address in bootstrap.split(","):
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            break
-        try:
-            return socket.create_connection(split_address(address), timeout=remaining)
-        except OSError as error:
-            reason = error.strerror or str(error)
-    raise UnreachableError(unreachable_message(bootstrap, reason))
 
 
 def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:

@@ -96,6 +96,8 @@ class Partition:
         self.traffic = TopicTraffic()
         # Readers see nothing before the image has said who leads.
         self.high_watermark = min(max(directory.high_watermark_of(partition), log.start_offset), log.end_offset)
+        #: Whether the log has told that writes are refused, until they are not.
+        self._has_said_too_few = False
         self._broker_id = broker_id
         self._holds_lease = holds_lease
         #: Whether it leads and is the only replica: nobody else can ever lead, and what is promised is committed.
@@ -135,6 +137,9 @@ class Partition:
         # It is beyond where the log was cut below what had been committed, just now.
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.replicas, self.isr, self.isr_count = state.replicas, state.isr, len(state.isr)
+        if self._has_said_too_few and self.isr_count >= self.min_insync_replicas:
+            self._has_said_too_few = False
+            logger.info("%s takes writes with acks=all again: %d replicas are in sync", self.partition, self.isr_count)
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         self.is_leader = state.leader == self._broker_id
         if self.is_leader:
@@ -352,6 +357,19 @@ class Partition:
         )
 
     def _too_few_replicas(self, code: ErrorCode) -> KafkaError:
+        if not self._has_said_too_few:
+            self._has_said_too_few = True
+            logger.warning(
+                "%s refuses writes with acks=all: %d of %d replicas are in sync (%s), and min.insync.replicas is %d; "
+                "not in sync: broker %s. Start those brokers, or lower min.insync.replicas",
+                self.partition,
+                self.isr_count,
+                len(self.replicas),
+                ", ".join(map(str, self.isr)),
+                self.min_insync_replicas,
+                ", ".join(str(replica) for replica in self.replicas if replica not in self.isr) or "none",
+                extra={"topic": self.partition.topic, "repeats": "too few replicas"},
+            )
         return KafkaError(
             code,
             f"The size of the current ISR : {self.isr_count} is insufficient to satisfy the min.isr requirement of "
