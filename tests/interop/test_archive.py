@@ -132,7 +132,10 @@ def test_the_command_line_shows_how_far_the_archive_is(archived: Archived) -> No
     assert code == 0
     assert output.splitlines()[-1].split() == ["0", "0", str(ARCHIVED), "-", str(RECORDS), str(RECORDS - ARCHIVED)]
     code, output = run("archive", "status", "nobody-made-this", "--bootstrap", archived.broker.bootstrap)
-    assert (code, output) == (1, "Error: topic nobody-made-this does not exist\n")
+    assert (code, output) == (
+        1,
+        "Error: topic 'nobody-made-this' does not exist; see which do with: tailrace topic list\n",
+    )
 
 
 def test_the_programs_of_the_docs_read_what_the_commands_name(archived: Archived) -> None:

@@ -296,7 +296,6 @@ def test_keys_go_to_the_partitions_that_murmur2_gives_them(tailrace: Tailrace, t
         (("--count", "0"), []),
         (("--offset", "3"), ["3", "4"]),
         (("--offset", "5"), []),
-        (("--offset", "500"), []),
         (("--from-end",), []),
         (("--from-timestamp", str(MOMENT_MS + 2)), ["2", "3", "4"]),
         (("--from-timestamp", "2026-01-31T13:00:00.003+01:00"), ["3", "4"]),
@@ -348,6 +347,34 @@ def test_following_says_when_the_broker_is_lost_and_when_it_is_back(tmp_path: Pa
             assert process.stderr.readline() == b"Warning: reading 'lines' goes on\n"
         finally:
             tailrace.end()
+
+
+def test_a_record_may_be_as_large_as_its_topic_allows(tailrace: Tailrace, topic: str) -> None:
+    large = b"x" * 3_000_000 + b"\n"
+    said = tailrace.refusal("produce", topic, "--partition", "0", stdin=large)
+    assert f"Message size too large for topic '{topic}'" in said
+    assert f"tailrace config set topic {topic} max.message.bytes=" in said
+    tailrace.ok("config", "set", "topic", topic, "max.message.bytes=4000000")
+    tailrace.ok("produce", topic, "--partition", "0", stdin=large)
+    assert tailrace.ok("consume", topic) == large
+
+
+def test_reading_from_beyond_the_end_is_refused(tailrace: Tailrace, topic: str) -> None:
+    tailrace.ok("produce", topic, "--partition", "1", stdin=b"a\nb\n")
+    assert tailrace.ok("consume", topic, "--offset", "1") == b"b\n"
+    assert tailrace.ok("consume", topic, "--offset", "2") == b""  # where the next record will be
+    said = tailrace.refusal("consume", topic, "--offset", "3")
+    assert said == f"Error: '{topic}' has no offset 3: the next record gets offset 2 at most\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("consume",), ("produce", "--value", "x"), ("topic", "describe"), ("topic", "create")]
+)
+@pytest.mark.parametrize("name", ["", "a b"])
+def test_a_name_that_no_topic_can_have_is_refused_in_words(
+    tailrace: Tailrace, command: tuple[str, ...], name: str
+) -> None:
+    assert "topic name is invalid: " in tailrace.refusal(*command, name)
 
 
 def test_following_ends_after_the_count(tailrace: Tailrace, topic: str) -> None:

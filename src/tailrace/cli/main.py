@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from tailrace import __version__
+from tailrace.cli.options import require_utf8
+from tailrace.cli.output import in_plain_words, shown
 from tailrace.errors import ConfigError, TailraceError
 
 EXIT_FAILED = 1
@@ -38,6 +40,10 @@ _COMMANDS = {
     "doctor": "tailrace.cli.doctor",
     "completion": "tailrace.cli.completion",
 }
+
+
+#: Commands whose arguments are names and values of the cluster, and neither files nor records.
+_OF_NAMES = frozenset(("topic", "config", "consume", "group", "archive"))
 
 
 class LazyGroup(click.Group):
@@ -68,14 +74,18 @@ class LazyGroup(click.Group):
         self, args: Sequence[str] | None = None, prog_name: str | None = "tailrace", *_: Any, **extra: Any
     ) -> NoReturn:
         extra["standalone_mode"] = False
+        given = list(sys.argv[1:] if args is None else args)
         try:
-            code = super().main(args, prog_name, **extra)
+            _require_text(given)
+            code = super().main(given, prog_name, **extra)
         except click.Abort as abort:
             _print_notes(abort.__cause__)
             sys.exit(EXIT_INTERRUPTED)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
+        except UnicodeEncodeError as error:
+            sys.exit(_report(ConfigError(f"{shown(str(error.object))} is not valid UTF-8"), EXIT_USAGE))
         except ConfigError as error:
             sys.exit(_report(error, EXIT_USAGE))
         except (TailraceError, OSError) as error:
@@ -83,8 +93,15 @@ class LazyGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _require_text(arguments: Sequence[str]) -> None:
+    """Refuse names that are not UTF-8 where all arguments are names: no broker has them, and librdkafka crashes."""
+    if arguments and arguments[0] in _OF_NAMES:
+        for argument in arguments:
+            require_utf8(argument)
+
+
 def _report(error: Exception, code: int) -> int:
-    click.echo(f"Error: {error}", err=True)
+    click.echo(f"Error: {in_plain_words(str(error))}", err=True)
     _print_notes(error)
     return code
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
+from tailrace.cli.output import shown
+
 if TYPE_CHECKING:
     ParamType: TypeAlias = click.ParamType[Any]
 else:
@@ -23,6 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
+#: What librdkafka lets anybody ask for.
+MOST_PARTITIONS = 100_000
+MOST_REPLICAS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,6 +39,7 @@ class BootstrapType(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from tailrace.client.connection import split_address
 
+        require_utf8(str(value))
         try:
             for address in str(value).split(","):
                 split_address(address)
@@ -108,6 +114,14 @@ def parse_moment(text: str, earliest_ms: int = 0) -> int:
     if not earliest_ms <= milliseconds < 2**63:
         raise ValueError(f"'{text}' is out of range: it is {milliseconds} ms, at least {earliest_ms} is needed")
     return milliseconds
+
+
+def require_utf8(text: str) -> None:
+    """Refuse an argument that is not UTF-8: it reaches Python with surrogates in place of its bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{shown(text)} is not valid UTF-8.") from None
 
 
 def client_options(function: F) -> F:

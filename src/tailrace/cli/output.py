@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -14,6 +15,30 @@ from typing import Any, TypeAlias
 import click
 
 HeaderPairs: TypeAlias = Iterable[tuple[str, bytes | None]]
+
+
+_NOT_A_NUMBER = re.compile(r"Invalid value (.*?) for configuration (\S+): Not a number of type ([A-Z]+)", re.DOTALL)
+_RANGES = {"INT": (-(2**31), 2**31 - 1), "LONG": (-(2**63), 2**63 - 1), "SHORT": (-(2**15), 2**15 - 1)}
+_MOST_SHOWN = 60
+
+
+def shown(text: str) -> str:
+    """Somebody's own text in quotes: cut where it is long, and with an escape for each byte that is no text."""
+    cut = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return "'" + cut.encode(errors="surrogateescape").decode(errors="backslashreplace") + "'"
+
+
+def in_plain_words(message: str) -> str:
+    """What a broker says of a value in the words of Java, in those of people."""
+
+    def reworded(match: re.Match[str]) -> str:
+        value, key, kind = match.groups()
+        if kind not in _RANGES:
+            return f"{key} takes a number, not {shown(value)}"
+        lowest, highest = _RANGES[kind]
+        return f"{key} takes a whole number from {lowest} to {highest}, not {shown(value)}"
+
+    return _NOT_A_NUMBER.sub(reworded, message)
 
 
 def warn(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from tailrace.cli.options import MAX_INT32, MomentType, PairType, WholeNumber, client_options
+from tailrace.cli.options import MAX_INT32, MomentType, PairType, WholeNumber, client_options, require_utf8
 from tailrace.cli.output import count_of, print_json, warn
 from tailrace.cli.record_input import InputRecord, LineFormat, parse_json, read_records, with_defaults
 
@@ -96,6 +96,8 @@ def command(
       echo '{"key": "17", "value": "paid"}' | tailrace produce orders --input json
     """
     _check_options(value, source, input_format, key, key_separator, null_marker)
+    for name in (topic, *(name for name, _ in headers)):
+        require_utf8(name)
     if value is not None:
         lines: Iterable[bytes] = [value.encode(errors="surrogateescape")]
     else:

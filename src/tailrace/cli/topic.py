@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tailrace.cli.config import changes_from_options, print_changes
-from tailrace.cli.options import MAX_INT32, PairType, WholeNumber, client_options, pairs_without_repeats
+from tailrace.cli.options import (
+    MOST_PARTITIONS,
+    MOST_REPLICAS,
+    PairType,
+    WholeNumber,
+    client_options,
+    pairs_without_repeats,
+)
 from tailrace.cli.output import count_of, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,10 +34,12 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", type=WholeNumber(1, MAX_INT32), help="How many.  [default: the broker's num.partitions]")
+@click.option(
+    "--partitions", type=WholeNumber(1, MOST_PARTITIONS), help="How many.  [default: the broker's num.partitions]"
+)
 @click.option(
     "--replication-factor",
-    type=WholeNumber(1, 2**15 - 1),
+    type=WholeNumber(1, MOST_REPLICAS),
     help="Copies of each.  [default: the broker's default.replication.factor]",
 )
 @click.option(
@@ -169,9 +178,7 @@ def _as_json(state: TopicState) -> dict[str, Any]:
 
 @command.command()
 @click.argument("name")
-@click.option(
-    "--partitions", type=WholeNumber(1, MAX_INT32), help="How many the topic shall have; never fewer than now."
-)
+@click.option("--partitions", type=WholeNumber(1, MOST_PARTITIONS), help="New partition count; never fewer than now.")
 @click.option(
     "--set", "pairs", type=PairType(), multiple=True, metavar="KEY=VALUE", help="A topic config. May be repeated."
 )

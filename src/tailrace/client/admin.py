@@ -28,6 +28,7 @@ from tailrace.client.connection import (
     REQUEST_TIMEOUT,
     check_answers,
     check_reachable,
+    check_topic_name,
     client_error,
     client_settings,
     error_of,
@@ -37,6 +38,9 @@ from tailrace.client.errors import ClientError, TopicExistsError
 
 T = TypeVar("T")
 
+#: What librdkafka lets anybody ask for.
+_MOST_PARTITIONS = 100_000
+_MOST_REPLICAS = 10_000
 _URL_SAFE = str.maketrans("+/", "-_", "=")
 
 
@@ -89,6 +93,8 @@ class Topics:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         """Create a topic, by the broker's defaults where nothing is given; `TopicExistsError` if it is there."""
+        check_topic_name(name)
+        _check_counts(partitions, replication_factor)
         topic = NewTopic(
             name,
             num_partitions=-1 if partitions is None else partitions,
@@ -123,6 +129,7 @@ class Topics:
 
     def describe(self, name: str) -> TopicState:
         """One topic in full; `UnknownTopicError` where there is none."""
+        check_topic_name(name)
         doing = f"describing topic '{name}'"
         described = self._request(
             doing,
@@ -151,6 +158,8 @@ class Topics:
 
     def add_partitions(self, name: str, total: int) -> None:
         """Let a topic have more partitions, so many in all; it can never have fewer."""
+        check_topic_name(name)
+        _check_counts(total)
         doing = f"adding partitions to topic '{name}'"
         futures = self._request(
             doing,
@@ -162,6 +171,7 @@ class Topics:
 
     def delete(self, name: str) -> None:
         """Delete a topic and its records; `UnknownTopicError` where there is none."""
+        check_topic_name(name)
         doing = f"deleting topic '{name}'"
         futures = self._request(
             doing,
@@ -211,6 +221,13 @@ class Topics:
 
     def _client_error(self, error: KafkaError, doing: str, topic: str | None = None) -> ClientError:
         return client_error(error, doing=doing, bootstrap=self._bootstrap, topic=topic)
+
+
+def _check_counts(partitions: int | None, replication_factor: int | None = None) -> None:
+    if partitions is not None and not 1 <= partitions <= _MOST_PARTITIONS:
+        raise ClientError(f"a topic is made with 1 to {_MOST_PARTITIONS} partitions, not {partitions}")
+    if replication_factor is not None and not 1 <= replication_factor <= _MOST_REPLICAS:
+        raise ClientError(f"a partition has 1 to {_MOST_REPLICAS} replicas, not {replication_factor}")
 
 
 def _entry_name(entry: Any) -> str:

@@ -107,7 +107,7 @@ def readers(bootstrap: str, topic: str) -> list[ArchiveReader]:
 
 def _archive(found: DescribedArchive) -> ArchiveStatus:
     if found.error_code in _UNKNOWN:
-        raise UnknownTopicError(f"topic {found.name} does not exist")
+        raise UnknownTopicError(f"topic '{found.name}' does not exist; see which do with: tailrace topic list")
     if found.error_code:
         raise ClientError(f"the archive of {found.name} cannot be described: {found.error_message}")
     return ArchiveStatus(

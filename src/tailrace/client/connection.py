@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.client.errors import ClientError, UnknownTopicError, UnreachableError
+from tailrace.model import topic_name_problem
 
 T = TypeVar("T")
 
@@ -53,6 +54,12 @@ _logger.addHandler(logging.NullHandler())
 def log_warning(text: str) -> None:
     """Tell the Python logger of what holds up a client."""
     _logger.warning("%s", text)
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise `ClientError` for a name that no topic can have; librdkafka only says that something is invalid."""
+    if (problem := topic_name_problem(topic)) is not None:
+        raise ClientError(problem[0].lower() + problem[1:])
 
 
 def split_address(address: str) -> tuple[str, int]:

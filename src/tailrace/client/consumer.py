@@ -23,6 +23,7 @@ from tailrace.client.connection import (
     REQUEST_TIMEOUT,
     Warn,
     check_reachable,
+    check_topic_name,
     client_error,
     client_settings,
     error_of,
@@ -30,7 +31,7 @@ from tailrace.client.connection import (
     patiently,
     plain,
 )
-from tailrace.client.errors import ReadTimeoutError, UnknownTopicError, UnreachableError
+from tailrace.client.errors import OffsetOutOfRangeError, ReadTimeoutError, UnknownTopicError, UnreachableError
 from tailrace.model import NO_TIMESTAMP
 
 #: librdkafka's blocking calls hold back Ctrl-C until they return, so none of ours lasts longer than this.
@@ -96,6 +97,7 @@ class Consumer:
         self._follow = follow
         self._timeout = _BOUNDED_TIMEOUT if timeout is None and not follow else timeout
         checked_start = _checked_start(start)
+        check_topic_name(topic)
         check_reachable(bootstrap)
         defaults = {
             # The library wants a group name; with assigned partitions and no commits none is ever joined.
@@ -147,6 +149,11 @@ class Consumer:
         if start == "latest":
             starts = log_ends
         elif isinstance(start, int):
+            if not self._follow and all(start > log_ends[number] for number in numbers):
+                furthest = max(log_ends.values())
+                raise OffsetOutOfRangeError(
+                    f"'{self._topic}' has no offset {start}: the next record gets offset {furthest} at most"
+                )
             starts = {number: max(start, log_starts[number]) for number in numbers}
         elif isinstance(start, Timestamp):
             found = self._offsets_at(numbers, start.ms)

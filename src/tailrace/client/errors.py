@@ -33,6 +33,10 @@ class TopicExistsError(ClientError):
     """The topic to create is already there."""
 
 
+class OffsetOutOfRangeError(ClientError):
+    """No partition has, or is about to get, the offset that reading was to begin at."""
+
+
 class ReadTimeoutError(ClientError):
     """The broker sent nothing for longer than the reader was told to wait."""
 

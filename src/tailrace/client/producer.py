@@ -22,6 +22,7 @@ from tailrace.client.connection import (
     Warn,
     check_answers,
     check_reachable,
+    check_topic_name,
     client_settings,
     error_of,
     log_warning,
@@ -39,6 +40,8 @@ _SLICE = 0.2
 _INTERRUPTED_TIMEOUT = 1.0
 #: Without any acknowledgement for so long, somebody is told why.
 _STALL_SECONDS = 3.0
+#: The most that librdkafka can be told.
+_MOST_MESSAGE_BYTES = 1_000_000_000
 
 
 def encode(value: Text | None) -> bytes | None:
@@ -67,6 +70,8 @@ class Producer:
         defaults: dict[str, Any] = {
             "partitioner": "murmur2_random",
             "acks": "all",
+            # The topic's max.message.bytes decides, not a limit of the library's own.
+            "message.max.bytes": _MOST_MESSAGE_BYTES,
             "error_cb": self._broker_failed,
         }
         names = {setting_name(name): value for name, value in overrides.items()}
@@ -82,7 +87,7 @@ class Producer:
         self._broker_reason: str | None = None
         self._warn = warn
         #: What was sent to last, and what is wrong with it as far as that was looked up.
-        self._topic = ""
+        self._topic: str | None = None
         self._problem: str | None = None
         self._is_timed_out = False
 
@@ -124,7 +129,9 @@ class Producer:
         if encoded := [(name, encode(content)) for name, content in pairs]:
             arguments["headers"] = encoded
         payload = encode(value)
-        self._topic = topic
+        if topic != self._topic:
+            check_topic_name(topic)
+            self._topic = topic
         while True:
             try:
                 self._producer.produce(topic, payload, **arguments)
@@ -169,7 +176,7 @@ class Producer:
 
     def _find_problem(self) -> str | None:
         """Look up why acknowledgements do not come, once; None where all looks well."""
-        if self._problem is None and self._topic:
+        if self._problem is None and self._topic is not None:
             try:
                 self._problem = write_problem(self._bootstrap, self._topic)
             except UnreachableError as error:
@@ -218,6 +225,11 @@ class Producer:
     def _reason(self, error: KafkaError, topic: str) -> str:
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             return f"topic '{topic}' does not exist; create it with: tailrace topic create {topic}"
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return (
+                f"Message size too large for topic '{topic}'; allow more with: "
+                f"tailrace config set topic {topic} max.message.bytes=BYTES"
+            )
         if error.code() == KafkaError._UNKNOWN_PARTITION:
             return f"topic '{topic}' has no such partition"
         if error.code() == KafkaError._MSG_TIMED_OUT and self._broker_reason is not None:

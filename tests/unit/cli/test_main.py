@@ -197,3 +197,39 @@ def test_completion_offers_the_subcommands() -> None:
         "describe",
         "list",
     ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "create", "a\udcffb"],
+        ["topic", "create", "orders", "--config", "a\udcffb=1"],
+        ["topic", "describe", "a\udcffb"],
+        ["topic", "delete", "a\udcffb"],
+        ["topic", "alter", "orders", "--set", "retention.ms=a\udcffb"],
+        ["config", "get", "topic", "a\udcffb"],
+        ["config", "set", "broker", "1", "log.retention.ms=a\udcffb"],
+        ["produce", "a\udcffb", "--value", "x"],
+        ["produce", "orders", "--value", "x", "--header", "a\udcffb=1"],
+        ["consume", "a\udcffb"],
+        ["group", "delete", "a\udcffb"],
+        ["group", "reset-offsets", "billing", "--topic", "a\udcffb", "--to", "5"],
+        ["archive", "status", "a\udcffb"],
+        ["topic", "list", "--bootstrap", "a\udcffb:9092"],
+        ["cluster", "status", "--bootstrap", "a\udcffb:9092"],
+    ],
+)
+def test_names_that_are_not_utf_8_are_refused(command: list[str]) -> None:
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 2
+    assert "a\\xffb" in result.stderr
+    assert "is not valid UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "number"), [("--partitions", "100001"), ("--partitions", "-1"), ("--replication-factor", "10001")]
+)
+def test_more_partitions_or_replicas_than_there_can_be_are_refused(option: str, number: str) -> None:
+    result = CliRunner().invoke(cli, ["topic", "create", "orders", option, number])
+    assert result.exit_code == 2
+    assert f"{number} is not between 1 and" in result.stderr

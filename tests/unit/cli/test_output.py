@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tailrace.cli.consume import message_to_json, text_line
 from tailrace.cli.main import cli
-from tailrace.cli.output import headers_to_json, iso, print_table, put_bytes
+from tailrace.cli.output import headers_to_json, in_plain_words, iso, print_table, put_bytes, shown
 from tailrace.client import Message
 
 MESSAGE = Message("orders", 2, 17, 1769860800123, b"k\xff", None, (("a", b"1"), ("tag", None)))
@@ -74,3 +74,16 @@ def test_only_one_start_can_be_given() -> None:
     result = CliRunner().invoke(cli, ["consume", "orders", "--from-end", "--offset", "3"])
     assert result.exit_code == 2
     assert "Give one of --from-beginning, --from-end, --offset and --from-timestamp." in result.stderr
+
+
+def test_numbers_that_are_none_are_spoken_of_in_plain_words() -> None:
+    said = in_plain_words("no: Invalid value soon for configuration retention.ms: Not a number of type LONG")
+    assert said == "no: retention.ms takes a whole number from -9223372036854775808 to 9223372036854775807, not 'soon'"
+    said = in_plain_words("Invalid value  for configuration a.ratio: Not a number of type DOUBLE (command line)")
+    assert said == "a.ratio takes a number, not '' (command line)"
+    said = in_plain_words(f"Invalid value {'9' * 5000} for configuration n: Not a number of type INT")
+    assert len(said) < 200
+
+
+def test_what_somebody_gave_is_shown_with_its_bytes() -> None:
+    assert shown("a\udcffb") == "'a\\xffb'"
