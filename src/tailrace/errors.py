@@ -93,6 +93,10 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+#: The longest message of a refusal.
+_MOST_CHARACTERS = 1_000
+
+
 class TailraceError(Exception):
     """The root of every error that tailrace raises on purpose."""
 
@@ -101,6 +105,9 @@ class KafkaError(TailraceError):
     """A request, or one partition of it, is refused with a Kafka error code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        if message is not None and len(message) > _MOST_CHARACTERS:
+            # It may quote what a client sent, and the older versions of most answers have no room for more.
+            message = message[:_MOST_CHARACTERS] + "…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tailrace.cluster.store import Changes, Check, Entry, Unavailable, Write
+from tailrace.cluster.store import Changes, Check, Entry, TooLarge, Unavailable, Write
 from tailrace.errors import TailraceError
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
@@ -118,13 +118,17 @@ def test_without_a_prefix_keys_are_as_they_are(etcd: EtcdCluster) -> None:
     asyncio.run(test())
 
 
-def test_a_value_that_etcd_cannot_take_is_refused_by_its_size(etcd: EtcdCluster) -> None:
+def test_a_value_that_etcd_cannot_take_is_refused_by_its_size(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for an etcd that was told to take less than others.
+    monkeypatch.setattr("tailrace.stores.transactions.MAX_TRANSACTION_BYTES", 4 << 20)
+
     async def test() -> None:
         async with opened(url_of(etcd, "/large")) as store:
             for size in (1_600_000, 2 << 20):  # above what etcd takes, and above what its gRPC takes
-                with pytest.raises(TailraceError, match=r"too large.*--max-request-bytes") as raised:
+                with pytest.raises(TooLarge, match=r"too large.*--max-request-bytes"):
                     await store.txn([], [Write("/a", bytes(size))])
-                assert not isinstance(raised.value, Unavailable)
             assert await store.get("/a") is None
 
     asyncio.run(test())

@@ -8,7 +8,18 @@ from functools import partial
 
 import pytest
 
-from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Session, Store, Unavailable, Write
+from tailrace.cluster.store import (
+    ABSENT,
+    MAX_OPERATIONS,
+    MAX_TRANSACTION_BYTES,
+    Check,
+    Entry,
+    Session,
+    Store,
+    TooLarge,
+    Unavailable,
+    Write,
+)
 from tests.contract.follower import Follower
 from tests.contract.stores import Stores
 
@@ -223,6 +234,22 @@ def test_a_transaction_takes_a_hundred_operations_and_refuses_what_no_store_take
             with pytest.raises(ValueError):
                 await store.txn([], refused)
         assert list(await store.list("/others")) == []
+
+    stores.run(test())
+
+
+def test_a_transaction_of_the_most_bytes_is_taken_and_one_with_more_is_refused_whole(stores: Stores) -> None:
+    async def test() -> None:
+        store = await stores.client()
+        await put(store, "/things/a", b"before")
+        room = MAX_TRANSACTION_BYTES - len("/things/a/things/b")
+        for sizes in ((room + 1, 0), (room // 2 + 1, room // 2 + 1), (4 << 20, 4 << 20)):
+            with pytest.raises(TooLarge, match="/things/a, /things/b"):
+                await store.txn([], [Write("/things/a", bytes(sizes[0])), Write("/things/b", bytes(sizes[1]))])
+        # Nothing of it was done, and it has cost nobody the connection.
+        assert await values_in(store, "/things") == {"/things/a": b"before"}
+        assert await store.txn([], [Write("/things/a", bytes(room)), Write("/things/b", b"")]) is not None
+        assert (await entry_of(store, "/things/a")).value == bytes(room)
 
     stores.run(test())
 

@@ -14,9 +14,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from tailrace.cluster.store import ABSENT, Check, Entry, Unavailable, Write
+from tailrace.cluster.store import ABSENT, Check, Entry, TooLarge, Unavailable, Write
 from tailrace.runtime.system.clock import SystemClock
-from tailrace.stores.zookeeper import TooLarge, ZooKeeperStore, open_zookeeper_store
+from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
 from tailrace.stores.zookeeper_session import ZooKeeperSession
 from tests.support.broker_process import free_port
 from tests.support.certificates import make_authority, make_certificate
@@ -181,7 +181,12 @@ def test_a_key_of_a_session_has_no_keys_below_it(zookeeper: ZooKeeperEnsemble) -
     asyncio.run(test())
 
 
-def test_what_zookeeper_cannot_take_is_refused_by_its_size_and_named(zookeeper: ZooKeeperEnsemble) -> None:
+def test_what_zookeeper_cannot_take_is_refused_by_its_size_and_named(
+    zookeeper: ZooKeeperEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a prefix that is so long that it counts.
+    monkeypatch.setattr("tailrace.stores.transactions.MAX_TRANSACTION_BYTES", 2 << 20)
+
     async def test() -> None:
         async with opened(url_of(zookeeper, "/large")) as store:
             with pytest.raises(TooLarge, match=r"more than ZooKeeper takes in one transaction.*: /a$"):

@@ -75,6 +75,9 @@ _LEVELS: Mapping[Compression | None, str] = MappingProxyType(
 )
 #: What a broker keeps of an archived topic where that is not set: as much as of any other.
 _AS_RETENTION = -2
+#: The longest value of a key that is set at run time, as in Kafka; it goes into the metadata store.
+MAX_VALUE_BYTES = 32_767
+_SHOWN_CHARACTERS = 100
 
 
 class TopicDefault(NamedTuple):
@@ -187,6 +190,7 @@ class BrokerConfig:
 
     def check_dynamic(self, settings: Mapping[str, str], *, for_all_brokers: bool) -> None:
         """Raise ConfigError, in Kafka's words, where these cannot be what is set at run time."""
+        _check_sizes(settings)
         fixed = [name for name in settings if name in ALIASES or _is_read_only(name)]
         if fixed:
             raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
@@ -318,6 +322,7 @@ class BrokerConfig:
 
     def validate_topic_overrides(self, overrides: Mapping[str, str]) -> None:
         """Raise ConfigError, in Kafka's words, at the first override that is unknown or not allowed."""
+        _check_sizes(overrides)
         check_together({**self._layers.topic_values, **_parsed(overrides)})
 
     def _effective(self, settings: Mapping[str, object], warnings: list[str]) -> dict[str, object]:
@@ -450,6 +455,16 @@ def _topic_key(name: str) -> TopicKey:
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(f"Unknown topic config name: {name}{hint}")
     return key
+
+
+def _check_sizes(settings: Mapping[str, str]) -> None:
+    """Refuse values that Kafka refuses, in its words, before anybody looks into them."""
+    for name, value in settings.items():
+        if len(value.encode()) > MAX_VALUE_BYTES:
+            raise ConfigError(
+                "The configuration value cannot be added because it exceeds the maximum value size of "
+                f"{MAX_VALUE_BYTES} bytes: {name[:_SHOWN_CHARACTERS]}"
+            )
 
 
 def _parsed(overrides: Mapping[str, str]) -> dict[str, Value]:

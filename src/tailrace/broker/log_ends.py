@@ -111,6 +111,8 @@ def _take(
     for topic in response.topics:
         for result in topic.partitions:
             partition = TopicPartition(topic.topic, result.partition)
+            if partition not in waiting:
+                continue  # nobody asked for it
             if result.error_code == ErrorCode.NONE:
                 found[partition] = LogEnd(result.leader_epoch, result.end_offset)
             elif result.error_code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE):

@@ -94,13 +94,16 @@ class PeerConnection:
         return future
 
     async def call(self, request: Message, version: int, response: type[Response], seconds: float = 30.0) -> Response:
-        """Send a request and decode its response."""
+        """Send a request and decode its response; OSError where there is none, or none that can be understood."""
         try:
             async with asyncio.timeout(seconds):
                 return response.decode(version, await self.send(request, version))
         except TimeoutError:
             self.close()
             raise ConnectionError(f"{self._name} had no answer in {seconds} s") from None
+        except WireError as error:
+            self.malformed(error)
+            raise ConnectionError(f"{self._name} got a malformed answer: {error}") from error
 
     def give_back(self, body: memoryview) -> None:
         """Nobody looks into a response any more: the next one may be received into its memory."""

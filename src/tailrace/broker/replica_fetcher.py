@@ -421,6 +421,8 @@ def _fitted(followed: Followed, start: int | None, end: int | None, past: LogPas
     own_end, _ = followed.asked
     if start is None or end is None:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader does not say where its log starts and ends")
+    if not 0 <= start <= end:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader says that its log is from {start} to {end}")
     if end < own_end:
         return partition.truncate_at(end)
     if start > own_end:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.cluster.keys import known_format
+from tailrace.cluster.keys import known_format, reading
 from tailrace.errors import ErrorCode, KafkaError
 
 _FORMAT = 1
@@ -75,14 +75,15 @@ class ArchiveState:
     @classmethod
     def from_bytes(cls, value: bytes) -> ArchiveState:
         data: dict[str, Any] = known_format(value, _FORMAT, "an archive's state", "format")
-        return cls(
-            UUID(data["topic_id"]),
-            data["version"],
-            data["uri"],
-            data["manifest"],
-            MappingProxyType({int(number): ArchivedRange(*ends) for number, ends in data["partitions"].items()}),
-            MappingProxyType({int(number): offset for number, offset in data["deleted_below"].items()}),
-        )
+        with reading("an archive's state"):
+            return cls(
+                UUID(data["topic_id"]),
+                data["version"],
+                data["uri"],
+                data["manifest"],
+                MappingProxyType({int(number): ArchivedRange(*ends) for number, ends in data["partitions"].items()}),
+                MappingProxyType({int(number): offset for number, offset in data["deleted_below"].items()}),
+            )
 
 
 @dataclass(frozen=True, slots=True)

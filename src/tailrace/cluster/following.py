@@ -27,7 +27,7 @@ from tailrace.cluster.keys import (
 )
 from tailrace.cluster.known import Known
 from tailrace.cluster.patience import RETRY_SECONDS, insist
-from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Store, Unavailable, Write
+from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Store, Unavailable, Unreadable, Write
 from tailrace.errors import StorageError
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import encode_uuid
@@ -112,12 +112,19 @@ class FollowedImage:
             self._step()
 
     async def _topics_changed(self, changes: Changes) -> None:
-        for key in changes.removed:
-            self._known.forget_topic(topic_of(key))
-        for entry in changes.entries:
-            self._known.learn_topic_entry(entry)
+        removed = [Entry(key, b"", ABSENT) for key in changes.removed]
+        self._learn_each(lambda entry: self._known.forget_topic(topic_of(entry.key)), removed)
+        self._learn_each(self._known.learn_topic_entry, changes.entries)
         if changes.is_complete:
             await self._forget_missing(changes.entries)
+
+    def _learn_each(self, learn: Callable[[Entry], None], entries: Sequence[Entry]) -> None:
+        """Learn what can be read. What cannot is left as it was known before: one value must not end every broker."""
+        for entry in entries:
+            try:
+                learn(entry)
+            except Unreadable as error:
+                logger.error("ignored %s: %s; restore it, or run a version of tailrace that knows it", entry.key, error)
 
     async def _forget_missing(self, entries: Sequence[Entry]) -> None:
         """Forget topics that were deleted while nobody looked; one that is newer than the entries is still there."""
@@ -131,26 +138,36 @@ class FollowedImage:
                     await asyncio.sleep(RETRY_SECONDS)
 
     async def _archives_changed(self, changes: Changes) -> None:
-        for entry in changes.entries:  # removed with their topics, and forgotten with them
-            self._known.learn_archive(entry)
+        # Removed with their topics, and forgotten with them.
+        self._learn_each(self._known.learn_archive, changes.entries)
 
     async def _brokers_changed(self, changes: Changes) -> None:
-        self._known.learn_brokers(*changes)
+        readable: list[Entry] = []
+
+        def check(entry: Entry) -> None:
+            broker_of(entry.key)
+            BrokerImage.from_bytes(entry.value)
+            readable.append(entry)
+
+        self._learn_each(check, changes.entries)
+        self._known.learn_brokers(readable, changes.removed, changes.is_complete)
 
     async def _configs_changed(self, changes: Changes) -> None:
-        for entry in changes.entries:  # their keys are never removed
-            self._known.learn_configs(entry)
+        # Their keys are never removed.
+        self._learn_each(self._known.learn_configs, changes.entries)
 
     async def _controller_changed(self, changes: Changes) -> None:
-        self._known.learn_controller(changes.entries)
+        try:
+            self._known.learn_controller(changes.entries)
+        except Unreadable as error:
+            logger.error("ignored who the controller is: %s", error)
         # Also where it is who it was: this broker itself may have been elected without having heard of it.
         self.on_news()
 
     async def refresh(self) -> None:
         """Read all topics again, for who must not act on late news."""
         entries = await self._store.list(TOPICS)
-        for entry in entries:
-            self._known.learn_topic_entry(entry)
+        self._learn_each(self._known.learn_topic_entry, entries)
         await self._forget_missing(entries)
         self._step()
 

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveState
-from tailrace.errors import StorageError
+from tailrace.cluster.keys import known_format, reading
 
 #: 2 writes a partition as a list; 1 wrote it as an object, and is still read.
 _TOPIC_FORMAT = 2
@@ -58,25 +57,24 @@ class TopicImage:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> TopicImage:
-        data: dict[str, Any] = json.loads(value)
-        if data["version"] > _TOPIC_FORMAT:
-            raise StorageError(
-                f"topic {data.get('name')} is stored in format {data['version']}, this software knows {_TOPIC_FORMAT}"
-            )
-        partitions = data["partitions"]
-        if data["version"] == 1:
-            partitions = [(each["replicas"], each["isr"], each["leader"], each["leader_epoch"]) for each in partitions]
-        return cls(
-            data["name"],
-            UUID(data["topic_id"]),
-            tuple(
-                [
-                    PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch)
-                    for replicas, isr, leader, leader_epoch in partitions
+        data = known_format(value, _TOPIC_FORMAT, "a topic")
+        with reading(f"topic {data.get('name')}"):
+            partitions = data["partitions"]
+            if data["version"] == 1:
+                partitions = [
+                    (each["replicas"], each["isr"], each["leader"], each["leader_epoch"]) for each in partitions
                 ]
-            ),
-            MappingProxyType(dict(data["configs"])),
-        )
+            return cls(
+                data["name"],
+                UUID(data["topic_id"]),
+                tuple(
+                    [
+                        PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch)
+                        for replicas, isr, leader, leader_epoch in partitions
+                    ]
+                ),
+                MappingProxyType(dict(data["configs"])),
+            )
 
 
 def configs_to_bytes(configs: Mapping[str, str]) -> bytes:
@@ -86,12 +84,9 @@ def configs_to_bytes(configs: Mapping[str, str]) -> bytes:
 
 def configs_from_bytes(value: bytes) -> Mapping[str, str]:
     """What `configs_to_bytes` wrote."""
-    data: dict[str, Any] = json.loads(value)
-    if data["version"] > _CONFIGS_FORMAT:
-        raise StorageError(
-            f"broker configuration is stored in format {data['version']}, this software knows {_CONFIGS_FORMAT}"
-        )
-    return MappingProxyType(dict(data["configs"]))
+    data = known_format(value, _CONFIGS_FORMAT, "a broker's configuration")
+    with reading("a broker's configuration"):
+        return MappingProxyType(dict(data["configs"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +142,21 @@ class BrokerImage:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> BrokerImage:
-        data: dict[str, Any] = json.loads(value)
-        if data["version"] > _BROKER_FORMAT:
-            raise StorageError(
-                f"broker {data.get('broker_id')} is registered in format {data['version']}, "
-                f"this software knows {_BROKER_FORMAT}"
+        data = known_format(value, _BROKER_FORMAT, "the registration of a broker")
+        with reading(f"the registration of broker {data.get('broker_id')}"):
+            return cls(
+                data["broker_id"],
+                tuple(BrokerEndpoint(*endpoint) for endpoint in data["endpoints"]),
+                data["rack"],
+                data["epoch"],
+                data["host"],
+                data["pid"],
+                tuple(data["directory_ids"]),
+                data["software_version"],
+                data["started_ms"],
+                # Of an earlier version: nothing is given up for an archive that it may be unable to read.
+                data.get("reads_archives", False),
             )
-        return cls(
-            data["broker_id"],
-            tuple(BrokerEndpoint(*endpoint) for endpoint in data["endpoints"]),
-            data["rack"],
-            data["epoch"],
-            data["host"],
-            data["pid"],
-            tuple(data["directory_ids"]),
-            data["software_version"],
-            data["started_ms"],
-            # One of an earlier version does not say: nothing is given up for an archive that it may be unable to read.
-            data.get("reads_archives", False),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ ever. The exceptions belong to sessions, and are taken as they come.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.errors import StorageError
+from tailrace.cluster.store import Unreadable
 
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/topics"
@@ -40,9 +42,19 @@ def topic_key(topic_id: UUID) -> str:
     return f"{TOPICS}/{topic_id}"
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Say of a stored value that is not what it should be that it is `Unreadable`: no value ends a broker."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Unreadable(f"{what} in the metadata store cannot be read: {error!r}") from error
+
+
 def topic_of(key: str) -> UUID:
     """The topic that a key below `TOPICS` or `ARCHIVES` is of."""
-    return UUID(key.rpartition("/")[2])
+    with reading(f"the key {key}"):
+        return UUID(key.rpartition("/")[2])
 
 
 def archive_key(topic_id: UUID) -> str:
@@ -59,7 +71,8 @@ def broker_key(broker_id: int) -> str:
 
 def broker_of(key: str) -> int:
     """The broker that a key below `BROKERS` is of."""
-    return int(key.rpartition("/")[2])
+    with reading(f"the key {key}"):
+        return int(key.rpartition("/")[2])
 
 
 def broker_epoch_key(broker_id: int) -> str:
@@ -73,8 +86,13 @@ def epoch_to_bytes(epoch: int) -> bytes:
 
 def epoch_from_bytes(value: bytes) -> int:
     """What `epoch_to_bytes` wrote."""
-    epoch: int = known_format(value, _EPOCH_FORMAT, "an epoch")["epoch"]
-    return epoch
+    return number_of(known_format(value, _EPOCH_FORMAT, "an epoch"), "epoch", "an epoch")
+
+
+def number_of(data: Mapping[str, Any], key: str, what: str) -> int:
+    """A whole number of a value."""
+    with reading(what):
+        return int(data[key])
 
 
 class ElectedController(NamedTuple):
@@ -90,13 +108,16 @@ class ElectedController(NamedTuple):
 
     @classmethod
     def from_bytes(cls, value: bytes) -> ElectedController:
-        data = known_format(value, _CONTROLLER_FORMAT, "the controller")
-        return cls(data["broker_id"], data["epoch"])
+        what = "the controller"
+        data = known_format(value, _CONTROLLER_FORMAT, what)
+        return cls(number_of(data, "broker_id", what), number_of(data, "epoch", what))
 
 
 def known_format(value: bytes, newest: int, what: str, key: str = "version") -> dict[str, Any]:
     """What a value holds, if its format is not newer than this software."""
-    data: dict[str, Any] = json.loads(value)
-    if data[key] > newest:
-        raise StorageError(f"{what} is stored in format {data[key]}, this software knows {newest}")
+    with reading(what):
+        data: dict[str, Any] = json.loads(value)
+        version = int(data[key])
+    if version > newest:
+        raise Unreadable(f"{what} is stored in format {version}, this software knows {newest}")
     return data

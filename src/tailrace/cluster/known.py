@@ -22,7 +22,7 @@ from tailrace.cluster.image import (
     TopicImage,
     configs_from_bytes,
 )
-from tailrace.cluster.keys import BROKER_CONFIGS, ElectedController, broker_of, topic_of
+from tailrace.cluster.keys import BROKER_CONFIGS, ElectedController, broker_key, broker_of, topic_key, topic_of
 from tailrace.cluster.store import ABSENT, Entry
 
 K = TypeVar("K")
@@ -108,8 +108,8 @@ class Known:
 
     def topics_not_in(self, entries: Iterable[Entry]) -> list[UUID]:
         """Topics that are known here and not among all entries of the store at some moment."""
-        there = dict.fromkeys(topic_of(entry.key) for entry in entries)
-        return [topic_id for topic_id in self.topics if topic_id not in there]
+        there = dict.fromkeys(entry.key for entry in entries)
+        return [topic_id for topic_id in self.topics if topic_key(topic_id) not in there]
 
     # --- archives
 
@@ -135,8 +135,8 @@ class Known:
         before = dict(self._brokers)
         if is_complete:
             self._brokers.clear()
-        for key in removed:
-            self._brokers.pop(broker_of(key), None)
+        gone = dict.fromkeys(removed)
+        self._brokers = {each: image for each, image in self._brokers.items() if broker_key(each) not in gone}
         for entry in entries:
             self._brokers[broker_of(entry.key)] = BrokerImage.from_bytes(entry.value)
         self._has_other_changes |= self._brokers != before

@@ -32,7 +32,17 @@ from tailrace.cluster.keys import (
 from tailrace.cluster.known import FOR_ALL_BROKERS
 from tailrace.cluster.patience import ATTEMPTS
 from tailrace.cluster.placement import Load, place_replicas, use_further_assignment
-from tailrace.cluster.store import ABSENT, MAX_OPERATIONS, Check, Entry, Unavailable, Write
+from tailrace.cluster.store import (
+    ABSENT,
+    MAX_OPERATIONS,
+    MAX_TRANSACTION_BYTES,
+    Check,
+    Entry,
+    TooLarge,
+    Unavailable,
+    Unreadable,
+    Write,
+)
 from tailrace.cluster.topic_plans import TopicPlans, exists_already
 from tailrace.errors import ErrorCode, KafkaError
 
@@ -43,8 +53,11 @@ TopicChange: TypeAlias = Callable[[TopicImage], TopicImage]
 Recheck: TypeAlias = Callable[[], Awaitable[Sequence[Check]]]
 
 PRODUCER_ID_BLOCK = 1000
-#: Stores limit the size of a transaction.
+#: How much is written with one transaction, where it is not one value alone.
 _TRANSACTION_BYTES = 512 << 10
+#: The most that a client's request may make of one value. ISRs are as long as the lists of replicas at most, so that a
+#: value never becomes twice as large by itself.
+MAX_VALUE_BYTES = MAX_TRANSACTION_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +110,12 @@ class ClusterMetadata(FollowedImage):
     async def _to_its_end(self, change: Coroutine[Any, Any, None]) -> None:
         """Make a change whole even if whoever asked for it goes away: the image must follow the store."""
 
-        async def run() -> KafkaError | None:
+        async def run() -> Exception | None:
             try:
                 await change
-            except KafkaError as refusal:
+            except Unavailable as error:
+                return _timed_out(error)
+            except Exception as refusal:  # noqa: BLE001  raised below: a change costs its request, never the broker
                 return refusal
             return None
 
@@ -110,7 +125,7 @@ class ClusterMetadata(FollowedImage):
 
     async def _create_topic(self, topic: TopicImage) -> None:
         names, key = name_key(topic.name), topic_key(topic.topic_id)
-        writes = [Write(names, str(topic.topic_id).encode()), Write(key, topic.to_bytes())]
+        writes = [Write(names, str(topic.topic_id).encode()), Write(key, _bounded(topic.to_bytes()))]
         try:
             versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
         except Unavailable as error:
@@ -242,7 +257,7 @@ class ClusterMetadata(FollowedImage):
                 raise _unknown_topic()
             stored = TopicImage.from_bytes(value)
             wanted = change(stored)
-            return value if wanted == stored else wanted.to_bytes()
+            return value if wanted == stored else _bounded(wanted.to_bytes(), value)
 
         # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
         self._known.learn_topic_entry(await self._alter(topic_key(topic_id), changed))
@@ -317,6 +332,10 @@ class ClusterMetadata(FollowedImage):
         writes = [Write(topic_key(topic_id), value) for topic_id, (_, value) in batch.items()]
         try:
             versions = await self._store.txn([*checks, *own], writes)
+        except TooLarge:
+            if len(batch) > 1:
+                return False  # fewer at once may be taken
+            raise
         except BaseException:  # not answered, or not waited for
             for topic_id in batch:
                 self._known.doubt(topic_id)
@@ -389,7 +408,7 @@ class ClusterMetadata(FollowedImage):
         def changed(value: bytes | None) -> bytes | None:
             stored = ArchiveState(topic_id) if value is None else ArchiveState.from_bytes(value)
             wanted = change(stored)
-            return value if wanted == stored else wanted.to_bytes()
+            return value if wanted == stored else _bounded(wanted.to_bytes(), value)
 
         entry = await self._alter(archive_key(topic_id), changed, beside=topic_key(topic_id))
         if entry.version != ABSENT:
@@ -409,7 +428,7 @@ class ClusterMetadata(FollowedImage):
             stored: Mapping[str, str] = configs_from_bytes(value) if value is not None else MappingProxyType({})
             wanted = dict(change(stored))
             # Kept even where nothing is set any more: a key that is checked is never made anew.
-            return value if wanted == stored else configs_to_bytes(wanted)
+            return value if wanted == stored else _bounded(configs_to_bytes(wanted), value)
 
         key = f"{BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else FOR_ALL_BROKERS}"
         entry = await self._alter(key, changed)
@@ -450,6 +469,9 @@ class ClusterMetadata(FollowedImage):
                 checks.append(Check(beside, owner.version))
             try:
                 versions = await self._store.txn(checks, [Write(key, wanted)])
+            except TooLarge as error:
+                # What was not answered before may have been made all the same.
+                raise _timed_out(failure if tried else error) from error
             except Unavailable as error:
                 failure = error
                 tried.append(wanted)
@@ -471,7 +493,11 @@ class ClusterMetadata(FollowedImage):
         """A block of producer ids that nobody else has or will ever have."""
         while True:
             entry = await self._get(PRODUCER_IDS)
-            first = int(entry.value) if entry else 0
+            try:
+                first = int(entry.value) if entry else 0
+            except ValueError as error:
+                unreadable = Unreadable(f"the next producer id in the metadata store is no number: {error}")
+                raise _timed_out(unreadable) from error
             version = entry.version if entry else ABSENT
             following = str(first + PRODUCER_ID_BLOCK).encode()
             try:
@@ -483,12 +509,27 @@ class ClusterMetadata(FollowedImage):
                 return range(first, first + PRODUCER_ID_BLOCK)
 
 
+def _bounded(value: bytes, stored: bytes | None = None) -> bytes:
+    """A value that every store takes, also when ISRs and epochs of it have grown; one may always become smaller."""
+    if len(value) > MAX_VALUE_BYTES and (stored is None or len(value) > len(stored)):
+        raise _too_large(f"It would take {len(value)} bytes, the most are {MAX_VALUE_BYTES}")
+    return value
+
+
+def _too_large(problem: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"This is more than the metadata store takes for one resource. {problem}: use fewer partitions, fewer replicas "
+        "or shorter configuration values.",
+    )
+
+
 def _creation_batches(topics: Sequence[TopicImage]) -> Iterator[Sequence[TopicImage]]:
     """As many at once as go into one transaction: a name and a topic each, checked and written."""
     batch: list[TopicImage] = []
     size = 0
     for topic in topics:
-        topic_size = len(topic.to_bytes())
+        topic_size = len(topic.to_bytes()) + len(topic.name)
         if batch and (4 * (len(batch) + 1) > MAX_OPERATIONS or size + topic_size > _TRANSACTION_BYTES):
             yield batch
             batch, size = [], 0
@@ -521,4 +562,6 @@ def _unknown_topic() -> KafkaError:
 
 def _timed_out(error: Unavailable) -> KafkaError:
     logger.error("metadata change failed: %s", error)
+    if isinstance(error, TooLarge):
+        return _too_large(str(error))
     return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))

@@ -61,6 +61,12 @@ class Load:
             self.pairs[leader, broker_id] += 1
 
 
+def require_few(partitions: int) -> None:
+    """Refuse more new partitions than one request may ask for."""
+    if partitions > _MAX_PARTITIONS_AT_ONCE:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
 def place_replicas(
     brokers: Mapping[int, BrokerImage],
     partitions: int,
@@ -74,8 +80,7 @@ def place_replicas(
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS, f"Number of partitions was set to an invalid non-positive value: {partitions}"
         )
-    if partitions > _MAX_PARTITIONS_AT_ONCE:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    require_few(partitions)
     if replication_factor <= 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be larger than 0, not {replication_factor}"

@@ -16,10 +16,24 @@ from tailrace.errors import TailraceError
 ABSENT = 0
 #: No store takes more checks and writes in one transaction.
 MAX_OPERATIONS = 100
+#: No store takes more bytes of keys and values in one transaction: ZooKeeper's limit is 1 MiB for all of a request.
+MAX_TRANSACTION_BYTES = 900_000
 
 
 class Unavailable(TailraceError):
     """The store did not answer in time; a write may or may not have been applied."""
+
+
+class Refused(Unavailable):
+    """The store refuses and would do so again: nothing was done, and somebody has to mend the reason first."""
+
+
+class TooLarge(Refused):
+    """A transaction has more bytes than the store takes; nothing was done."""
+
+
+class Unreadable(Refused):
+    """The store holds a value, or gave an answer, that this software cannot read."""
 
 
 class Entry(NamedTuple):
@@ -77,7 +91,10 @@ class Changes(NamedTuple):
 
 
 class Store(Protocol):
-    """Where metadata outlives the process. Every call raises `Unavailable` where its outcome is unknown."""
+    """Where metadata outlives the process.
+
+    Every call raises `Unavailable` where its outcome is unknown, or one of its kinds, whatever a server answers.
+    """
 
     async def get(self, key: str) -> Entry | None: ...
 
@@ -89,7 +106,7 @@ class Store(Protocol):
         """Apply the writes if all checks hold: the version each key got (0 for deleted ones); None if one does not.
 
         A key that belonged to another session, or to none, belongs to the session of the write afterwards. A write
-        with a session that has ended is Unavailable, and not applied.
+        with a session that has ended is Unavailable, and not applied. More than `MAX_TRANSACTION_BYTES` are TooLarge.
         """
         ...
 

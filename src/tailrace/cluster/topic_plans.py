@@ -7,7 +7,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage, TopicImage
-from tailrace.cluster.placement import Load, place_replicas, use_assignment
+from tailrace.cluster.placement import Load, place_replicas, require_few, use_assignment
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
 
@@ -21,6 +21,7 @@ class TopicPlans:
         self._planned: dict[str, TopicImage] = {}
         #: Names that differ by '.' and '_' alone are one name to metrics.
         self._collisions = {_for_metrics(name): name for name in image.topics}
+        self._partitions = 0
         #: Placing replicas adds to it.
         self._load = Load.of(image.topics.values())
 
@@ -41,6 +42,9 @@ class TopicPlans:
         other = self._collisions.get(_for_metrics(name))
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+        # Before anything is placed: a few bytes may ask for billions.
+        self._partitions += len(assignment) or max(0, partitions)
+        require_few(self._partitions)
         if assignment:
             states = use_assignment(list(self._image.brokers), assignment)
             for state in states:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Session, Unavailable, Write
+from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Session, Unavailable, Unreadable, Write
 from tailrace.runtime.clock import Clock
 from tailrace.stores.addresses import ServerAddress, parse_server_address
 from tailrace.stores.etcd_client import RANGE, TXN, AnswerTooLarge, Compacted, EtcdClient
@@ -27,6 +27,7 @@ from tailrace.stores.etcd_messages import (
     read_range_response,
     read_txn_response,
     txn_request,
+    understood,
 )
 from tailrace.stores.etcd_session import EtcdSession, open_etcd_session
 from tailrace.stores.transactions import refuse_impossible
@@ -69,7 +70,9 @@ class EtcdStore:
             for write in writes
         ]
         compares = [(self._stored(check.key), check.version) for check in checks]
-        result = read_txn_response(await self._client.call(TXN, txn_request(compares, changes), may_repeat=False))
+        result = understood(
+            read_txn_response, await self._client.call(TXN, txn_request(compares, changes), may_repeat=False)
+        )
         if not result.succeeded:
             return None
         return [ABSENT if write.value is None else result.revision for write in writes]
@@ -112,14 +115,14 @@ class EtcdStore:
         return (self._prefix + key).encode()
 
     def _entry(self, entry: KeyValue) -> Entry:
-        return Entry(entry.key.decode()[len(self._prefix) :], entry.value, entry.mod_revision)
+        return Entry(entry.key.decode(errors="replace")[len(self._prefix) :], entry.value, entry.mod_revision)
 
     def _range(self, directory: str) -> tuple[bytes, bytes]:
         # '0' is the character after '/': every key below the directory sorts between the two.
         return self._stored(directory + "/"), self._stored(directory + "0")
 
     async def _read(self, request: bytes) -> RangePage:
-        return read_range_response(await self._client.call(RANGE, request, may_repeat=True))
+        return understood(read_range_response, await self._client.call(RANGE, request, may_repeat=True))
 
     async def _snapshot(self, directory: str) -> tuple[Sequence[Entry], int]:
         """Every entry directly in a directory as they were at one revision, and that revision."""
@@ -181,6 +184,8 @@ class EtcdStore:
                             return
             except Compacted:
                 revision = None
+            except (AnswerTooLarge, Unreadable) as error:
+                logger.error("cannot follow %s in etcd, trying again: %s", directory or "/", error)
             except Unavailable:
                 pass  # said by the client, once; the watch goes on where it was
             except Exception:  # a watch that ended would leave its reader with the past for ever

@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
-from tailrace.cluster.store import Unavailable
+from tailrace.cluster.store import Refused, TooLarge, Unavailable
 from tailrace.errors import TailraceError
 from tailrace.runtime.clock import Clock
 from tailrace.stores.addresses import ServerAddress
@@ -34,6 +34,7 @@ from tailrace.stores.etcd_messages import (
     range_request,
     read_authenticate_response,
     read_watch_response,
+    understood,
     watch_request,
 )
 
@@ -79,10 +80,6 @@ class NothingDone(Unavailable):
     """The call did not reach etcd, or etcd put it back untouched: it may be tried elsewhere."""
 
 
-class Refused(Unavailable):
-    """Every member would say the same: who we are or what we hold is not accepted. Nothing was done."""
-
-
 class LeaseNotFound(Refused):
     """The lease has ended."""
 
@@ -91,12 +88,8 @@ class Compacted(TailraceError):
     """The history that was asked for is gone."""
 
 
-class AnswerTooLarge(TailraceError):
+class AnswerTooLarge(Refused):
     """The answer is larger than what is received at once."""
-
-
-class BadRequest(TailraceError):
-    """Etcd does not take a request of this size or form, whoever sends it; nothing was done."""
 
 
 class _StaleToken(NothingDone):
@@ -277,7 +270,7 @@ class EtcdClient:
                 data = await self._read(member, call)
                 if data is grpc.aio.EOF:
                     raise Unavailable(f"etcd at {member.endpoint}: it ended a watch")
-                yield read_watch_response(data)
+                yield understood(read_watch_response, data)
         except grpc.aio.AioRpcError as error:
             raise self._explained(member, error) from error
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
@@ -360,7 +353,8 @@ class EtcdClient:
     async def _authenticate(self, member: _Member, seconds: float) -> str:
         request = authenticate_request(self._address.user, self._address.password)
         try:
-            return read_authenticate_response(await member.invoke(AUTHENTICATE, request, seconds, [_HAS_LEADER]))
+            answer = await member.invoke(AUTHENTICATE, request, seconds, [_HAS_LEADER])
+            return understood(read_authenticate_response, answer)
         except grpc.aio.AioRpcError as error:
             if error.details() == "etcdserver: authentication is not enabled":
                 return ""
@@ -401,9 +395,9 @@ class EtcdClient:
             return Compacted(text)
         # The limit of etcd, or the one of its gRPC, which is a little higher.
         if details == "etcdserver: request is too large" or details.startswith("grpc: received message larger"):
-            return BadRequest(f"etcd at {member.endpoint}: request is too large: raise etcd's --max-request-bytes")
+            return TooLarge(f"etcd at {member.endpoint}: request is too large: raise etcd's --max-request-bytes")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return BadRequest(text)
+            return Refused(text)
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             if "larger than max" in details:
                 return AnswerTooLarge(text)

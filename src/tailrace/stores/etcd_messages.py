@@ -6,8 +6,12 @@ newer etcd may send more; bytes that are no protobuf at all are a `ValueError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from tailrace.cluster.store import Unreadable
+
+T = TypeVar("T")
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
@@ -259,3 +263,11 @@ def read_lease_response(data: bytes) -> Lease:
 
 def read_authenticate_response(data: bytes) -> str:
     return _Fields(data).blob(2).decode()
+
+
+def understood(read: Callable[[bytes], T], answer: bytes) -> T:
+    """An answer as one of the functions above reads it; `Unreadable` where it is none."""
+    try:
+        return read(answer)
+    except ValueError as error:
+        raise Unreadable(f"etcd gave an answer that makes no sense: {error}") from error

@@ -8,7 +8,7 @@ import math
 from tailrace.errors import TailraceError
 from tailrace.runtime.clock import Clock
 from tailrace.stores.etcd_client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, EtcdClient
-from tailrace.stores.etcd_messages import Lease, lease_grant_request, lease_request, read_lease_response
+from tailrace.stores.etcd_messages import Lease, lease_grant_request, lease_request, read_lease_response, understood
 from tailrace.stores.sessions import RENEWALS_PER_TTL, HeldSession
 
 #: Etcd counts in whole seconds, and with its usual settings it grants no less.
@@ -79,4 +79,4 @@ async def open_etcd_session(client: EtcdClient, clock: Clock, ttl_ms: int) -> Et
     sent_at = clock.monotonic()
     ttl_seconds = max(math.ceil(ttl_ms / 1000), MIN_TTL_SECONDS)
     answer = await client.call(LEASE_GRANT, lease_grant_request(ttl_seconds), may_repeat=True)
-    return EtcdSession(client, clock, read_lease_response(answer), sent_at)
+    return EtcdSession(client, clock, understood(read_lease_response, answer), sent_at)

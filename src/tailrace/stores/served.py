@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 
-from tailrace.cluster.store import Check, Entry, Session, Unavailable, Write
+from tailrace.cluster.store import Check, Entry, Session, Unavailable, Unreadable, Write
 from tailrace.errors import WireError
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
@@ -28,6 +28,8 @@ logger = logging.getLogger("tailrace.stores")
 REQUEST_SECONDS = 5.0
 _FIRST_RETRY_SECONDS = 0.02
 _LAST_RETRY_SECONDS = 0.5
+#: What reading an answer raises that is none.
+_NO_ANSWER = (WireError, LookupError, TypeError, ValueError, AttributeError)
 
 
 class _Lost(Exception):
@@ -70,12 +72,17 @@ class ServedStore:
     # --- the port
 
     async def get(self, key: str) -> Entry | None:
-        answer, blob = await self._ask({"do": "get", "key": key}, is_repeatable=True)
-        return next(iter(frames.entries_from(answer["entries"], blob)), None)
+        return next(iter(await self._entries({"do": "get", "key": key})), None)
 
     async def list(self, directory: str) -> Sequence[Entry]:
-        answer, blob = await self._ask({"do": "list", "directory": directory}, is_repeatable=True)
-        return frames.entries_from(answer["entries"], blob)
+        return await self._entries({"do": "list", "directory": directory})
+
+    async def _entries(self, header: Header) -> Sequence[Entry]:
+        answer, blob = await self._ask(header, is_repeatable=True)
+        try:
+            return frames.entries_from(answer["entries"], blob)
+        except _NO_ANSWER as error:
+            raise self._unreadable(error) from error
 
     async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
         refuse_impossible(checks, writes)
@@ -87,7 +94,10 @@ class ServedStore:
             ],
         }
         answer, _ = await self._ask(header, [write.value for write in writes], is_repeatable=False)
-        versions: Sequence[int] | None = answer["versions"]
+        try:
+            versions: Sequence[int] | None = answer["versions"]
+        except _NO_ANSWER as error:
+            raise self._unreadable(error) from error
         return versions
 
     def watch(self, directory: str) -> DirectoryWatch:
@@ -106,7 +116,10 @@ class ServedStore:
         sent = self._clock.monotonic()
         # Asked again it may have been opened twice: the other one ends with its connection, or by itself.
         answer, _ = await self._ask({"do": "open", "ttl_ms": ttl_ms}, is_repeatable=True)
-        session = ServedSession(self, self._clock, answer["session"], ttl_ms, sent)
+        try:
+            session = ServedSession(self, self._clock, answer["session"], ttl_ms, sent)
+        except _NO_ANSWER as error:
+            raise self._unreadable(error) from error
         self._sessions[session.session_id] = session
         self._tasks.spawn(self._keep(session), "renewal of a session")
         return session
@@ -159,7 +172,7 @@ class ServedStore:
                 answer, _ = await self._ask({"do": "renew", "session": session.session_id}, is_repeatable=True)
         except (TimeoutError, Unavailable):
             return
-        if answer["held"]:
+        if answer.get("held"):
             session.extend(sent + session.ttl)
         else:
             session.lose()
@@ -187,6 +200,9 @@ class ServedStore:
         if "unavailable" in answer:
             raise Unavailable(answer["unavailable"])
         return answer, blob
+
+    def _unreadable(self, error: Exception) -> Unreadable:
+        return Unreadable(f"{self._name} gave an answer that makes no sense: {error!r}")
 
     async def _connection_or_wait(self) -> _Connection:
         while not self._is_closed:
@@ -223,7 +239,7 @@ class ServedStore:
                     self._connection = None
                     self._connected.clear()
                     connection.close()
-            except (OSError, _Lost, WireError) as error:
+            except (OSError, _Lost, *_NO_ANSWER) as error:
                 self._why_not = getattr(error, "strerror", None) or str(error)
                 if not is_gone:
                     logger.warning("%s cannot be reached (%s): trying until it can", self._name, self._why_not)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.cluster.store import MAX_OPERATIONS, Check, Write
+from tailrace.cluster.store import MAX_OPERATIONS, MAX_TRANSACTION_BYTES, Check, TooLarge, Write
 
 
 def refuse_impossible(checks: Sequence[Check], writes: Sequence[Write]) -> None:
-    """ValueError for a transaction that is too long, writes a key twice, has a key that is no path or two sessions."""
+    """ValueError for a transaction that is too long, writes a key twice, has a key that is no path or two sessions.
+
+    `TooLarge` for one with too many bytes, which depend on what clients ask for and not on the code alone.
+    """
     if len(checks) + len(writes) > MAX_OPERATIONS:
         raise ValueError(f"{len(checks)} checks and {len(writes)} writes are more than {MAX_OPERATIONS} operations")
     keys = [write.key for write in writes]
@@ -19,3 +22,10 @@ def refuse_impossible(checks: Sequence[Check], writes: Sequence[Write]) -> None:
             raise ValueError(f"{key!r} is not a path of a key")
     if len(dict.fromkeys(write.session for write in writes if write.session is not None)) > 1:
         raise ValueError("a transaction gives keys to two sessions")
+    size = sum(len(check.key.encode()) for check in checks)
+    size += sum(len(write.key.encode()) + len(write.value or b"") for write in writes)
+    if size > MAX_TRANSACTION_BYTES:
+        raise TooLarge(
+            f"{size} bytes are more than a metadata store takes in one transaction ({MAX_TRANSACTION_BYTES}): "
+            f"{', '.join(keys)}"
+        )

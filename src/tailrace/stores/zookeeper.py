@@ -25,13 +25,12 @@ from kazoo.exceptions import (
 )
 from kazoo.security import make_digest_acl
 
-from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Session, Unavailable, Write
-from tailrace.errors import TailraceError
+from tailrace.cluster.store import ABSENT, Changes, Check, Entry, Refused, Session, TooLarge, Unavailable, Write
 from tailrace.runtime.clock import Clock
 from tailrace.stores.addresses import ServerAddress, parse_server_address
 from tailrace.stores.transactions import refuse_impossible
 from tailrace.stores.watching import Watches
-from tailrace.stores.zookeeper_client import Connection, Refused, Request
+from tailrace.stores.zookeeper_client import Connection, Request
 from tailrace.stores.zookeeper_nodes import SESSIONS_DIRECTORY, Operation, Stat, decode, plan, version_of
 from tailrace.stores.zookeeper_session import ZooKeeperSession, open_zookeeper_session
 from tailrace.stores.zookeeper_watch import BATCH_NODES, DirectoryFeed
@@ -50,10 +49,6 @@ _MAX_TRANSACTION_BYTES = 1_000_000
 _CHANGED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
 #: What ZooKeeper says of the other operations when one has failed.
 _NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
-
-
-class TooLarge(TailraceError):
-    """ZooKeeper does not take as much at once; nothing was done."""
 
 
 class ZooKeeperStore:
@@ -214,8 +209,11 @@ class ZooKeeperStore:
         """Answers that are not older than this call."""
         requests = [_sync(self._prefix), *requests]
         _, *answers = await self._ask(connection, requests, self._deadline() if deadline is None else deadline)
-        if any(isinstance(answer, NoAuthError) for answer in answers):
-            raise self._refused()
+        for answer in answers:
+            if isinstance(answer, NoAuthError):
+                raise self._refused()
+            if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
+                raise Unavailable(f"ZooKeeper at {connection.name} cannot be read: {answer!r}")
         return answers
 
     def _refused(self) -> Refused:
@@ -250,7 +248,7 @@ class ZooKeeperStore:
         *created, node = await self._ask(
             self._connected(), [*map(_create, above), _exists(path)], self._deadline() if deadline is None else deadline
         )
-        if node is None:
+        if node is None or isinstance(node, Exception):
             if any(isinstance(answer, NoAuthError) for answer in created):
                 raise self._refused()
             if any(isinstance(answer, NoChildrenForEphemeralsError) for answer in created):
@@ -346,8 +344,6 @@ def _entry(key: str, answer: Any) -> Entry | None:
     """The entry at a key, from what ZooKeeper says about its node; None for a directory or nothing."""
     if isinstance(answer, NoNodeError):
         return None
-    if isinstance(answer, Exception):
-        raise Unavailable(f"cannot read {key} in ZooKeeper: {answer!r}")
     data, stat = answer
     return Entry(key, decode(data), version_of(stat)) if data else None
 

@@ -70,10 +70,6 @@ _silent = logging.getLogger("tailrace.stores.kazoo")
 _silent.setLevel(logging.CRITICAL)
 
 
-class Refused(Unavailable):
-    """Every server would say the same: who we are is not accepted. Nothing was done."""
-
-
 class _Wire:
     """A socket for kazoo: reads ahead, so that one look at it serves many small answers, and sees the greeting."""
 

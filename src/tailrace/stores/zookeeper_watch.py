@@ -17,9 +17,9 @@ from typing import Any
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.states import EventType
 
-from tailrace.cluster.store import ABSENT, Entry, Unavailable
+from tailrace.cluster.store import ABSENT, Entry, Refused, Unavailable
 from tailrace.stores.watching import DirectoryWatch
-from tailrace.stores.zookeeper_client import Connection, Refused, Request, post
+from tailrace.stores.zookeeper_client import Connection, Request, post
 from tailrace.stores.zookeeper_nodes import decode, version_of
 
 logger = logging.getLogger("tailrace.stores")

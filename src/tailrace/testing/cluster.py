@@ -33,7 +33,9 @@ T = TypeVar("T")
 _RELAUNCH_SECONDS = 1.0
 _STOP_SECONDS = 45.0
 #: What goes wrong in a store all the time, a little.
-USUAL_STORE_FAULTS = StoreFaults(slow=0.005, refused=0.002, unanswered=0.003, late=0.002, late_watch=0.01)
+USUAL_STORE_FAULTS = StoreFaults(
+    slow=0.005, refused=0.002, unanswered=0.003, late=0.002, denied=0.001, too_large=0.001, late_watch=0.01
+)
 
 SETTINGS = {
     "auto.create.topics.enable": "false",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from tailrace.cluster.store import Check, Entry, Session, Unavailable, Write
+from tailrace.cluster.store import Check, Entry, Refused, Session, TooLarge, Unavailable, Write
 from tailrace.runtime.clock import Clock
 from tailrace.stores.memory import MemorySpace
 from tailrace.stores.sessions import RENEWALS_PER_TTL, HeldSession
@@ -36,6 +36,8 @@ _ANSWERED = "answered"
 _REFUSED = "not applied and unavailable"
 _UNANSWERED = "applied but unavailable"
 _LATE = "applied after unavailable"
+_DENIED = "refused for good"
+_TOO_LARGE = "called too large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class StoreFaults:
     #: The caller is told Unavailable, and the call is applied some time after that.
     late: float = 0.0
     late_seconds: tuple[float, float] = (0.05, 6.0)
+    #: The call is not applied, and its caller is told Refused: the store is full, or does not know who asks.
+    denied: float = 0.0
+    #: A change is not applied, and its caller is told TooLarge.
+    too_large: float = 0.0
     #: What a watch tells comes later than usual, and what follows it too.
     late_watch: float = 0.0
     late_watch_seconds: tuple[float, float] = (0.1, 5.0)
@@ -69,6 +75,8 @@ NASTY = StoreFaults(
     refused=0.02,
     unanswered=0.03,
     late=0.02,
+    denied=0.01,
+    too_large=0.01,
     late_watch=0.05,
     late_expiry_seconds=(0.0, 5.0),
 )
@@ -173,6 +181,11 @@ class SimCoordination:
             return _UNANSWERED
         if is_change and drawn < faults.refused + faults.unanswered + faults.late:
             return _LATE
+        # From the other end, so that such answers change nothing about which calls meet with the other faults.
+        if 1 - drawn <= faults.denied:
+            return _DENIED
+        if is_change and 1 - drawn <= faults.denied + faults.too_large:
+            return _TOO_LARGE
         return _ANSWERED
 
     def later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
@@ -458,6 +471,9 @@ class _Call:
         if self._fate == _REFUSED:
             self._fail_after(coordination.latency(), "refused")
             return
+        if self._fate in (_DENIED, _TOO_LARGE):
+            self._fail_after(coordination.latency(), self._fate, Refused if self._fate == _DENIED else TooLarge)
+            return
         try:
             result = self._work()
         except LookupError as error:
@@ -474,8 +490,8 @@ class _Call:
         if not self._coordination.is_cut(self._store.name):
             self._store.receive(lambda: self._settle(lambda: self.outcome.set_result(result)))
 
-    def _fail_after(self, seconds: float, why: str) -> None:
-        error = Unavailable(f"the simulated store cannot be reached: {why}")
+    def _fail_after(self, seconds: float, why: str, kind: type[Unavailable] = Unavailable) -> None:
+        error = kind(f"the simulated store cannot be reached: {why}")
 
         def fail() -> None:
             self._store.receive(lambda: self._settle(lambda: self.outcome.set_exception(error)))

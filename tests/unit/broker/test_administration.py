@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from tailrace.broker.handlers.config_changes import Operation, ResourceType
+from tailrace.cluster.store import Check, TooLarge, Write
 from tailrace.errors import ErrorCode, StorageError
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.system.clock import SystemClock
@@ -21,6 +22,14 @@ from tailrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
+)
+from tailrace.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -961,3 +970,67 @@ def test_ids_of_topics_are_new_after_they_were_deleted(tmp_path: Path) -> None:
         assert configs_of(broker) == {}
 
     with_broker(tmp_path, test)
+
+
+def test_values_are_bounded_before_the_store_has_to_refuse_them(tmp_path: Path) -> None:
+    async def test(tested: TestedBroker) -> None:
+        async def create(
+            partitions: int, assignments: int = 0, version: int = 7, **configs: str
+        ) -> CreatableTopicResult:
+            topic = CreatableTopic(
+                name="large",
+                num_partitions=-1 if assignments else partitions,
+                replication_factor=-1 if assignments else 1,
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=number, broker_ids=[1]) for number in range(assignments)
+                ],
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+            )
+            (result,) = (await tested.ask(CreateTopicsRequest(topics=[topic]), version, CreateTopicsResponse)).topics
+            return result
+
+        # Kafka's words. A value counts as it is stored, where some characters take more than on the wire.
+        for value in ("1" * 600_000, "é" * 20_000):
+            refused = await create(1, **{"retention.ms": value})
+            assert refused.error_code == ErrorCode.INVALID_CONFIG
+            assert "exceeds the maximum value size of 32767 bytes" in (refused.error_message or "")
+        # What is quoted of it still fits into the answer.
+        refused = await create(1, version=4, **{"retention.ms": "x" * 32_700})
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert len(refused.error_message or "") < 2_000
+        assert (await create(2_000_000_000)).error_code == ErrorCode.POLICY_VIOLATION
+        assert (await create(0, assignments=20_000)).error_code == ErrorCode.POLICY_VIOLATION
+        await tested.create("small")
+
+    with_broker(tmp_path, test)
+
+
+def test_what_the_store_calls_too_large_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
+    class Small(MemoryStore):
+        """A store that takes less than others."""
+
+        async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
+            if sum(len(write.value or b"") for write in writes) > 2_000:
+                raise TooLarge("this is more than I take")
+            return await super().txn(checks, writes)
+
+    async def test(tested: TestedBroker) -> None:
+        for names in (["a"], ["b", "c"]):
+            topics = [CreatableTopic(name=name, num_partitions=1_000, replication_factor=1) for name in names]
+            answer = await tested.ask(CreateTopicsRequest(topics=topics), 7, CreateTopicsResponse)
+            assert [topic.error_code for topic in answer.topics] == [ErrorCode.POLICY_VIOLATION] * len(names)
+            assert "more than I take" in (answer.topics[0].error_message or "")
+        await tested.create("small")
+        wanted = CreatePartitionsTopic(name="small", count=1_000, assignments=None)
+        grown = await tested.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3, CreatePartitionsResponse)
+        assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
+        assert len(tested.broker.metadata.image.topics["small"].partitions) == 1
+
+    def prepare(tested: TestedBroker) -> None:
+        tested.broker.on_fatal = _unexpected
+
+    with_broker(tmp_path, test, store=Small(), prepare=prepare)
+
+
+def _unexpected(error: BaseException) -> None:
+    raise error

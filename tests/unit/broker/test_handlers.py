@@ -779,12 +779,19 @@ def test_the_cluster_is_described(tmp_path: Path) -> None:
     with_broker(tmp_path, test)
 
 
-def test_an_answer_that_cannot_be_encoded_costs_its_connection_only(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_encoded_costs_its_connection_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(broker: TestedBroker) -> None:
-        # The message that there is no such broker is longer than a classic string can be.
         resource = DescribeConfigsResource(resource_type=4, resource_name="x" * 32_767, configuration_keys=None)
+        request = DescribeConfigsRequest(resources=[resource])
+        # The message that there is no such broker is cut, or it would be longer than a classic string can be.
+        (refused,) = (await broker.ask(request, 1, DescribeConfigsResponse)).results
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert 900 < len(refused.error_message or "") < 1_100
+        monkeypatch.setattr("tailrace.errors._MOST_CHARACTERS", 1 << 20)
         with pytest.raises(WireError):
-            broker.answer(DescribeConfigsRequest(resources=[resource]), 1)
+            broker.answer(request, 1)
         assert (await describe(broker, 2, "nobody")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     with_broker(tmp_path, test)

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from tailrace.broker.peer import Backoff, PeerConnection
-from tailrace.errors import WireError
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Receiver, Transport
 from tailrace.testing.client import KafkaClient
@@ -148,14 +147,15 @@ def test_no_answer_in_time_closes_the_connection() -> None:
     asyncio.run(test())
 
 
-def test_a_malformed_body_is_told_as_what_it_is() -> None:
+def test_a_malformed_body_ends_the_connection_like_any_other_failure_of_it() -> None:
     async def test() -> None:
         connection, transport = await connected()
         asking = asyncio.ensure_future(connection.call(MetadataRequest(topics=None), VERSION, MetadataResponse))
         await asyncio.sleep(0)
         transport.deliver(answer(1, b"\xff"))
-        with pytest.raises(WireError):
+        with pytest.raises(ConnectionError, match="malformed answer"):
             await asking
+        assert transport.is_closed
 
     asyncio.run(test())
 

@@ -14,8 +14,8 @@ from tailrace.cluster.archives import ArchiveCommit, ArchivedRange, ArchiveState
 from tailrace.cluster.image import PartitionState, TopicImage
 from tailrace.cluster.keys import archive_key
 from tailrace.cluster.metadata import ClusterMetadata
-from tailrace.cluster.store import Entry
-from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.cluster.store import Entry, Unreadable
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.runtime.tasks import Tasks
 from tailrace.stores.memory import MemoryStore
 from tests.unit.cluster.test_metadata import SlowStore
@@ -40,7 +40,7 @@ def refused(state: ArchiveState, change: ArchiveCommit) -> ErrorCode:
 def test_what_is_stored_is_read_again() -> None:
     state = with_deleted(commit(0, p0=(5, 10), p1=(0, 3)).applied_to(EMPTY), {0: 7})
     assert ArchiveState.from_bytes(state.to_bytes()) == state
-    with pytest.raises(StorageError, match="format 2"):
+    with pytest.raises(Unreadable, match="format 2"):
         ArchiveState.from_bytes(state.to_bytes().replace(b'"format":1', b'"format":2'))
 
 

@@ -270,3 +270,30 @@ def test_what_others_know_and_no_watch_tells_is_asked_for_after_a_moment(is_told
         assert member.failures == []
 
     run(test)
+
+
+def test_a_value_that_cannot_be_read_costs_nobody_more_than_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        topics = [one.metadata.plan_topic(name, 1, 1, {}, {}) for name in ("orders", "others")]
+        for topic in topics:
+            await one.metadata.create_topic(topic)
+        broken = [
+            Write(topic_key(topics[0].topic_id), value)
+            for value in (b"", b"\xff", b"[]", b'{"version":99}', b'{"version":2,"partitions":[7]}', b'{"version":"x"}')
+        ]
+        strays = ["/topics/no-id", "/archives/no-id", "/brokers/no-number", "/configs/brokers/1", CONTROLLER]
+        for write in [*broken, *(Write(key, b"{") for key in strays), *(Write(key, None) for key in strays)]:
+            assert await world.store.txn([], [write]) is not None
+            await turns()
+        # What is read of it later is refused, and no reason to end either.
+        with pytest.raises(KafkaError) as refused:
+            await one.metadata.alter_topic(topics[0], lambda topic: with_config(topic, "5"))
+        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+        await one.metadata.refresh()
+        assert one.metadata.image.topics["orders"] == topics[0], "as it was known before"
+        await one.metadata.alter_topic(topics[1], lambda topic: with_config(topic, "7"))
+        assert one.metadata.image.topics["others"].configs == {"retention.ms": "7"}
+        assert "ignored /topics/" in caplog.text
+
+    run(test)

@@ -24,7 +24,7 @@ from tailrace.cluster.image import (
     configs_to_bytes,
 )
 from tailrace.cluster.metadata import PRODUCER_ID_BLOCK, ClusterMetadata
-from tailrace.cluster.store import Check, Entry, Unavailable, Write
+from tailrace.cluster.store import Check, Entry, Unavailable, Unreadable, Write
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.runtime.tasks import Tasks
 from tailrace.stores.memory import MemoryStore
@@ -359,7 +359,7 @@ def test_producer_ids_whose_claim_was_not_answered_are_given_to_nobody() -> None
 
 def test_broker_configuration_is_stored_with_a_version_and_a_newer_one_is_refused() -> None:
     assert configs_from_bytes(configs_to_bytes({"a": "1"})) == {"a": "1"}
-    with pytest.raises(StorageError, match="format 2"):
+    with pytest.raises(Unreadable, match="format 2"):
         configs_from_bytes(b'{"version":2,"configs":{}}')
 
 
@@ -397,7 +397,7 @@ def test_a_topic_is_stored_with_a_version_and_a_newer_one_is_refused() -> None:
     assert TopicImage.from_bytes(topic.to_bytes()) == topic
     assert json.loads(topic.to_bytes())["partitions"] == [[[1, 2], [1], 1, 7]]
     newer = json.loads(topic.to_bytes()) | {"version": 3}
-    with pytest.raises(StorageError, match="format 3"):
+    with pytest.raises(Unreadable, match="format 3"):
         TopicImage.from_bytes(json.dumps(newer).encode())
 
 
@@ -420,7 +420,7 @@ def test_a_broker_is_registered_with_a_version_and_a_newer_one_is_refused() -> N
     )
     assert BrokerImage.from_bytes(broker.to_bytes()) == broker
     newer = json.loads(broker.to_bytes()) | {"version": 2}
-    with pytest.raises(StorageError, match="broker 3 is registered in format 2"):
+    with pytest.raises(Unreadable, match="registration of a broker is stored in format 2"):
         BrokerImage.from_bytes(json.dumps(newer).encode())
 
 

@@ -11,11 +11,10 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from tailrace.cluster.store import Check, Entry, Unavailable, Write
+from tailrace.cluster.store import Check, Entry, TooLarge, Unavailable, Unreadable, Write
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores import etcd_client
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
-from tailrace.stores.etcd_client import BadRequest
 from tests.unit.stores.scripted_etcd import (
     AUTHENTICATE,
     GRANT,
@@ -204,13 +203,30 @@ def test_a_list_begins_again_where_its_revision_was_compacted_meanwhile() -> Non
     asyncio.run(test())
 
 
-def test_what_etcd_cannot_take_is_not_called_unavailable() -> None:
+def test_what_etcd_cannot_take_is_refused_without_asking_another_member() -> None:
     async def test() -> None:
         async with a_store(members=2) as (store, (first, second)):
             first.scripts[TXN] = always((grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large"))
-            with pytest.raises(BadRequest, match="too large"):
+            with pytest.raises(TooLarge, match="too large"):
                 await store.txn([], [Write("/a", b"1")])
             assert second.count(TXN) == 0
+
+    asyncio.run(test())
+
+
+def test_an_answer_that_makes_no_sense_is_unreadable_to_whoever_asked() -> None:
+    async def test() -> None:
+        async with a_store() as (store, (member,)):
+            for method in (RANGE, TXN, GRANT):
+                member.scripts[method] = always(b"\xff\xff\xff")
+            for call in (
+                store.get("/a"),
+                store.list("/d"),
+                store.txn([], [Write("/a", b"1")]),
+                store.open_session(5_000),
+            ):
+                with pytest.raises(Unreadable, match="makes no sense"):
+                    await call
 
     asyncio.run(test())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.store import ABSENT, Check, Entry, Unavailable, Write
+from tailrace.cluster.store import ABSENT, Check, Entry, Refused, TooLarge, Unavailable, Write
 from tailrace.stores.watching import Changed
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.store import NASTY, SimCoordination, SimSession, SimStore, StoreFaults
@@ -46,6 +46,24 @@ def test_a_call_that_is_refused_is_not_applied() -> None:
         assert value_of(coordination, "/things/a") is None
 
     assert simulate(scenario, replace(QUICK, refused=1.0)).injected == {"not applied and unavailable": 3}
+
+
+def test_a_store_that_refuses_or_calls_a_change_too_large_applies_nothing() -> None:
+    async def refusing(coordination: SimCoordination) -> None:
+        store = coordination.store("a")
+        for call in (store.txn([], [Write("/things/a", b"1")]), store.get("/things/a"), store.open_session(1000)):
+            with pytest.raises(Refused):
+                await call
+        assert value_of(coordination, "/things/a") is None
+
+    async def too_large(coordination: SimCoordination) -> None:
+        store = coordination.store("a")
+        with pytest.raises(TooLarge):
+            await store.txn([], [Write("/things/a", b"1")])
+        assert await store.get("/things/a") is None  # reads are answered
+
+    assert simulate(refusing, replace(QUICK, denied=1.0)).injected == {"refused for good": 3}
+    assert simulate(too_large, replace(QUICK, too_large=1.0)).injected == {"called too large": 1}
 
 
 def test_a_call_that_is_not_answered_is_applied() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
+from tailrace.cluster.placement import require_few
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS
 from tailrace.wire.messages.create_partitions import (
@@ -22,11 +23,15 @@ async def handle(
     for topic in request.topics:
         wanted_by_name.setdefault(topic.name, []).append(topic)
     results = []
+    added = 0
     for name, wanted in wanted_by_name.items():
         result = CreatePartitionsTopicResult(name=name)
         try:
             if len(wanted) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            present = services.metadata.image.topics.get(name)
+            added += max(0, wanted[0].count - (len(present.partitions) if present else 0))
+            require_few(added)
             await _add(services, context, wanted[0], request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message

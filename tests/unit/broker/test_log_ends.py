@@ -1,0 +1,61 @@
+"""Asking brokers how far their logs reach: whatever one of them answers, the election goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tailrace.broker.log_ends import Leaderless, ask_log_ends
+from tailrace.cluster.controller import LogEnd
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage
+from tailrace.model import TopicPartition
+from tailrace.runtime import Runtime
+from tailrace.wire.frames import encode_response_header
+from tailrace.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from tests.unit.broker.memory_transport import MemoryTransport
+
+ASKED = TopicPartition("orders", 0)
+VERSION = 4
+
+
+class Answering:
+    """A network on which everybody answers each request with the same body."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def connect(self, host: str, port: int, factory: Any) -> MemoryTransport:
+        transport = MemoryTransport()
+        receiver = transport.receiver = factory(transport)
+        frame = encode_response_header(1, flexible=True) + self._body
+        asyncio.get_running_loop().call_soon(lambda: transport.deliver(len(frame).to_bytes(4, "big") + frame))
+        assert receiver is not None
+        return transport
+
+
+def ask(body: bytes) -> dict[TopicPartition, dict[int, LogEnd]]:
+    runtime = cast(Runtime, SimpleNamespace(network=Answering(body)))
+    brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
+    return asyncio.run(ask_log_ends(runtime, None, brokers, [Leaderless(ASKED, 7, (1,))]))
+
+
+def result(topic: str, partition: int, error_code: int = 0) -> OffsetForLeaderTopicResult:
+    end = EpochEndOffset(error_code=error_code, partition=partition, leader_epoch=6, end_offset=5)
+    return OffsetForLeaderTopicResult(topic=topic, partitions=[end])
+
+
+def test_an_answer_counts_for_what_was_asked_and_nothing_else() -> None:
+    others = [result("orders", 1), result("others", 0, 75), result("orders", 0)]
+    assert ask(OffsetForLeaderEpochResponse(topics=others).encode(VERSION)) == {ASKED: {1: LogEnd(6, 5)}}
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00\x00\x00\x00\xff\xff\xff\xff\x0f", bytes(range(256))])
+def test_a_malformed_answer_is_none(body: bytes) -> None:
+    assert ask(body) == {ASKED: {}}
