@@ -37,6 +37,7 @@ from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import Store
 from tailrace.runtime import Runtime
+from tailrace.runtime.long_work import LongWork
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.broker")
@@ -80,6 +81,8 @@ class Broker:
             self.background,
         )
         self.partitions = Partitions(config, runtime, self.background, self.fetchers, self._holds_lease)
+        request_memory = RequestMemory(config.get_int("queued.max.request.bytes"))
+        self.partitions.long_work = LongWork(request_memory)
         self.isr_keeper = IsrKeeper(config, runtime.clock, self.metadata, self.partitions, self.background)
         self.controller = Controller(
             config,
@@ -120,7 +123,7 @@ class Broker:
             self.leadership,
             self.archive_reads,
             self.archive_access,
-            request_memory=RequestMemory(config.get_int("queued.max.request.bytes")),
+            request_memory=request_memory,
         )
         router = Router(self.services, self.requests)
         self.server = Server(config, runtime, router.answer, self.background, self.services.request_memory)

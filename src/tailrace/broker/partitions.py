@@ -22,6 +22,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.traffic import TopicTraffic, Traffic
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.long_work import LongWork
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -66,6 +67,8 @@ class Partitions:
         self._fetchers = fetchers
         #: Whether the others take this broker for alive for sure.
         self.holds_lease = holds_lease
+        #: What is too long for one step of the loop, of all partitions and handlers.
+        self.long_work = LongWork()
         self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
@@ -275,6 +278,7 @@ class Partitions:
             for header in self._missed.pop((known_as, number), ()):
                 log.producers.refused(header)
         partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
+        partition.long_work = self.long_work
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition

@@ -1,10 +1,10 @@
 """The memory that requests and answers of all connections may take together: `queued.max.request.bytes`.
 
 Counts what connections hold: the beginnings of requests, requests that wait for their answers, answers that wait to be
-read. Beyond the bound a connection gets room for more of its request only in its turn, the last that came first: those
-that have waited for long are mostly those that make others wait. So that no crowd of half-sent requests stands in its
-own way, some go beyond the bound until their request is whole: small ones up to a sum, and one of any size. It must not
-know sockets or requests.
+read; and what batches unpack to while they are looked into (`runtime/long_work`). Beyond the bound a connection gets
+room for more of its request only in its turn, the last that came first: those that have waited for long are mostly
+those that make others wait. So that no crowd of half-sent requests stands in its own way, some go beyond the bound
+until their request is whole: small ones up to a sum, and one of any size. It must not know sockets or requests.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ class RequestMemory:
         if size < 0 and self._waiting:
             self._wake_soon()
 
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for so much more."""
+        return self._limit < 0 or self.held_bytes + size <= self._limit
+
     def grants(self, holder: Holder, size: int) -> bool:
         """Whether a connection may hold so much more now."""
-        return self._limit < 0 or self.held_bytes + size <= self._limit or holder in self._privileged
+        return self.has_room(size) or holder in self._privileged
 
     def wait(self, holder: Holder, step: int, need: int) -> None:
         """Have a connection told when it may hold `step` bytes more, of the `need` that its request still lacks."""

@@ -48,6 +48,9 @@ _LZ4_LAST_LEVEL = 16
 #: A snappy element of three bytes copies at most 64: a block that claims more than that is not believed.
 _SNAPPY_MAX_RATIO = 22
 
+#: How many times its size a byte of each codec can become; zstd has no such number.
+_MAX_RATIOS: dict[int, int] = {Compression.GZIP: 1032, Compression.SNAPPY: _SNAPPY_MAX_RATIO, Compression.LZ4: 256}
+
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
     """Compress the records section of a batch as Kafka's own clients do; the level is Kafka's number for it."""
@@ -101,6 +104,14 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) ->
     ) as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Records do not decompress: {error}") from None
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type {codec}")
+
+
+def most_unpacked(codec: int, size: int, limit: int) -> int:
+    """The most that the records section of a batch can unpack to, by its codec and size, within a limit."""
+    if codec == Compression.NONE:
+        return size
+    times = _MAX_RATIOS.get(codec)
+    return limit if times is None else min(limit, times * size)
 
 
 def _too_large(limit: int) -> KafkaError:

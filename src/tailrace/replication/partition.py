@@ -29,6 +29,7 @@ from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.traffic import TopicTraffic
 from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
 from tailrace.runtime.disk import DiskFullError, FileRange
+from tailrace.runtime.long_work import LongWork
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, LogPast, PartitionLog
 from tailrace.wire.messages.fetch import EpochEndOffset
@@ -92,6 +93,8 @@ class Partition:
         self.readable_end = 0
         #: Told by a leader when a follower could join the ISR: `wanted_isr` says how.
         self.on_isr_wanted: Callable[[Partition], None] = _ignore
+        #: Shared by all partitions of a broker, once they have been told so.
+        self.long_work = LongWork()
         #: Shared by the partitions of a topic, once they have been told so.
         self.traffic = TopicTraffic()
         # Readers see nothing before the image has said who leads.
@@ -421,7 +424,7 @@ class Partition:
         while self._turns:
             data, header, appended = self._turns[0]
             try:
-                prepared = await prepare(self.log, self.directory.offload, data, header)
+                prepared = await prepare(self.log, self.directory.offload, self.long_work, data, header)
                 self.require_served()
                 if self._refusal is not None:
                     self.log.producers.refused(header)

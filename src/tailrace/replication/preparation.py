@@ -8,17 +8,17 @@ nor in which order batches are appended.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
 from tailrace.records.batch import BatchHeader, read_header
-from tailrace.records.compression import Compression
+from tailrace.records.compression import Compression, most_unpacked
 from tailrace.records.recompression import repack, unpack, unpacked_limit
 from tailrace.records.record_checks import RecordScan, refuse_keyless, refuse_times
 from tailrace.runtime.disk import Buffer
+from tailrace.runtime.long_work import LongWork
 from tailrace.storage.partition_log import PartitionLog
 
 T = TypeVar("T")
@@ -78,22 +78,26 @@ def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) ->
     return _repacked(plan, data, header, records)
 
 
-async def prepare(log: PartitionLog, offload: Offload, data: bytearray, header: BatchHeader) -> Prepared:
+async def prepare(
+    log: PartitionLog, offload: Offload, work: LongWork, data: bytearray, header: BatchHeader
+) -> Prepared:
     """Do what is to be done with a batch of any size, beside the event loop."""
     plan = _plan(log, data, header)
     if plan.codec is None and not plan.looks_at_records:
         return Prepared(data, header)
     limit = unpacked_limit(plan.max_message_bytes)
-    if not plan.looks_at_records:
-        return await offload(lambda: _repacked(plan, data, header, unpack(data, header, limit)))
-    records = await offload(lambda: bytes(unpack(data, header, limit)))
-    scan = RecordScan(records, header, plan.bounds)
-    while not scan.advance(_SLICE_RECORDS):  # noqa: ASYNC110  it waits for nothing, it lets others go first
-        await asyncio.sleep(0)
-    _judge(plan, scan)
-    if plan.codec is None:
-        return Prepared(data, header)
-    return await offload(lambda: _repacked(plan, data, header, records))
+    # Counted with what requests hold: a few bytes of many batches may unpack to gigabytes.
+    async with work.holding(most_unpacked(header.compression, len(data), limit)) as held:
+        records = await offload(lambda: bytes(unpack(data, header, limit)))
+        held.shrink(len(records))
+        if plan.looks_at_records:
+            scan = RecordScan(records, header, plan.bounds)
+            while not await work.slice(lambda: scan.advance(_SLICE_RECORDS)):
+                pass
+            _judge(plan, scan)
+        if plan.codec is None:
+            return Prepared(data, header)
+        return await offload(lambda: _repacked(plan, data, header, records))
 
 
 def _plan(log: PartitionLog, data: Buffer, header: BatchHeader) -> _Plan:

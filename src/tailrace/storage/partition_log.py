@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
-from tailrace.records.record import iterate_records
+from tailrace.records.batch import HEADER_BYTES, LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
+from tailrace.records.compression import decompress, most_unpacked
+from tailrace.records.time_search import TimeSearch
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk, DiskFullError, FileRange, Readable
+from tailrace.runtime.long_work import LongWork
 from tailrace.storage.checkpoints import write_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
@@ -37,8 +39,13 @@ logger = logging.getLogger("tailrace.storage")
 #: What was written this recently is taken to be in the page cache without asking.
 _WARM_BYTES = 8 << 20
 _SNAPSHOTS_KEPT = 2
-#: What a batch may unpack to in a search by time, which happens in the event loop.
+#: What a batch may unpack to in a search by time; of a larger one the whole batch is the answer.
 _SEARCHED_BATCH_BYTES = 32 << 20
+#: A batch of at most this size, and what it may unpack to, is searched in the event loop: a thread would cost more.
+_SMALL_BYTES = 8 * 1024
+_SMALL_UNPACKED_BYTES = 64 * 1024
+#: So many records or batches are looked at before others have their turn: less than a millisecond.
+_SLICE_RECORDS = 1000
 
 
 class Appended(NamedTuple):
@@ -524,24 +531,80 @@ class PartitionLog:
             end = segment.readable_end(part.position, end)
         return FileRange(part.file, part.position, end - part.position)
 
-    def offset_for_timestamp(self, timestamp: int, limit_offset: int) -> TimestampedOffset:
-        """The first record below the limit whose timestamp is at or after the given one."""
-        for segment in self._segments:
-            if segment.end_offset <= self.start_offset or segment.max_timestamp < timestamp:
+    async def offset_for_timestamp(self, timestamp: int, limit_offset: int, work: LongWork) -> TimestampedOffset:
+        """The first record below the limit whose timestamp is at or after the given one.
+
+        Producers decide what a batch says and what it unpacks to, so this is done in slices. Whatever becomes of the
+        log meanwhile, each look is at what is there then.
+        """
+        offset = self.start_offset
+        while True:
+            looked_at = self._next_batch_with(timestamp, offset, limit_offset)
+            if looked_at is None:
+                return NOT_FOUND
+            segment, position, header = looked_at
+            offset = header.last_offset + 1
+            if header.max_timestamp < timestamp:
+                await work.slice(_nothing)
                 continue
-            for position, header in segment.batches_with(timestamp, self.start_offset):
+            wanted = range(self.start_offset, limit_offset)
+            try:
+                search = self._search_at_once(segment, position, header, timestamp, wanted)
+                if search is None:
+                    search = await self._search_beside(segment, position, header, timestamp, wanted, work)
+            except KafkaError:
+                # Its producer made records that cannot be looked into: the whole batch is the answer.
+                return TimestampedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
+            if search.found is not None:
+                return TimestampedOffset(*search.found)
+
+    def _next_batch_with(
+        self, timestamp: int, offset: int, limit_offset: int
+    ) -> tuple[Segment, int, BatchHeader] | None:
+        """The next batch that says it has a record of a time or later, or the one at which others get their turn."""
+        looked_at = 0
+        for segment in self._segments[max(0, bisect_right(self._bases, offset) - 1) :]:
+            if segment.end_offset <= max(offset, self.start_offset) or segment.max_timestamp < timestamp:
+                continue
+            for position, header in segment.batches_from(timestamp, max(offset, self.start_offset)):
                 if header.base_offset >= limit_offset:
-                    return NOT_FOUND
-                try:
-                    for record in iterate_records(
-                        segment.log.read(position, header.size), header, limit=_SEARCHED_BATCH_BYTES
-                    ):
-                        if record.timestamp >= timestamp and self.start_offset <= record.offset < limit_offset:
-                            return TimestampedOffset(record.offset, record.timestamp)
-                except KafkaError:
-                    # Its producer made records that cannot be looked into: the whole batch is the answer.
-                    return TimestampedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
-        return NOT_FOUND
+                    return None
+                looked_at += 1
+                if header.max_timestamp >= timestamp or looked_at == _SLICE_RECORDS:
+                    return segment, position, header
+        return None
+
+    def _search_at_once(
+        self, segment: Segment, position: int, header: BatchHeader, timestamp: int, wanted: range
+    ) -> TimeSearch | None:
+        """Look through a small batch; None where it is too much for one step."""
+        if header.size > _SMALL_BYTES or header.record_count > _SLICE_RECORDS:
+            return None
+        data = segment.log.read(position, header.size)
+        try:
+            body = bytes(decompress(header.compression, memoryview(data)[HEADER_BYTES:], _SMALL_UNPACKED_BYTES))
+        except KafkaError:
+            return None  # too large or not sound: the thread will tell which
+        search = TimeSearch(body, header, timestamp, wanted)
+        search.advance(header.record_count)
+        return search
+
+    async def _search_beside(
+        self, segment: Segment, position: int, header: BatchHeader, timestamp: int, wanted: range, work: LongWork
+    ) -> TimeSearch:
+        def read() -> bytes:
+            packed = memoryview(segment.log.prefetch(position, header.size))[HEADER_BYTES:]
+            return bytes(decompress(header.compression, packed, _SEARCHED_BATCH_BYTES))
+
+        packed_bytes = header.size - HEADER_BYTES
+        unpacked_bytes = most_unpacked(header.compression, packed_bytes, _SEARCHED_BATCH_BYTES)
+        async with work.holding(packed_bytes + unpacked_bytes) as held:
+            body = await self._disk.offload(read)
+            held.shrink(len(body))
+            search = TimeSearch(body, header, timestamp, wanted)
+            while not await work.slice(lambda: search.advance(_SLICE_RECORDS)):
+                pass
+        return search
 
     def timestamp_at(self, offset: int) -> int:
         """The largest timestamp of the batch that holds an offset, or of the first after it; -1 where there is none."""
@@ -551,13 +614,13 @@ class PartitionLog:
                 return next(segment.headers(position))[1].max_timestamp
         return NO_TIMESTAMP
 
-    def offset_of_max_timestamp(self, limit_offset: int) -> TimestampedOffset:
+    async def offset_of_max_timestamp(self, limit_offset: int, work: LongWork) -> TimestampedOffset:
         """The first record that has the largest timestamp of all below the limit."""
         candidates = [segment for segment in self._segments if segment.end_offset > self.start_offset]
         best = max(candidates, key=lambda segment: segment.max_timestamp, default=None)
         if best is None or best.max_timestamp < 0 or self.start_offset >= limit_offset:
             return NOT_FOUND
-        return self.offset_for_timestamp(best.max_timestamp, limit_offset)
+        return await self.offset_for_timestamp(best.max_timestamp, limit_offset, work)
 
     # --- removing
 
@@ -675,3 +738,7 @@ class PartitionLog:
 
 def _ignore(log: PartitionLog) -> None:
     """Nobody listens yet."""
+
+
+def _nothing() -> None:
+    """Only others have their turn."""

@@ -333,17 +333,15 @@ class Segment:
             self.first_timestamp = header.max_timestamp
         return self.first_timestamp
 
-    def batches_with(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch not below an offset that says it has a record with a timestamp at or after the given one."""
+    def batches_from(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch not below an offset, but for those at the start that have no record of a time or later."""
         entry = self.time_index.floor(timestamp - 1)
         if entry is not None:
             offset = max(offset, self.base_offset + entry[1])
         position = self.position_of(offset) if offset > self.base_offset else 0
         if position is None:
             return
-        for start, header in self.headers(position):
-            if header.max_timestamp >= timestamp:
-                yield start, header
+        yield from self.headers(position)
 
     def verify(self, position: int, data: bytes) -> None:
         """Check CRCs and offsets of batches read from a position, and remember where the first bad one is."""

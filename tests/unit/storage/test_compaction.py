@@ -36,6 +36,7 @@ from tailrace.storage.compaction import (
 from tailrace.storage.log_config import LogConfig
 from tailrace.testing.loop import SimLoop
 from tests.support.compacted_log import CONFIG, NAME, Batch, World
+from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -119,10 +120,10 @@ def check(world: World) -> None:
         assert world.read_all(offset)[:1] == [record for record in expected if record.offset >= offset][:1]
     for timestamp in (0, NOW_MS - 100, NOW_MS + 100, NOW_MS + 501):
         first = next((record for record in expected if record.timestamp >= timestamp), None)
-        found = world.log.offset_for_timestamp(timestamp, end)
+        found = offset_for_timestamp(world.log, timestamp, end)
         assert found == ((first.offset, first.timestamp) if first else (-1, -1))
     newest = max(expected, key=lambda record: record.timestamp, default=None)
-    assert world.log.offset_of_max_timestamp(end) == ((newest.offset, newest.timestamp) if newest else (-1, -1))
+    assert offset_of_max_timestamp(world.log, end) == ((newest.offset, newest.timestamp) if newest else (-1, -1))
 
 
 @settings(max_examples=20)

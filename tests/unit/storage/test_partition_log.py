@@ -12,6 +12,7 @@ from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.partition_log import NOT_FOUND, PartitionLog, TimestampedOffset
 from tailrace.testing.disk import SimDisk
+from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, fill, read_all
 
 HOUR_MS = 3_600_000
@@ -237,7 +238,7 @@ def timed(logs: Logs, *timestamps: int) -> PartitionLog:
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 2 * BATCH_BYTES])
 def test_a_time_is_answered_with_the_first_record_not_before_it(logs: Logs, segment_bytes: int) -> None:
     log = timed(logs.configure(segment_bytes=segment_bytes), 10, 30, 20, 50, 40)
-    answers = {at: log.offset_for_timestamp(NOW_MS + at, 5) for at in (0, 10, 11, 30, 31, 50, 51)}
+    answers = {at: offset_for_timestamp(log, NOW_MS + at, 5) for at in (0, 10, 11, 30, 31, 50, 51)}
     assert {at: found.offset for at, found in answers.items()} == {0: 0, 10: 0, 11: 1, 30: 1, 31: 3, 50: 3, 51: -1}
     assert answers[11].timestamp == NOW_MS + 30
     assert answers[51] == NOT_FOUND
@@ -247,23 +248,23 @@ def test_a_time_is_found_inside_a_compressed_batch(logs: Logs) -> None:
     log = logs.open()
     records = [NewRecord(b"x", timestamp=NOW_MS + number) for number in range(100)]
     append(log, build_batch(records, compression=Compression.ZSTD))
-    assert log.offset_for_timestamp(NOW_MS + 57, 100) == TimestampedOffset(57, NOW_MS + 57)
+    assert offset_for_timestamp(log, NOW_MS + 57, 100) == TimestampedOffset(57, NOW_MS + 57)
 
 
 def test_a_time_is_not_answered_with_records_that_are_given_up_or_not_yet_committed(logs: Logs) -> None:
     log = timed(logs, 10, 20, 30, 40)
     log.advance_start(1)
-    assert log.offset_for_timestamp(0, 4).offset == 1
-    assert log.offset_for_timestamp(NOW_MS + 30, 2) == NOT_FOUND
+    assert offset_for_timestamp(log, 0, 4).offset == 1
+    assert offset_for_timestamp(log, NOW_MS + 30, 2) == NOT_FOUND
 
 
 def test_the_largest_timestamp_is_found_wherever_it_is(logs: Logs) -> None:
     log = timed(logs.configure(segment_bytes=2 * BATCH_BYTES), 10, 90, 20, 90, 40)
-    assert log.offset_of_max_timestamp(5) == TimestampedOffset(1, NOW_MS + 90)
+    assert offset_of_max_timestamp(log, 5) == TimestampedOffset(1, NOW_MS + 90)
 
 
 def test_an_empty_log_has_no_largest_timestamp(logs: Logs) -> None:
-    assert logs.open().offset_of_max_timestamp(0) == NOT_FOUND
+    assert offset_of_max_timestamp(logs.open(), 0) == NOT_FOUND
 
 
 # --- retention

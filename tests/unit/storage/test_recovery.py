@@ -13,6 +13,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import HEADER_BYTES
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.segment import CorruptSegmentError
+from tests.support.time_search import offset_for_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, fill, read_all
 
 INDEX_SUFFIXES = [".index", ".timeindex"]
@@ -202,7 +203,7 @@ def test_a_cleaned_segment_that_a_crash_kept_from_its_place_is_put_there(
     log = logs.open(stopped_cleanly=stopped_cleanly)
     assert (logs.bases(), offsets(log)) == ([0, 6], [0, 3, 5, 6])
     assert not [name for name in logs.names() if name.endswith((".swap", ".deleted"))]
-    assert [log.offset_for_timestamp(NOW_MS + number, 7).offset for number in range(7)] == [0, 3, 3, 3, 5, 5, 6]
+    assert [offset_for_timestamp(log, NOW_MS + number, 7).offset for number in range(7)] == [0, 3, 3, 3, 5, 5, 6]
 
 
 def test_gaps_are_sound_only_where_compaction_says_so(logs: Logs) -> None:
@@ -272,7 +273,7 @@ def test_the_newest_segments_index_is_only_a_hint(logs: Logs, kind: str, suffix:
     path.unlink() if content is None else path.write_bytes(content)
     log = logs.open(stopped_cleanly=stopped_cleanly)
     assert (log.end_offset, offsets(log)) == (6, list(range(6)))
-    found = [log.offset_for_timestamp(NOW_MS + number, 6).offset for number in range(7)]
+    found = [offset_for_timestamp(log, NOW_MS + number, 6).offset for number in range(7)]
     assert found == [0, 1, 2, 3, 4, 5, -1]
     assert append(log)[:2] == (6, 6)
 
@@ -290,7 +291,7 @@ def test_what_a_power_cut_does_to_an_older_segments_index_does_no_harm(
     path.unlink() if content is None else path.write_bytes(content)
     log = logs.open(stopped_cleanly=stopped_cleanly, recovery_point=12)
     assert offsets(log) == list(range(13))
-    assert [log.offset_for_timestamp(NOW_MS + number, 13).offset for number in range(13)] == list(range(13))
+    assert [offset_for_timestamp(log, NOW_MS + number, 13).offset for number in range(13)] == list(range(13))
 
 
 def test_a_missing_index_is_built_again_as_it_was(logs: Logs) -> None:

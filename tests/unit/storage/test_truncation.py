@@ -26,6 +26,7 @@ from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
+from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, read_all
 
 NAME = TopicPartition("orders", 0)
@@ -62,8 +63,8 @@ def test_after_a_cut_the_log_is_what_it_was_at_that_end(logs: Logs, offset: int)
     expected = {at: value for at, value in whole.items() if at < offset}
     assert (values(log), log.end_offset) == (expected, min(offset, 11))
     assert log.leader_epochs.entries == tuple(entry for entry in ((1, 0), (3, 6)) if entry[1] < offset)
-    assert log.offset_of_max_timestamp(log.end_offset).offset == log.end_offset - 1
-    assert log.offset_for_timestamp(NOW_MS + 3, log.end_offset).offset == (3 if offset > 3 else -1)
+    assert offset_of_max_timestamp(log, log.end_offset).offset == log.end_offset - 1
+    assert offset_for_timestamp(log, NOW_MS + 3, log.end_offset).offset == (3 if offset > 3 else -1)
     assert log.size_bytes == len(expected) * SIZE
     numbered(log, offset, 7, leader_epoch=4, marked="x")
     again = {**expected, **{at: f"{at:06d}x".encode() for at in range(log.end_offset - 7, log.end_offset)}}

@@ -72,14 +72,13 @@ async def _look_up(
         ):
             found = await _find_archived(services, partition, wanted)
         if found is None or wanted.timestamp == MAX_TIMESTAMP:
-            here = _find(partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
+            here = await _find(services, partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
             found = here if found is None or here.timestamp > found.timestamp else found
     except KafkaError as error:
         answer.error_code = error.code
         return answer
     except StorageError as error:
-        partition.directory.fail(error)
-        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        answer.error_code = _failed(partition, error)
         return answer
     answer.offset, answer.timestamp = found
     if found.offset >= 0:
@@ -88,6 +87,16 @@ async def _look_up(
         else:
             answer.leader_epoch = partition.log.leader_epochs.epoch_at(found.offset)
     return answer
+
+
+def _failed(partition: Partition, error: StorageError) -> ErrorCode:
+    """What a disk's error means: nothing where the log was closed or deleted while it was searched."""
+    try:
+        partition.require_served()
+    except KafkaError as gone:
+        return gone.code
+    partition.directory.fail(error)
+    return ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def _find_archived(
@@ -104,7 +113,9 @@ async def _find_archived(
     return found if 0 <= found.offset < partition.log.start_offset else None
 
 
-def _find(partition: Partition, version: int, timestamp: int, *, is_client: bool) -> TimestampedOffset:
+async def _find(
+    services: Services, partition: Partition, version: int, timestamp: int, *, is_client: bool
+) -> TimestampedOffset:
     log = partition.log
     limit = partition.high_watermark if is_client else log.end_offset
     if version < _SINCE_VERSION.get(timestamp, 0):
@@ -120,11 +131,13 @@ def _find(partition: Partition, version: int, timestamp: int, *, is_client: bool
     if timestamp == LATEST_TIERED:
         return TimestampedOffset(partition.archived.end - 1 if partition.archived else NO_OFFSET, NO_TIMESTAMP)
     if timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp(limit)
+        found = await log.offset_of_max_timestamp(limit, services.partitions.long_work)
     elif timestamp < 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     else:
-        found = log.offset_for_timestamp(timestamp, limit)
+        found = await log.offset_for_timestamp(timestamp, limit, services.partitions.long_work)
+    # Others had their turn: it may be led elsewhere by now, or have been deleted.
+    partition.require_served()
     if found.offset == NO_OFFSET and is_client and not partition.has_current_high_watermark:
         # It may be among the records of which it is not known yet that they are committed.
         raise _not_available(version)

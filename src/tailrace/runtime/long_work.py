@@ -1,0 +1,113 @@
+"""Work on what clients sent that is too long for one step of the event loop, or takes much memory.
+
+A broker has one of these. Slices of such work are done one at a time, each in its turn and with everybody else served
+in between, so that a thousand of them slow the broker down no more than one does. What they hold in memory counts in
+the bound that requests and answers have; those that do not fit wait in the order in which they came. One always goes
+on, whatever the bound is, as others may wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Memory(Protocol):
+    """A bound on memory that others count in, too."""
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are held from now on, or with a negative size no more."""
+        ...
+
+    def has_room(self, size: int) -> bool: ...
+
+
+class Held:
+    """Memory that work has been given."""
+
+    def __init__(self, work: LongWork, size: int) -> None:
+        self._work = work
+        self.size = size
+
+    def shrink(self, size: int) -> None:
+        """Give back what turns out not to be needed."""
+        if size < self.size:
+            self._work.give_back(self.size - size)
+            self.size = size
+
+
+class _Wish(NamedTuple):
+    size: int
+    granted: asyncio.Future[None]
+
+
+class LongWork:
+    """The long work of one broker."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory
+        self._turn = asyncio.Lock()
+        self._held_bytes = 0
+        self._waiting: deque[_Wish] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    async def slice(self, work: Callable[[], T]) -> T:
+        """Do a piece of work that takes about a millisecond when it is its turn; others are served after it."""
+        async with self._turn:
+            result = work()
+            await asyncio.sleep(0)
+        return result
+
+    @asynccontextmanager
+    async def holding(self, size: int) -> AsyncIterator[Held]:
+        """Have memory for as long as the block runs, as soon as there is room for it."""
+        await self._take(size)
+        held = Held(self, size)
+        try:
+            yield held
+        finally:
+            self.give_back(held.size)
+
+    async def _take(self, size: int) -> None:
+        if not self._waiting and self._fits(size):
+            self._hold(size)
+            return
+        wish = _Wish(size, asyncio.get_running_loop().create_future())
+        self._waiting.append(wish)
+        try:
+            await wish.granted
+        except asyncio.CancelledError:
+            if wish.granted.done() and not wish.granted.cancelled():
+                self.give_back(size)
+            else:
+                self._waiting.remove(wish)
+                self._wake()
+            raise
+
+    def _fits(self, size: int) -> bool:
+        return not self._held_bytes or self._memory is None or self._memory.has_room(size)
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if self._memory is not None:
+            self._memory.hold(size)
+
+    def give_back(self, size: int) -> None:
+        """Need memory no more."""
+        self._hold(-size)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self._fits(self._waiting[0].size):
+            wish = self._waiting.popleft()
+            if not wish.granted.done():
+                self._hold(wish.size)
+                wish.granted.set_result(None)
