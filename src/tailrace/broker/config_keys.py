@@ -582,9 +582,10 @@ _TABLE: tuple[ConfigKey, ...] = (
     _key(
         "socket.listen.backlog.size",
         _INT,
-        50,
+        4096,
         "medium",
-        "How many connections may wait to be accepted; the operating system may allow fewer.",
+        "How many connections may wait to be accepted. The kernel allows no more than net.core.somaxconn. Kafka's "
+        "default of 50 makes clients that come at once, as after a restart, wait for seconds until they try again.",
         AtLeast(1),
     ),
     _key(
@@ -628,8 +629,9 @@ _TABLE: tuple[ConfigKey, ...] = (
         256 * _MIB,
         "medium",
         "How many bytes of requests and answers the broker holds for all connections together: of requests that are "
-        "being received or wait to be answered, of answers that wait to be read. Beyond it large requests wait their "
-        "turn, small ones go on, and connections that hold much without moving are closed. -1 sets no bound.",
+        "being received or wait to be answered, of answers that wait to be read, and what batches unpack to while they "
+        "are looked into. Beyond it large requests wait their turn, small ones go on, and connections that hold much "
+        "without moving are closed. -1 sets no bound.",
         AtLeast(1, special=-1),
     ),
     _key(
