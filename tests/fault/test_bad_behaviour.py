@@ -18,11 +18,17 @@ from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from tailrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tailrace.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tailrace.wire.messages.produce import ProduceResponse
 from tests.fault.conftest import MakeBroker
 from tests.fault.target import OTHER, PATIENCE_SECONDS, TOPIC, Target
+from tests.support.bombs import bomb
 from tests.support.raw_client import RawClient, request_frame
 from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
 
@@ -308,3 +314,18 @@ def test_metadata_goes_on_after_all_this(target: Target) -> None:
     with RawClient(target.broker.port) as client:
         names = {topic.name for topic in client.ask(MetadataRequest(topics=None), 8, MetadataResponse).topics}
     assert {TOPIC, OTHER} <= names
+
+
+def test_a_few_bytes_that_unpack_to_millions_of_records_block_nobody(make_broker: MakeBroker) -> None:
+    """The broker's own watchdog says so when it is stopped: no step above what tests allow."""
+    broker = make_broker()
+    broker.create_topic("bombs")
+    batch = bomb(count=4_000_000)
+    assert len(batch) < 10_000
+    assert broker.produce("bombs", batch).error_code == 0
+    wanted = [ListOffsetsPartition(partition_index=0, timestamp=1 << 39)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="bombs", partitions=wanted)])
+    with RawClient(broker.port) as client:
+        (partition,) = client.ask(request, 5, ListOffsetsResponse).topics[0].partitions
+    assert (partition.error_code, partition.offset) == (0, -1)
+    broker.stop()

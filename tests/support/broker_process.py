@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,9 @@ from typing import IO
 #: Much more than it takes, also on a busy machine: they only end a wait for what will never come.
 READY_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 120
+#: More CPU time than this for one step of a broker's event loop fails the test.
+SLOWEST_STEP_MS = 500
+_SLOW_STEP = re.compile(r"a step of the event loop took (\d+) ms of CPU time")
 
 #: The command of the environment that runs the tests.
 EXECUTABLE = Path(sys.executable).parent / "tailrace"
@@ -94,6 +98,7 @@ class BrokerProcess:
         self._config = dict(config or {})
         self._executable = executable
         self._error_path = data_dir.with_name(data_dir.name + ".stderr")
+        self._checked_to = 0
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -168,6 +173,18 @@ class BrokerProcess:
             ) from None
         if (code := self._reap()) != 0:
             raise BrokerFailedError(f"ended with {code} after SIGTERM\n{self.error_output()}")
+        self.check_steps()
+
+    def check_steps(self) -> None:
+        """Fail where the broker's event loop was kept busy for so long at once that clients notice."""
+        with self._error_path.open(errors="replace") as errors:
+            errors.seek(self._checked_to)
+            text = errors.read()
+            self._checked_to = errors.tell()
+        slow = [found for found in _SLOW_STEP.finditer(text) if int(found[1]) > SLOWEST_STEP_MS]
+        if slow:
+            shown = text[slow[0].start() : slow[0].start() + 4000]
+            raise BrokerFailedError(f"the broker blocked its event loop {len(slow)} times, first so:\n{shown}")
 
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash would."""

@@ -718,6 +718,15 @@ _TABLE: tuple[ConfigKey, ...] = (
         "connections and malformed requests; the rest is counted.",
         AtLeast(1),
     ),
+    _key(
+        "tailrace.loop.slow.step.ms",
+        _INT,
+        100,
+        "low",
+        "A step of the event loop that takes this much CPU time, while all clients wait, is logged with its stack and "
+        "counted in `tailrace_loop_slow_steps_total`. 0 watches nothing.",
+        AtLeast(10, special=0),
+    ),
     # --- Several brokers as one cluster.
     _key(
         "tailrace.coordination",

@@ -38,6 +38,7 @@ from tailrace.runtime.system.process import (
 )
 from tailrace.runtime.system.process_usage import process_usage
 from tailrace.runtime.system.service_manager import notify
+from tailrace.runtime.system.watchdog import LoopWatchdog
 from tailrace.stores.opening import open_store
 from tailrace.stores.sqlite import SqliteStore
 
@@ -144,8 +145,13 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         # What requests in flight take is no garbage, and comes and goes without being looked at.
         gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+        watchdog = _watch_loop(broker, loop)
         _say_ready(broker, directories)
-        await stop.wait()
+        try:
+            await stop.wait()
+        finally:
+            if watchdog is not None:
+                watchdog.stop()
         logger.info("stopping: no more requests are taken, logs are synced and closed")
         notify("STOPPING=1", "syncing and closing logs")
     finally:
@@ -159,6 +165,17 @@ async def _serve(config: BrokerConfig) -> int:
     if exit_code == 0:
         _say("tailrace stopped")
     return exit_code
+
+
+def _watch_loop(broker: Broker, loop: asyncio.AbstractEventLoop) -> LoopWatchdog | None:
+    """Have steps of the loop reported that keep everybody waiting."""
+    threshold_ms = broker.config.get_int("tailrace.loop.slow.step.ms")
+    if not threshold_ms:
+        return None
+    watchdog = LoopWatchdog(loop, threshold_ms)
+    broker.observed.slow_steps = lambda: watchdog.slow_steps
+    watchdog.start()
+    return watchdog
 
 
 async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyncio.Event) -> Store | None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from tailrace.errors import ErrorCode
-from tailrace.records.batch import HEADER_BYTES, read_header, replace_records
-from tailrace.records.compression import Compression
-from tailrace.records.record import NewRecord, build_batch
 from tailrace.records.time_search import TimeSearch
 from tailrace.replication import preparation
 from tailrace.wire.messages.list_offsets import (
@@ -27,26 +22,10 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tests.support.bombs import KEYED_RECORD, bomb
 from tests.unit.broker.brokers import TestedBroker, with_broker
 
 RECORDS = 200_000
-#: A record without key, value and headers, at offset delta 0 and timestamp delta 0.
-EMPTY_RECORD = b"\x0c\x00\x00\x00\x01\x01\x00"
-#: The same with an empty key.
-KEYED_RECORD = b"\x0c\x00\x00\x00\x00\x01\x00"
-
-
-def bomb(record: bytes = EMPTY_RECORD, count: int = RECORDS, claimed_ms: int = 1 << 40) -> bytes:
-    """A batch of very many tiny records that says it has one of a time that none of them has."""
-    batch = build_batch([NewRecord(None, timestamp=1)])
-    records = zstandard.ZstdCompressor(3).compress(record * count)
-    header = read_header(batch)
-    bombed = replace_records(batch, header.attributes | Compression.ZSTD, records)
-    struct.pack_into(">i", bombed, 23, count - 1)  # last offset delta
-    struct.pack_into(">q", bombed, 35, claimed_ms)  # largest timestamp
-    struct.pack_into(">i", bombed, HEADER_BYTES - 4, count)
-    # The checksum comes last, and counts all that was changed.
-    return bytes(replace_records(bombed, header.attributes | Compression.ZSTD, records))
 
 
 def ask_for_time(topic: str, partitions: int, timestamp: int) -> ListOffsetsRequest:
@@ -83,7 +62,7 @@ def test_a_search_by_time_looks_at_few_records_before_others_have_their_turn(
     async def test(tested: TestedBroker) -> None:
         await tested.create("bombs", 3, message_timestamp_after_max_ms=str(1 << 62))
         for partition in range(3):
-            assert (await tested.produce("bombs", partition=partition, data=bomb())).error_code == 0
+            assert (await tested.produce("bombs", partition=partition, data=bomb(count=RECORDS))).error_code == 0
         looks = Looks(monkeypatch)
         others = asyncio.ensure_future(looks.serve_others())
         answers = await asyncio.gather(
@@ -140,7 +119,7 @@ def test_what_batches_of_all_partitions_unpack_to_is_bounded_together(
             return unpack(*args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(preparation, "unpack", counted)
-        data = bomb(KEYED_RECORD)
+        data = bomb(KEYED_RECORD, count=RECORDS)
         batches = [PartitionProduceData(index=number, records=data) for number in range(16)]
         request = ProduceRequest(
             acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name="bombs", partition_data=batches)]

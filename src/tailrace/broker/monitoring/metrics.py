@@ -459,6 +459,11 @@ METRICS: tuple[Metric, ...] = (
         "How much later than due the event loop came to a timer, measured twice a second: what anything else waits.",
         lambda look: [Sample("", look.observed.loop_lag)],
     ),
+    _counter(
+        "tailrace_loop_slow_steps_total",
+        "Steps of the event loop that took more CPU time than tailrace.loop.slow.step.ms; the log has their stacks.",
+        lambda look: [Sample("", look.observed.slow_steps())],
+    ),
     _gauge(
         "tailrace_build_info",
         "Always 1; the version is in the label.",

@@ -44,6 +44,8 @@ class Observed:
     loop_lag: Histogram = field(default_factory=lambda: Histogram(_LAG_BOUNDS))
     #: Where the process can be asked what it uses; a simulated broker is no process. May block.
     process_usage: Callable[[], ProcessUsage] | None = None
+    #: How often a step of the event loop took too long, where somebody watches it.
+    slow_steps: Callable[[], int] = lambda: 0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,85 @@
+"""A thread that notices when the event loop is kept busy for long without coming back to its other work.
+
+It goes by the CPU time of the loop's thread, so that a busy machine is nobody's fault. While the loop has little to do
+it only reads a clock; else it has the loop answer a call, and takes the loop's stack where that costs too much CPU
+time. What is measured begins up to two looks late, so that a step took at least what is said of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+
+logger = logging.getLogger("tailrace.loop")
+
+_LOOKS_PER_THRESHOLD = 5
+
+
+class LoopWatchdog:
+    """Watches the loop that it is made in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threshold_ms: int) -> None:
+        self._loop = loop
+        self._threshold = threshold_ms / 1000
+        self._interval = self._threshold / _LOOKS_PER_THRESHOLD
+        self._loop_thread = threading.get_ident()
+        self._clock = time.pthread_getcpuclockid(self._loop_thread)
+        self._stopping = threading.Event()
+        #: The CPU time at which the loop was called, until it answers; and how much it took for the last answer.
+        self._called_at: float | None = None
+        self._used = 0.0
+        self._stack = ""
+        #: How often a step took longer than it should.
+        self.slow_steps = 0
+        self._thread = threading.Thread(target=self._run, name="tailrace-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._stopping.set()
+        self._thread.join()
+        self._report()
+
+    def _run(self) -> None:
+        last = time.clock_gettime(self._clock)
+        while not self._stopping.wait(self._interval):
+            now = time.clock_gettime(self._clock)
+            if self._called_at is None:
+                self._report()
+                if now - last >= self._interval / 2:
+                    self._called_at = now
+                    try:
+                        self._loop.call_soon_threadsafe(self._answered)
+                    except RuntimeError:  # the loop is closed
+                        return
+            elif not self._stack and now - self._called_at >= self._threshold:
+                frame = sys._current_frames().get(self._loop_thread)
+                self._stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+            last = now
+
+    def _answered(self) -> None:
+        """The loop has come to its other work."""
+        if self._called_at is not None:
+            self._used = time.clock_gettime(self._clock) - self._called_at
+            self._called_at = None
+
+    def _report(self) -> None:
+        used, stack = self._used, self._stack
+        self._used, self._stack = 0.0, ""
+        if used < self._threshold:
+            return
+        self.slow_steps += 1
+        logger.warning(
+            "a step of the event loop took %d ms of CPU time, and everybody waited for it: report this, with what the "
+            "broker was asked to do:\n%s",
+            used * 1000,
+            stack or "(it ended before its stack was taken)",
+            extra={"cpu_ms": int(used * 1000), "repeats": "slow step"},
+        )
