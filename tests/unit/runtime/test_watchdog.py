@@ -31,7 +31,7 @@ def test_a_step_that_computes_for_long_is_told_with_its_stack(caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "tailrace.loop"):
         assert asyncio.run(test()) == 1
     assert "ms of CPU time" in caplog.text
-    assert "in compute" in caplog.text
+    assert "> compute (runtime/test_watchdog.py:" in caplog.text
 
 
 def test_waiting_and_many_short_steps_are_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 import traceback
+from types import FrameType
 
 logger = logging.getLogger("tailrace.loop")
 
 _LOOKS_PER_THRESHOLD = 5
+_SHOWN_CALLS = 15
 
 
 class LoopWatchdog:
@@ -61,7 +63,7 @@ class LoopWatchdog:
                         return
             elif not self._stack and now - self._called_at >= self._threshold:
                 frame = sys._current_frames().get(self._loop_thread)
-                self._stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                self._stack = _shown(frame) if frame is not None else ""
             last = now
 
     def _answered(self) -> None:
@@ -78,8 +80,14 @@ class LoopWatchdog:
         self.slow_steps += 1
         logger.warning(
             "a step of the event loop took %d ms of CPU time, and everybody waited for it: report this, with what the "
-            "broker was asked to do:\n%s",
+            "broker was asked to do: %s",
             used * 1000,
             stack or "(it ended before its stack was taken)",
             extra={"cpu_ms": int(used * 1000), "repeats": "slow step"},
         )
+
+
+def _shown(frame: FrameType) -> str:
+    """The innermost calls of a stack, in one line of a log."""
+    calls = traceback.extract_stack(frame)[-_SHOWN_CALLS:]
+    return " > ".join(f"{call.name} ({'/'.join(call.filename.split('/')[-2:])}:{call.lineno})" for call in calls)
