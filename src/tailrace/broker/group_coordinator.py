@@ -5,8 +5,9 @@ Owns the creation of the offsets topic, which happens when the first client look
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from uuid import UUID
 
@@ -14,6 +15,8 @@ from tailrace.broker.config import BrokerConfig
 from tailrace.broker.partitions import Partitions
 from tailrace.cluster.image import BrokerEndpoint, ClusterImage, TopicImage
 from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.cluster.patience import RETRY_SECONDS
+from tailrace.cluster.store import Unavailable
 from tailrace.coordinator.shards import Shards, partition_for
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.counters import GroupCounters
@@ -53,9 +56,13 @@ class GroupCoordinator:
             clock,
             tasks,
             lambda journal: GroupShard(
-                journal, self.settings, self._current_image, clock, self.new_member_id, self.counters
+                journal, self.settings, self._current_image, self._catch_up, clock, self.new_member_id, self.counters
             ),
         )
+        self._tasks = tasks
+        # Who waits for the image to show what the store has, and whether that is being done.
+        self._behind: list[Callable[[], None]] = []
+        self._is_catching_up = False
 
     def __iter__(self) -> Iterator[GroupShard]:
         return iter(self._shards)
@@ -150,10 +157,33 @@ class GroupCoordinator:
             self._follow_leaders(topic, earlier)
         if before.topics is after.topics:
             return
-        deleted = [one.name for one in before.topics.values() if one.topic_id not in after.topics_by_id]
-        for name in deleted:
+        if any(one.topic_id not in after.topics_by_id for one in before.topics.values()):
             for shard in self._shards:
-                shard.topic_deleted(name)
+                shard.topics_deleted()
+
+    def _catch_up(self, then: Callable[[], None]) -> None:
+        """Call back when the image shows all that the store has now; one look at the store serves many shards."""
+        self._behind.append(then)
+        if not self._is_catching_up:
+            self._is_catching_up = True
+            self._tasks.spawn(self._catch_up_with_store(), "look for the topics of committed offsets")
+
+    async def _catch_up_with_store(self) -> None:
+        try:
+            while self._behind:
+                waiting, self._behind = self._behind, []
+                while True:
+                    try:
+                        await self._metadata.refresh()
+                        break
+                    except Unavailable as error:
+                        logger.debug("the topics of committed offsets could not be asked for: %s", error)
+                        await asyncio.sleep(RETRY_SECONDS)
+                await self._metadata.settle()
+                for then in waiting:
+                    then()
+        finally:
+            self._is_catching_up = False
 
     def _follow_leaders(self, topic: TopicImage | None, earlier: TopicImage | None) -> None:
         numbers = len(topic.partitions) if topic is not None else 0

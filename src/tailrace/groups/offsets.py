@@ -1,12 +1,17 @@
-"""Committed offsets of the groups of one shard: a table that is the replay of its records, and what may leave it."""
+"""Committed offsets of the groups of one shard: a table that is the replay of its records, and what may leave it.
+
+A commit belongs to a topic, not to its name: it has the topic's id, and says nothing of another topic that has the same
+name later. Only what was written before ids were, or in the one version of the record that has an expiry, has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_committed, encode_key, encode_value
-from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
+from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 #: The offset of a partition for which nothing was committed.
 NO_COMMITTED_OFFSET = -1
@@ -21,6 +26,8 @@ class CommittedOffset(NamedTuple):
     commit_timestamp: int = NO_TIMESTAMP
     #: Only what very old clients asked for; otherwise the broker's retention counts.
     expire_timestamp: int = NO_TIMESTAMP
+    #: The topic it was committed for; None where that was not written down.
+    topic_id: UUID | None = None
 
 
 class Offsets:
@@ -28,6 +35,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        # One object for each id while records are replayed, of which many name the same topic.
+        self._topic_ids: dict[UUID, UUID] = {}
 
     def __len__(self) -> int:
         return sum(len(offsets) for offsets in self._by_group.values())
@@ -50,9 +59,14 @@ class Offsets:
                 if not offsets:
                     del self._by_group[key.group]
             return
+        topic_id = None if value.topic_id == ZERO_UUID else self._topic_ids.setdefault(value.topic_id, value.topic_id)
         self._by_group.setdefault(key.group, {})[partition] = CommittedOffset(
-            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp
+            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp, topic_id
         )
+
+    def loaded(self) -> None:
+        """All records of the log were replayed."""
+        self._topic_ids.clear()
 
     def take(self, group_id: str, made: Mapping[TopicPartition, CommittedOffset]) -> None:
         """What the replay of the records of these commits would do, without decoding what was just encoded."""
@@ -68,25 +82,20 @@ class Offsets:
             offsets = self._by_group[group_id] = {}
         offsets[partition] = committed
 
-    def expired(self, group_id: str, now_ms: int, retention_ms: int, empty_since_ms: int) -> list[TopicPartition]:
-        """Offsets of an empty group that nobody came back for, counted from its last member or from the commit."""
-        found = []
-        for partition, committed in self.of_group(group_id).items():
-            if committed.expire_timestamp != NO_TIMESTAMP:
-                is_over = now_ms >= committed.expire_timestamp
-            else:
-                is_over = now_ms - max(empty_since_ms, committed.commit_timestamp) >= retention_ms
-            if is_over:
-                found.append(partition)
-        return found
+
+def is_expired(committed: CommittedOffset, now_ms: int, retention_ms: int, empty_since_ms: int) -> bool:
+    """Whether nobody came back for an offset of an empty group, counted from its last member or from the commit."""
+    if committed.expire_timestamp != NO_TIMESTAMP:
+        return now_ms >= committed.expire_timestamp
+    return now_ms - max(empty_since_ms, committed.commit_timestamp) >= retention_ms
 
 
 def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> tuple[bytes, bytes]:
     """The record that commits an offset."""
     topic, number = partition
-    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp = committed
+    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
     if expire_timestamp == NO_TIMESTAMP:
-        return encode_committed(group_id, topic, number, offset, leader_epoch, metadata, commit_timestamp)
+        return encode_committed(group_id, topic, number, offset, leader_epoch, metadata, commit_timestamp, topic_id)
     value = OffsetCommitValue(
         offset=offset,
         leader_epoch=leader_epoch,

@@ -40,8 +40,11 @@ _pack_key_start = packing.Struct(">hh").pack
 _pack_length = packing.Struct(">h").pack
 _pack_partition = packing.Struct(">i").pack
 _pack_value_start = packing.Struct(">hqi").pack
-_pack_value_without_metadata = packing.Struct(">hqibqx").pack
-_pack_value_end = packing.Struct(">qx").pack
+# A string of no bytes, the time, and one tagged field: the topic's id.
+_pack_value_without_metadata = packing.Struct(">hqibqbbb16s").pack
+_pack_value_end = packing.Struct(">qbbb16s").pack
+_pack_value_end_without_id = packing.Struct(">qx").pack
+_ID_BYTES = 16
 #: The version of a committed offset's value; only an expiry needs an older one.
 _COMMITTED_VERSION = 4
 
@@ -403,16 +406,29 @@ def encode_value(value: Value) -> bytes:
 
 
 def encode_committed(
-    group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, commit_timestamp: int
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    leader_epoch: int,
+    metadata: str,
+    commit_timestamp: int,
+    topic_id: UUID | None,
 ) -> tuple[bytes, bytes]:
     """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
     key = _committed_key(group, topic, partition)
-    if not metadata:
-        return key, _pack_value_without_metadata(_COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp)
+    if topic_id is not None and not metadata:
+        return key, _pack_value_without_metadata(
+            _COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, topic_id.bytes
+        )
     metadata_bytes = metadata.encode()
     start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
     length = encode_uvarint(len(metadata_bytes) + 1)
-    return key, b"".join((start, length, metadata_bytes, _pack_value_end(commit_timestamp)))
+    if topic_id is None:
+        end = _pack_value_end_without_id(commit_timestamp)
+    else:
+        end = _pack_value_end(commit_timestamp, 1, 0, _ID_BYTES, topic_id.bytes)
+    return key, b"".join((start, length, metadata_bytes, end))
 
 
 @lru_cache(maxsize=10_000)

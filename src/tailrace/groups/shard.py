@@ -1,22 +1,24 @@
 """One shard of the group coordinator: the groups whose names hash to one partition of the offsets topic.
 
-Owns the tables of groups and committed offsets and what both protocols share: offsets, listing, describing, deleting,
-expiry. Changes to what is kept go to the journal first and are then replayed here; an answer is given when the journal
-has committed them. Nothing suspends between a decision and its record; only commits of offsets wait for others of the
-same turn of the loop, and anything else that is written lets them go first.
+Owns the tables of groups and committed offsets and what both protocols share: offsets, listing, describing, deleting.
+What leaves them by itself is the business of `housekeeping`. Changes to what is kept go to the journal first and are
+then replayed here; an answer is given when the journal has committed them. Nothing suspends between a decision and its
+record; only commits of offsets wait for others of the same turn of the loop, and anything else that is written lets
+them go first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage
-from tailrace.coordinator.deadlines import Deadline
 from tailrace.coordinator.journal import Journal, JournalRecord, as_coordinator_error
+from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError, WireError
 from tailrace.groups.assignment import from_records
 from tailrace.groups.classic import ClassicProtocol, Identity, JoinCall, Left, SyncCall
@@ -31,6 +33,7 @@ from tailrace.groups.classic_members import ClassicMembers, not_upgraded
 from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
+from tailrace.groups.housekeeping import TOGETHER, CatchUp, Housekeeping
 from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, removal_record
 from tailrace.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -78,7 +81,6 @@ ConsumerKey: TypeAlias = (
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
-_REMOVED_TOGETHER = 500
 
 
 class GroupListing(NamedTuple):
@@ -98,6 +100,7 @@ class GroupShard:
         journal: Journal,
         settings: Callable[[], GroupSettings],
         image: Callable[[], ClusterImage],
+        catch_up: CatchUp,
         clock: Clock,
         new_id: Callable[[], str],
         counters: GroupCounters,
@@ -109,11 +112,16 @@ class GroupShard:
         self._classic_members = ClassicMembers(self.consumer, image, new_id)
         self._journal = journal
         self._settings = settings
+        self._image = image
         self._clock = clock
         self._counters = counters
         self._loop = loop
         self._groups: dict[str, Group] = {}
-        self._expiry = Deadline(loop, self._expire)
+        self._housekeeping = Housekeeping(
+            self.offsets, self, journal.flush, settings, image, catch_up, clock, loop, counters
+        )
+        # Groups that are being deleted, and who waits for that.
+        self._deletions: dict[str, tuple[Turns, asyncio.Future[ErrorCode]]] = {}
 
     # --- the shard
 
@@ -176,10 +184,14 @@ class GroupShard:
                 self.classic.begin(group)
             else:
                 self.consumer.begin(group)
-        self._expiry.set(self._settings().offsets_retention_check_ms)
+        self._housekeeping.begin()
 
     def end(self, reason: KafkaError) -> None:
-        self._expiry.clear()
+        self._housekeeping.end()
+        for turns, deleted in self._deletions.values():
+            turns.end()
+            refuse(deleted, reason)
+        self._deletions.clear()
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
                 self.classic.end(group, reason.code)
@@ -238,7 +250,10 @@ class GroupShard:
         founded = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms())
         result = self.classic.join(founded, call)
         if group is not None:
-            self._keep_quietly(self.consumer.tombstones(group), f"the empty group {group_id} of the newer protocol")
+            try:
+                self.keep(self.consumer.tombstones(group))
+            except KafkaError as error:
+                logger.warning("the empty group %s of the newer protocol stays for now: %s", group_id, error)
         self._groups[group_id] = founded
         return result
 
@@ -364,11 +379,16 @@ class GroupShard:
         refused: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         made: dict[TopicPartition, CommittedOffset] = {}
+        topics = self._image().topics
         for partition, offset, leader_epoch, metadata in offsets:
             if metadata and len(metadata) > self._settings().offset_metadata_max_bytes:
                 refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            committed = made[partition] = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            topic = topics.get(partition.topic)
+            topic_id = None if topic is None else topic.topic_id
+            committed = made[partition] = CommittedOffset(
+                offset, leader_epoch, metadata or "", now_ms, expires_ms, topic_id
+            )
             records.append(commit_record(group_id, partition, committed))
         if not records:
             return refused, None
@@ -384,6 +404,7 @@ class GroupShard:
         instance_id: str | None,
         generation: int,
         partition: TopicPartition,
+        topic_id: UUID,
         offset: int,
         leader_epoch: int,
         written: Outcome[None],
@@ -393,7 +414,7 @@ class GroupShard:
         `written` ends when it is committed, or cannot be; not where this raises.
         """
         self._check_commit(group_id, member_id, instance_id, generation)
-        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms())
+        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, topic_id)
         record = commit_record(group_id, partition, committed)
         take = partial(self.offsets.take_one, group_id, partition, committed)
         self._journal.append_shared((record,), take, written)
@@ -411,12 +432,19 @@ class GroupShard:
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
     ) -> Mapping[TopicPartition, CommittedOffset] | asyncio.Future[Mapping[TopicPartition, CommittedOffset]]:
-        """Everything that a group has committed, what still waits to be written included."""
+        """Everything that a group has committed, what still waits to be written included.
+
+        Which of it counts for the topics that there are now is to be asked of `counts`.
+        """
         self._journal.flush()
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             self.consumer.check_fetch(group, member_id, member_epoch)
         return self._settled(self.offsets.of_group(group_id))
+
+    def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
+        """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
+        return self._housekeeping.counts(topic_name, committed)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -492,71 +520,104 @@ class GroupShard:
         self._journal.flush()
         if self.describe(group_id).members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        offsets = len(self.offsets.of_group(group_id))
-        *pieces, last = _pieces(self._removal(group_id))
-        for piece in pieces:
-            _let_be(self._keep(piece, None))
-        kept = self._keep(last, ErrorCode.NONE)
-        self._counters.offset_deletions += offsets
+        if group_id in self._deletions:
+            return self._deletions[group_id][1]
+        partitions = list(self.offsets.of_group(group_id))
+        if len(partitions) <= TOGETHER:
+            return self._delete_rest(group_id, partitions)
+        deleted: asyncio.Future[ErrorCode] = self._loop.create_future()
+        turns = Turns(self._loop)
+        self._deletions[group_id] = turns, deleted
+        turns.begin(lambda: self._delete_in_turns(group_id, partitions, deleted))
+        return deleted
+
+    def _delete_in_turns(
+        self, group_id: str, partitions: Sequence[TopicPartition], deleted: asyncio.Future[ErrorCode]
+    ) -> Iterator[None]:
+        """Forget offsets, some at a time, and the group with the last of them, unless somebody joins meanwhile."""
+        first = 0
+        try:
+            while len(partitions) - first > TOGETHER:
+                self._require_empty(group_id)
+                self._delete_offsets(group_id, partitions[first : first + TOGETHER])
+                first += TOGETHER
+                yield
+            self._require_empty(group_id)
+            result = self._delete_rest(group_id, partitions[first:])
+        except KafkaError as error:
+            refuse(deleted, error)
+        else:
+            if isinstance(result, asyncio.Future):
+                result.add_done_callback(partial(_pass_on, deleted))
+            elif not deleted.done():
+                deleted.set_result(result)
+        del self._deletions[group_id]
+
+    def _require_empty(self, group_id: str) -> None:
+        group = self._groups.get(group_id)
+        if group is not None and group.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def _delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        self._journal.flush()
+        there = self.offsets.of_group(group_id)
+        records = [removal_record(group_id, partition) for partition in partitions if partition in there]
+        self.keep(records)
+        self._counters.offset_deletions += len(records)
+
+    def _delete_rest(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> ErrorCode | asyncio.Future[ErrorCode]:
+        """Forget the last offsets of a group together with the group."""
+        self._journal.flush()
+        there = self.offsets.of_group(group_id)
+        offsets: list[JournalRecord] = [
+            removal_record(group_id, partition) for partition in partitions if partition in there
+        ]
+        kept = self._keep_removal(group_id, offsets, ErrorCode.NONE)
+        self._counters.offset_deletions += len(offsets)
         return kept
 
-    def _removal(self, group_id: str) -> list[JournalRecord]:
-        records: list[JournalRecord] = [
-            removal_record(group_id, partition) for partition in self.offsets.of_group(group_id)
-        ]
+    def _keep_removal(self, group_id: str, offsets: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
+        """Remove a group that has no members; nothing has changed where the journal refuses."""
         group = self._groups.get(group_id)
+        if group is None:
+            return self._keep(offsets, result)
         if isinstance(group, ConsumerGroup):
+            kept = self._keep([*offsets, *self.consumer.tombstones(group)], result)
             self.consumer.end(group)
-            records += self.consumer.tombstones(group)
-        elif group is not None:
+        else:
+            kept = self._keep([*offsets, (encode_key(GroupMetadataKey(group=group_id)), None)], result)
             self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
-            records.append((encode_key(GroupMetadataKey(group=group_id)), None))
-        return records
+        return kept
 
-    def topic_deleted(self, topic: str) -> None:
-        """Forget the offsets of a topic that no longer exists."""
-        self._journal.flush()
-        records: list[JournalRecord] = [
-            removal_record(group_id, partition)
-            for group_id in self.offsets.groups()
-            for partition in self.offsets.of_group(group_id)
-            if partition.topic == topic
-        ]
-        if self._keep_quietly(records, f"offsets of the deleted topic {topic}"):
-            self._counters.offset_deletions += len(records)
+    # --- what housekeeping asks
 
-    def _expire(self) -> None:
-        """Forget offsets of empty groups after their retention, and then the groups themselves."""
-        self._journal.flush()
-        settings = self._settings()
-        now_ms = self._clock.wall_ms()
-        for group_id in dict.fromkeys([*self._groups, *self.offsets.groups()]):
-            group = self._groups.get(group_id)
-            if group is not None and not _is_empty(group):
-                continue
-            empty_since = -1 if group is None else _empty_since(group)
-            expired = self.offsets.expired(group_id, now_ms, settings.offsets_retention_ms, empty_since)
-            if len(expired) == len(self.offsets.of_group(group_id)):
-                is_done = self._keep_quietly(self._removal(group_id), f"group {group_id}")
-            else:
-                records: list[JournalRecord] = [removal_record(group_id, partition) for partition in expired]
-                is_done = self._keep_quietly(records, f"expired offsets of group {group_id}")
-            if is_done:
-                self._counters.offset_expirations += len(expired)
-        self._expiry.set(settings.offsets_retention_check_ms)
+    def topics_deleted(self) -> None:
+        """Forget the offsets of topics that the image no longer shows."""
+        self._housekeeping.topics_deleted()
 
-    def _keep_quietly(self, records: Sequence[JournalRecord], what: str) -> bool:
-        """Write what nobody waits for, if there is anything; what fails is done again another time."""
-        if not records:
+    def group_ids(self) -> list[str]:
+        """Every group, also those that only have offsets."""
+        return list(dict.fromkeys([*self._groups, *self.offsets.groups()]))
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        """When a group lost its last member, -1 if that is not known; None if it is not empty."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return -1
+        return _empty_since(group) if _is_empty(group) else None
+
+    def remove_group(self, group_id: str) -> bool:
+        """Remove an empty group without its offsets; whether there was anything to remove."""
+        if group_id not in self._groups:
             return False
-        try:
-            for piece in _pieces(records):
-                _let_be(self._keep(piece, None))
-        except KafkaError as error:
-            logger.warning("%s stay for now: %s", what, error)
-            return False
-        logger.info("%s: removed", what)
+        _let_be(self._keep_removal(group_id, (), None))
         return True
+
+    def keep(self, records: Sequence[JournalRecord]) -> None:
+        """Write records and replay them; nobody waits for them to be committed."""
+        _let_be(self._keep(records, None))
 
 
 def _is_empty(group: Group) -> bool:
@@ -569,9 +630,16 @@ def _empty_since(group: Group) -> int:
     return group.empty_since_ms if isinstance(group, ConsumerGroup) else group.state_since_ms
 
 
-def _pieces(records: Sequence[JournalRecord]) -> list[Sequence[JournalRecord]]:
-    """Records that need not be one batch, in batches that no limit refuses; at least one piece."""
-    return [records[first : first + _REMOVED_TOGETHER] for first in range(0, max(len(records), 1), _REMOVED_TOGETHER)]
+def _pass_on(to: asyncio.Future[ErrorCode], done: asyncio.Future[ErrorCode]) -> None:
+    """Tell somebody what became of what was written for him."""
+    if to.done():
+        return
+    if done.cancelled():
+        refuse(to, KafkaError(ErrorCode.NOT_COORDINATOR))
+    elif (error := done.exception()) is not None:
+        refuse(to, error)
+    else:
+        to.set_result(done.result())
 
 
 def _let_be(result: asyncio.Future[None] | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -29,6 +30,11 @@ async def commit(
     return refused.get(ORDERS, ErrorCode.NONE)
 
 
+def topic_id(world: GroupWorld) -> UUID:
+    assert world.broker is not None
+    return world.broker.metadata.image.topics["orders"].topic_id
+
+
 async def committed(world: GroupWorld) -> int | None:
     found = (await now(world.shard.committed(GROUP))).get(ORDERS)
     return None if found is None else found.offset
@@ -36,6 +42,7 @@ async def committed(world: GroupWorld) -> int | None:
 
 def test_a_consumer_without_a_group_keeps_its_offsets_here() -> None:
     async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
         assert await commit(world, 5, metadata="note") is ErrorCode.NONE
         found = (await now(world.shard.committed(GROUP)))[ORDERS]
         assert (found.offset, found.leader_epoch, found.metadata) == (5, 7, "note")
@@ -50,10 +57,11 @@ def test_a_consumer_without_a_group_keeps_its_offsets_here() -> None:
 
 def test_an_offset_committed_alone_is_kept_like_any_other() -> None:
     async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
         (one,) = await world.form(1)
         assert await commit(world, 4, one.member_id, 1) is ErrorCode.NONE
         written: Outcome[None] = Outcome()
-        world.shard.commit_one(GROUP, one.member_id, None, 1, ORDERS, 5, 8, written)
+        world.shard.commit_one(GROUP, one.member_id, None, 1, ORDERS, topic_id(world), 5, 8, written)
         await written
         found = (await now(world.shard.committed(GROUP)))[ORDERS]
         assert (found.offset, found.leader_epoch, found.metadata) == (5, 8, "")
@@ -62,7 +70,7 @@ def test_an_offset_committed_alone_is_kept_like_any_other() -> None:
             (one.member_id, 2, ErrorCode.ILLEGAL_GENERATION),
         ):
             with pytest.raises(KafkaError) as refused:
-                world.shard.commit_one(GROUP, member_id, None, generation, ORDERS, 6, 8, Outcome())
+                world.shard.commit_one(GROUP, member_id, None, generation, ORDERS, topic_id(world), 6, 8, Outcome())
             assert refused.value.code is code
         world.node.kill()
         await world.start()
@@ -189,6 +197,7 @@ def in_next_epochs(topic: TopicImage) -> TopicImage:
 
 def test_a_disk_that_fails_while_the_offsets_are_loaded_costs_its_directory_and_not_the_broker() -> None:
     async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
         assert await commit(world, 5) is ErrorCode.NONE
         assert world.broker is not None
         fault = world.node.disk.fail(lambda path: OFFSETS_TOPIC in path, "read", times=None)
@@ -210,6 +219,7 @@ def test_a_disk_that_fails_while_the_offsets_are_loaded_costs_its_directory_and_
 
 def test_offsets_are_served_once_a_disk_that_was_full_at_start_has_room() -> None:
     async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
         assert await commit(world, 5) is ErrorCode.NONE
         world.node.kill()
         fault = world.node.disk.fail(lambda path: OFFSETS_TOPIC in path, "open", DiskFullError, times=None)

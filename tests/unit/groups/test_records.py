@@ -278,12 +278,22 @@ def test_a_value_that_cannot_be_encoded_is_a_value_error_that_names_the_field() 
     st.integers(-1, 2**31 - 1),
     st.sampled_from(["", "x", "é" * 63, "x" * 126, "x" * 127, "x" * 16_383, "x" * 30_000]),
     st.integers(-1, 2**63 - 1),
+    st.none() | st.uuids(),
 )
 def test_a_commit_written_by_hand_has_the_bytes_of_its_description(
-    group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, timestamp: int
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    leader_epoch: int,
+    metadata: str,
+    timestamp: int,
+    topic_id: UUID | None,
 ) -> None:
     value = OffsetCommitValue(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_timestamp=timestamp)
-    assert encode_committed(group, topic, partition, offset, leader_epoch, metadata, timestamp) == (
+    if topic_id is not None:
+        value.topic_id = topic_id
+    assert encode_committed(group, topic, partition, offset, leader_epoch, metadata, timestamp, topic_id) == (
         encode_key(OffsetCommitKey(group=group, topic=topic, partition=partition)),
         encode_value(value),
     )

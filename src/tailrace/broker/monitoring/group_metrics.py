@@ -16,7 +16,8 @@ from tailrace.errors import KafkaError
 from tailrace.groups.classic_group import GroupState
 from tailrace.groups.consumer_group import ConsumerGroupState
 from tailrace.groups.counters import GroupCounters
-from tailrace.groups.shard import CLASSIC, CONSUMER
+from tailrace.groups.offsets import CommittedOffset
+from tailrace.groups.shard import CLASSIC, CONSUMER, GroupShard
 
 _PLACE = ("consumergroup", "topic", "partition")
 
@@ -29,12 +30,21 @@ def _progress(value: Callable[[Look, str, int, int], int | None]) -> Samples:
             for group_id in shard.offsets.groups():
                 group = escape(group_id)
                 for (topic, number), committed in list(shard.offsets.of_group(group_id).items()):
+                    if not _counts(shard, topic, committed):
+                        continue
                     found = value(look, topic, number, committed.offset)
                     if found is not None:
                         # A topic's name has no character that would have to be escaped.
                         yield Sample(f'consumergroup="{group}",topic="{topic}",partition="{number}"', found)
 
     return samples
+
+
+def _counts(shard: GroupShard, topic: str, committed: CommittedOffset) -> bool:
+    try:
+        return shard.counts(topic, committed)
+    except KafkaError:
+        return False  # shown when it is known
 
 
 def _lag(look: Look, topic: str, number: int, committed: int) -> int | None:

@@ -1,0 +1,238 @@
+"""What leaves a shard unasked: offsets that expired, groups that nobody came back to, commits of deleted topics.
+
+Invariants: a commit counts for the topic that it was made for and for no other one of the same name; nothing is removed
+because this broker has not heard of its topic yet, for the records of a shard may be newer than the image. All of it is
+done in turns, so that it costs others nothing however much there is. It must not know the rebalance protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol, TypeAlias
+
+from tailrace.cluster.image import ClusterImage
+from tailrace.coordinator.deadlines import Deadline
+from tailrace.coordinator.journal import JournalRecord
+from tailrace.coordinator.turns import Turns
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.counters import GroupCounters
+from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, is_expired, removal_record
+from tailrace.groups.settings import GroupSettings
+from tailrace.model import NO_TIMESTAMP, TopicPartition
+from tailrace.runtime.clock import Clock
+
+logger = logging.getLogger("tailrace.groups")
+
+#: So many offsets are looked at in one turn; as many records fit into one batch, however long they are.
+TOGETHER = 500
+
+#: Calls back when the image shows all that the store had when this was called.
+CatchUp: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+class Groups(Protocol):
+    """What has to be known and done of the groups of a shard."""
+
+    def group_ids(self) -> list[str]:
+        """Every group, also those that only have offsets."""
+        ...
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        """When a group lost its last member, -1 if that is not known; None if it is not empty."""
+        ...
+
+    def remove_group(self, group_id: str) -> bool:
+        """Remove an empty group without its offsets; whether there was anything to remove."""
+        ...
+
+    def keep(self, records: Sequence[JournalRecord]) -> None:
+        """Write records and replay them; nobody waits for them to be committed."""
+        ...
+
+
+class Housekeeping:
+    """Keeps the tables of one shard clean."""
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        groups: Groups,
+        flush: Callable[[], None],
+        settings: Callable[[], GroupSettings],
+        image: Callable[[], ClusterImage],
+        catch_up: CatchUp,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        counters: GroupCounters,
+    ) -> None:
+        self._offsets = offsets
+        self._groups = groups
+        self._flush = flush
+        self._settings = settings
+        self._image = image
+        self._catch_up = catch_up
+        self._clock = clock
+        self._counters = counters
+        self._expiry = Deadline(loop, self._expire)
+        self._expiring = Turns(loop)
+        self._checking = Turns(loop)
+        self._is_over = False
+        # Whether the image has shown every topic that commits are of: what it does not show now is deleted.
+        self._knows_topics = False
+
+    def begin(self) -> None:
+        """Everything was replayed."""
+        self._offsets.loaded()
+        self._checking.begin(self._check_topics)
+        self._expiry.set(self._settings().offsets_retention_check_ms)
+
+    def end(self) -> None:
+        """Another broker does it from now on."""
+        self._is_over = True
+        self._expiry.clear()
+        self._expiring.end()
+        self._checking.end()
+
+    # --- topics
+
+    def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
+        """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
+        topic = self._image().topics.get(topic_name)
+        if committed.topic_id is None or (topic is not None and topic.topic_id == committed.topic_id):
+            return True
+        if not self._knows_topics:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"The topic {topic_name} of a committed offset is not known here yet; retry.",
+            )
+        return False
+
+    def topics_deleted(self) -> None:
+        """Forget the offsets of topics that the image no longer shows."""
+        self._checking.begin(self._check_topics)
+
+    def _check_topics(self) -> Iterator[None]:
+        """Remove commits of deleted topics, and write down which topic those without an id are of."""
+        has_unknown = False
+        removed = 0
+        for places in self._places():
+            self._flush()
+            topics = self._image().topics
+            removals: list[JournalRecord] = []
+            identified: list[JournalRecord] = []
+            for group_id, partition in places:
+                committed = self._offsets.of_group(group_id).get(partition)
+                if committed is None:
+                    continue
+                topic = topics.get(partition.topic)
+                if topic is not None and topic.topic_id == committed.topic_id:
+                    continue
+                if topic is not None and committed.topic_id is None:
+                    known = committed._replace(topic_id=topic.topic_id)
+                    if committed.expire_timestamp == NO_TIMESTAMP:
+                        identified.append(commit_record(group_id, partition, known))
+                    else:
+                        # The one version of the record that has an expiry has no place for an id.
+                        self._offsets.take_one(group_id, partition, known)
+                elif self._knows_topics:
+                    removals.append(removal_record(group_id, partition))
+                else:
+                    has_unknown = True
+            self._keep_quietly(identified, "offsets without a topic id")
+            if self._keep_quietly(removals, "offsets of deleted topics"):
+                removed += len(removals)
+                self._counters.offset_deletions += len(removals)
+            yield
+        if removed:
+            logger.info("removed %d committed offsets: their topics were deleted", removed)
+        if has_unknown and not self._knows_topics:
+            self._catch_up(self._image_is_current)
+        else:
+            self._knows_topics = True
+
+    def _image_is_current(self) -> None:
+        if not self._is_over:
+            self._knows_topics = True
+            self._checking.begin(self._check_topics)
+
+    def _places(self) -> Iterator[list[tuple[str, TopicPartition]]]:
+        """Every committed offset by group and partition, in pieces; others may change the table between two."""
+        every = (
+            (group_id, partition)
+            for group_id in self._offsets.groups()
+            for partition in list(self._offsets.of_group(group_id))
+        )
+        while places := list(islice(every, TOGETHER)):
+            yield places
+
+    # --- expiry
+
+    def _expire(self) -> None:
+        self._expiring.begin(self._expire_in_turns)
+
+    def _expire_in_turns(self) -> Iterator[None]:
+        """Forget offsets of empty groups after their retention, and then the groups themselves."""
+        looked_at = 0
+        for group_id in self._groups.group_ids():
+            partitions = iter(list(self._offsets.of_group(group_id)))
+            while True:
+                piece = list(islice(partitions, TOGETHER))
+                if not piece or not self._expire_some(group_id, piece):
+                    break
+                looked_at += len(piece)
+                if looked_at >= TOGETHER:
+                    looked_at = 0
+                    yield
+            self._remove_if_bare(group_id)
+            looked_at += 1
+            if looked_at >= TOGETHER:
+                looked_at = 0
+                yield
+        self._expiry.set(self._settings().offsets_retention_check_ms)
+
+    def _expire_some(self, group_id: str, partitions: Sequence[TopicPartition]) -> bool:
+        """Forget those of a group's offsets that have expired; False where that is not to be done now."""
+        self._flush()
+        empty_since_ms = self._groups.empty_since_ms(group_id)
+        if empty_since_ms is None:
+            return False
+        now_ms, retention_ms = self._clock.wall_ms(), self._settings().offsets_retention_ms
+        offsets = self._offsets.of_group(group_id)
+        records: list[JournalRecord] = [
+            removal_record(group_id, partition)
+            for partition in partitions
+            if (committed := offsets.get(partition)) is not None
+            and is_expired(committed, now_ms, retention_ms, empty_since_ms)
+        ]
+        if not records:
+            return True
+        if not self._keep_quietly(records, f"expired offsets of group {group_id}"):
+            return False
+        self._counters.offset_expirations += len(records)
+        logger.info("group %s: removed %d expired offsets", group_id, len(records))
+        return True
+
+    def _remove_if_bare(self, group_id: str) -> None:
+        """Forget an empty group that has no offsets any more."""
+        self._flush()
+        if self._offsets.of_group(group_id) or self._groups.empty_since_ms(group_id) is None:
+            return
+        try:
+            if self._groups.remove_group(group_id):
+                logger.info("group %s: removed, as it has neither members nor offsets", group_id)
+        except KafkaError as error:
+            logger.warning("group %s stays for now: %s", group_id, error)
+
+    def _keep_quietly(self, records: Sequence[JournalRecord], what: str) -> bool:
+        """Write what nobody waits for, if there is anything; what fails is done again another time."""
+        if not records:
+            return False
+        try:
+            self._groups.keep(records)
+        except KafkaError as error:
+            logger.warning("%s stay for now: %s", what, error)
+            return False
+        return True
