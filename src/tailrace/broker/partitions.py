@@ -77,6 +77,8 @@ class Partitions:
         self._missed: dict[tuple[str | UUID, int], list[BatchHeader]] = {}
         self._image = ClusterImage("", NO_LEADER)
         self._broker_epochs: dict[int, int] = {}
+        #: In which incarnation each broker was last registered, also of those that are not now.
+        self.last_broker_epochs: dict[int, int] = {}
         self._is_started = False
         #: Told of a partition that could not be opened with the others and now was.
         self.on_reopened: Callable[[Partition], None] = _ignore
@@ -223,6 +225,7 @@ class Partitions:
         """Open what the image newly gives to this broker, lead and follow as it says, close what it takes away."""
         self._image = after
         self._broker_epochs = {broker.broker_id: broker.epoch for broker in after.brokers.values()}
+        self.last_broker_epochs.update(self._broker_epochs)
         for topic in before.topics.values():
             if topic.topic_id not in after.topics_by_id:
                 self._close_topic(topic)

@@ -108,8 +108,12 @@ class Followers:
     ) -> bool:
         """A follower asked for records from an offset on; whether it could join the ISR now."""
         follower = self._by_id[replica]
-        if broker_epoch < max(follower.broker_epoch, self._broker_epochs.get(replica, _UNKNOWN_EPOCH)):
-            return False  # by a process that has ended
+        registered = self._broker_epochs.get(replica)
+        if broker_epoch < follower.broker_epoch if registered is None else broker_epoch != registered:
+            # By a process that has ended, or by one that nobody knows of: remembered, it would shut out the real one.
+            return False
+        if broker_epoch == _UNKNOWN_EPOCH:
+            return False
         if broker_epoch != follower.broker_epoch:
             caught_up_at = follower.caught_up_at
             follower = self._by_id[replica] = Follower(caught_up_at)

@@ -278,10 +278,50 @@ def test_a_follower_must_know_the_same_leader_epoch(leader_epoch: int, expected:
 def test_who_is_no_replica_is_told_to_wait_for_the_image() -> None:
     async def test(cluster: Cluster) -> None:
         await prepared(cluster)
+        await cluster.register_stranger(77, EPOCH)
         stranger = PlayedFollower(cluster, 77)
         assert (await stranger.fetch({0: 0}))[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         other = PlayedFollower(cluster, 77)
         assert (await other.fetch({0: 0}, leader_epoch=0))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    simulate(test, brokers=1)
+
+
+@pytest.mark.parametrize("claimed", [EPOCH + 1, (1 << 63) - 1])
+def test_an_epoch_that_the_image_does_not_know_is_refused_and_shuts_no_follower_out(claimed: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        follower = await prepared(cluster)
+        await follower.fetch({0: 0})
+        stranger = PlayedFollower(cluster, epoch=claimed)
+        response = await stranger.send(stranger.request({0: 0}))
+        assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert [session.broker_epoch for session in replica_sessions(cluster)] == [EPOCH]
+        await cluster.produce(1, b"a", acks=1)
+        await follower.fetch({0: 1})
+        assert cluster.partition(1).high_watermark == 1
+        # As soon as it is registered it is the one that counts.
+        await cluster.register_stranger(FOLLOWER, claimed)
+        await stranger.fetch({0: 1})
+        assert [session.broker_epoch for session in replica_sessions(cluster)] == [claimed]
+
+    simulate(test, brokers=1)
+
+
+def test_who_claims_to_be_a_broker_that_never_registered_is_refused() -> None:
+    async def test(cluster: Cluster) -> None:
+        await prepared(cluster)
+        stranger = PlayedFollower(cluster, replica_id=77, epoch=3)
+        assert (await stranger.send(stranger.request({0: 0}))).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert replica_sessions(cluster) == []
+
+    simulate(test, brokers=1)
+
+
+def test_a_session_without_an_incarnation_is_not_privileged() -> None:
+    async def test(cluster: Cluster) -> None:
+        await prepared(cluster)
+        await PlayedFollower(cluster, epoch=-1).fetch({0: 0})
+        assert [session.is_privileged for session in replica_sessions(cluster)] == [False]
 
     simulate(test, brokers=1)
 

@@ -216,3 +216,36 @@ def test_strangers_and_impossible_offsets_move_nothing() -> None:
         assert refusal(call) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_replicas(test)
+
+
+def test_an_incarnation_that_the_image_does_not_know_is_not_believed_and_shuts_nobody_out() -> None:
+    of = followers((1, 2))
+    fetched(of, 2, 5)
+    for stranger in (2, 1 << 60):
+        assert not fetched(of, 2, 100, epoch=stranger)
+        assert not fetched(of, 3, 100, epoch=stranger)
+    assert of.committed_limit == 5
+    fetched(of, 2, 7)
+    assert of.committed_limit == 7
+    assert fetched(of, 3, 100)
+
+
+def test_a_follower_that_lost_its_registration_counts_in_the_epoch_that_it_had() -> None:
+    of = followers((1, 2))
+    fetched(of, 2, 5)
+    of.update((2, 3), (1, 2), {1: 1, 3: 1})
+    fetched(of, 2, 7)
+    assert of.committed_limit == 7
+    # Back in another epoch, only that counts.
+    of.update((2, 3), (1, 2), {1: 1, 2: 3, 3: 1})
+    fetched(of, 2, 9)
+    assert of.committed_limit == 7
+    fetched(of, 2, 8, epoch=3)
+    assert of.committed_limit == 8
+
+
+def test_who_names_no_incarnation_counts_for_nothing() -> None:
+    of = followers((1, 2))
+    of.update((2, 3), (1, 2), {1: 1})
+    fetched(of, 2, 50, epoch=-1)
+    assert of.committed_limit == -1

@@ -62,7 +62,12 @@ def handle(
     """Answer a follower, now or when there is something to tell."""
 
     def make(session_id: int, by_topic_id: bool, now: float) -> ReplicaSession:
-        return ReplicaSession(session_id, by_topic_id, last_used=now, replica_id=replica_id, broker_epoch=broker_epoch)
+        session = ReplicaSession(
+            session_id, by_topic_id, last_used=now, replica_id=replica_id, broker_epoch=broker_epoch
+        )
+        # Who does not say which process of a broker it is takes no client's session away.
+        session.is_privileged = broker_epoch >= 0
+        return session
 
     try:
         _require_incarnation(services, replica_id, broker_epoch)
@@ -92,12 +97,21 @@ def handle(
 
 
 def _require_incarnation(services: Services, replica_id: int, broker_epoch: int) -> None:
-    """Refuse a process that has been replaced by another one of the same broker (KIP-903)."""
+    """Refuse a process that has been replaced by another one of the same broker (KIP-903), and one that is not known.
+
+    Who names a larger epoch than the image may have registered a moment ago, and comes again; believed, anybody could
+    shut a follower out by naming one. A broker that has lost its registration goes on in the epoch that it had.
+    """
+    if broker_epoch < 0:
+        return  # such a fetch is answered, and counts for nothing
     broker = services.metadata.image.brokers.get(replica_id)
-    if broker is not None and 0 <= broker_epoch < broker.epoch:
+    known = services.partitions.last_broker_epochs.get(replica_id) if broker is None else broker.epoch
+    if broker_epoch != known:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {replica_id} is registered in epoch {broker.epoch}, not {broker_epoch}",
+            f"broker {replica_id} is registered in epoch {known}, not {broker_epoch}"
+            if known is not None
+            else f"broker {replica_id} is not registered",
         )
 
 
