@@ -20,6 +20,7 @@ from tailrace.cluster.store import Unavailable
 from tailrace.coordinator.shards import Shards, partition_for
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.counters import GroupCounters
+from tailrace.groups.newcomers import Newcomers
 from tailrace.groups.settings import GroupSettings
 from tailrace.groups.shard import GroupShard
 from tailrace.model import OFFSETS_TOPIC
@@ -52,11 +53,19 @@ class GroupCoordinator:
         self._broker_id = broker_id
         self._settings = self._read_settings()
         self.counters = GroupCounters()
+        newcomers = Newcomers()
         self._shards: Shards[GroupShard] = Shards(
             clock,
             tasks,
             lambda journal: GroupShard(
-                journal, self.settings, self._current_image, self._catch_up, clock, self.new_member_id, self.counters
+                journal,
+                self.settings,
+                self._current_image,
+                self._catch_up,
+                clock,
+                self.new_member_id,
+                self.counters,
+                newcomers,
             ),
         )
         self._tasks = tasks

@@ -26,6 +26,7 @@ from tailrace.groups.classic_group import (
     SyncResult,
 )
 from tailrace.groups.counters import GroupCounters
+from tailrace.groups.newcomers import Newcomers
 from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
 from tailrace.groups.settings import GroupSettings
 from tailrace.runtime.clock import Clock
@@ -95,6 +96,8 @@ class ClassicProtocol:
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], str],
         counters: GroupCounters,
+        newcomers: Newcomers,
+        abandoned: Callable[[ClassicGroup], None],
     ) -> None:
         self._settings = settings
         self._journal = journal
@@ -102,6 +105,9 @@ class ClassicProtocol:
         self._loop = loop
         self._new_id = new_id
         self._counters = counters
+        self._newcomers = newcomers
+        # Told of a group that never had a member, and has nobody left who might become one.
+        self._abandoned = abandoned
 
     # --- life of a group
 
@@ -120,10 +126,12 @@ class ClassicProtocol:
             member.answer_sync(SyncResult(error))
             if member.session is not None:
                 member.session.clear()
-        for deadline in [*group.pending.values(), group.rebalance, group.sync_deadline]:
+            self._newcomers.remove(member)
+        for member_id in list(group.pending):
+            self._forget_pending(group, member_id)
+        for deadline in (group.rebalance, group.sync_deadline):
             if deadline is not None:
                 deadline.clear()
-        group.pending.clear()
         self._enter(group, GroupState.DEAD)
 
     def call_together(self, group: ClassicGroup, why: str) -> None:
@@ -157,19 +165,29 @@ class ClassicProtocol:
             if call.instance_id in group.static_members:
                 return self._replace_static(group, call, member_id)
         elif call.needs_known_id:
-            deadline = group.pending[member_id] = Deadline(self._loop, lambda: self._pending_overdue(group, member_id))
+            deadline = group.pending[member_id] = Deadline(self._loop, lambda: self._give_up_pending(group, member_id))
             deadline.set(call.session_timeout_ms)
+            self._newcomers.add(deadline, len(member_id), lambda: self._give_up_pending(group, member_id))
             return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return self._add(group, call, member_id)
 
-    def _pending_overdue(self, group: ClassicGroup, member_id: str) -> None:
-        group.pending.pop(member_id, None)
+    def _give_up_pending(self, group: ClassicGroup, member_id: str) -> None:
+        self._forget_pending(group, member_id)
         self._complete_if_all_joined(group)
+        if group.state is GroupState.EMPTY and group.generation == 0 and not group.pending:
+            self._abandoned(group)
+
+    def _forget_pending(self, group: ClassicGroup, member_id: str) -> bool:
+        """Wait no longer for somebody to come back with an id; whether that was so."""
+        deadline = group.pending.pop(member_id, None)
+        if deadline is None:
+            return False
+        deadline.clear()
+        self._newcomers.remove(deadline)
+        return True
 
     def _add(self, group: ClassicGroup, call: JoinCall, member_id: str) -> asyncio.Future[JoinResult]:
-        pending = group.pending.pop(member_id, None)
-        if pending is not None:
-            pending.clear()
+        self._forget_pending(group, member_id)
         member = Member(
             member_id=member_id,
             instance_id=call.instance_id,
@@ -190,6 +208,8 @@ class ClassicProtocol:
         member.session.set(_NEW_MEMBER_TIMEOUT_MS)
         future = member.joining = self._loop.create_future()
         self._rebalance_or_complete(group, f"{member_id} joins")
+        sent_bytes = len(member_id) + len(call.client_id) + sum(len(one.metadata) for one in call.protocols)
+        self._newcomers.add(member, sent_bytes, lambda: self._remove(group, [member], "made room for others"))
         return future
 
     def _join_again(
@@ -385,6 +405,7 @@ class ClassicProtocol:
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         group.owing_sync.pop(member.member_id, None)
+        self._newcomers.remove(member)
         if group.state is GroupState.STABLE:
             self._keep_alive(member)
             return self._assignment(group, member)
@@ -483,10 +504,8 @@ class ClassicProtocol:
             if identity.member_id not in (UNKNOWN_MEMBER, current):
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
             return group.members[current]
-        pending = group.pending.pop(identity.member_id, None)
-        if pending is not None:
-            pending.clear()
-            self._complete_if_all_joined(group)
+        if identity.member_id in group.pending:
+            self._give_up_pending(group, identity.member_id)
             return None
         member = group.members.get(identity.member_id)
         if member is None:
@@ -522,6 +541,7 @@ class ClassicProtocol:
     def _drop(self, group: ClassicGroup, member: Member) -> None:
         if member.session is not None:
             member.session.clear()
+        self._newcomers.remove(member)
         member.answer_join(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
         member.answer_sync(SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member)

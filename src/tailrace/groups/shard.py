@@ -34,6 +34,7 @@ from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatR
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.housekeeping import TOGETHER, CatchUp, Housekeeping
+from tailrace.groups.newcomers import Newcomers
 from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, removal_record
 from tailrace.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -104,10 +105,11 @@ class GroupShard:
         clock: Clock,
         new_id: Callable[[], str],
         counters: GroupCounters,
+        newcomers: Newcomers,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.offsets = Offsets()
-        self.classic = ClassicProtocol(settings, journal, clock, loop, new_id, counters)
+        self.classic = ClassicProtocol(settings, journal, clock, loop, new_id, counters, newcomers, self._abandoned)
         self.consumer = ConsumerProtocol(settings, self._keep, image, clock, loop, self._downgrade_if_classic, counters)
         self._classic_members = ClassicMembers(self.consumer, image, new_id)
         self._journal = journal
@@ -256,6 +258,11 @@ class GroupShard:
                 logger.warning("the empty group %s of the newer protocol stays for now: %s", group_id, error)
         self._groups[group_id] = founded
         return result
+
+    def _abandoned(self, group: ClassicGroup) -> None:
+        """Nobody came back to a group that was never more than a name; there is no record of it."""
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
 
     def sync(self, group_id: str, call: SyncCall) -> SyncResult | asyncio.Future[SyncResult]:
         """Ask for a member's part of the plan."""
