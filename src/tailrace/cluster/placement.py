@@ -153,6 +153,7 @@ def add_replicas(
 
 def use_assignment(brokers: Sequence[int], assignment: Mapping[int, Sequence[int]]) -> tuple[PartitionState, ...]:
     """Take the replicas that a request asks for, if they make sense."""
+    require_few(len(assignment))
     if sorted(assignment) != list(range(len(assignment))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions must be a consecutive 0-based range in an assignment"
@@ -177,17 +178,20 @@ def use_further_assignment(
     brokers: Sequence[int], assignment: Sequence[Sequence[int]], replication_factor: int
 ) -> tuple[PartitionState, ...]:
     """Take the replicas that a request asks for on behalf of new partitions of a topic that has others."""
+    require_few(len(assignment))
     manual = "The manual partition assignment includes"
     for replicas in assignment:
         if not replicas:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{manual} an empty replica list.")
-        for position, broker in enumerate(sorted(replicas)):
+        previous: int | None = None
+        for broker in sorted(replicas):
             if broker not in brokers:
                 raise KafkaError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{manual} broker {broker}, but no such broker is registered."
                 )
-            if broker in sorted(replicas)[:position]:
+            if broker == previous:
                 raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{manual} the broker {broker} more than once.")
+            previous = broker
         if len(replicas) != replication_factor:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,

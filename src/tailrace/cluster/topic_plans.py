@@ -42,9 +42,8 @@ class TopicPlans:
         other = self._collisions.get(_for_metrics(name))
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
-        # Before anything is placed: a few bytes may ask for billions.
-        self._partitions += len(assignment) or max(0, partitions)
-        require_few(self._partitions)
+        # Before anything is placed, and for all topics of a request together: a few bytes may ask for billions.
+        require_few(self._partitions + (len(assignment) or partitions))
         if assignment:
             states = use_assignment(list(self._image.brokers), assignment)
             for state in states:
@@ -53,6 +52,7 @@ class TopicPlans:
             states = place_replicas(self._image.brokers, partitions, replication_factor, self._load)
         topic = self._planned[name] = TopicImage(name, self._new_id(), states, MappingProxyType(dict(configs)))
         self._collisions[_for_metrics(name)] = name
+        self._partitions += len(states)
         return topic
 
 

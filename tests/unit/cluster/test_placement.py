@@ -6,14 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from types import MappingProxyType
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cluster.image import BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.image import BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.cluster.placement import Load, place_replicas, use_assignment, use_further_assignment
+from tailrace.cluster.topic_plans import TopicPlans
 from tailrace.errors import ErrorCode, KafkaError
 
 
@@ -158,6 +159,31 @@ def test_more_partitions_than_one_change_may_have_are_refused_at_once() -> None:
     with pytest.raises(KafkaError) as caught:
         place_replicas(BROKERS, 2**31 - 1, 1)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_replicas_that_a_request_chose_itself_do_not_lift_the_limit_on_partitions() -> None:
+    with pytest.raises(KafkaError) as caught:
+        use_assignment([1, 2, 3], {number: [1] for number in range(10_001)})
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    with pytest.raises(KafkaError) as caught:
+        use_further_assignment([1, 2, 3], [[1]] * 10_001, 1)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    assert len(use_assignment([1, 2, 3], {number: [1] for number in range(10_000)})) == 10_000
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_the_limit_on_partitions_is_one_of_all_topics_of_a_request(is_manual: bool) -> None:
+    plans = TopicPlans(ClusterImage("c", 1, brokers=BROKERS), uuid4)
+
+    def plan(name: str, count: int) -> None:
+        assignment = {number: [1] for number in range(count)} if is_manual else {}
+        plans.plan(name, 1 if is_manual else count, 1, assignment, {})
+
+    plan("first", 6_000)
+    with pytest.raises(KafkaError) as caught:
+        plan("second", 6_000)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    plan("third", 4_000)
 
 
 def test_an_assignment_of_further_partitions_has_as_many_replicas_as_the_others() -> None:
