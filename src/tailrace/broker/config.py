@@ -300,6 +300,7 @@ class BrokerConfig:
             is_archived=is_archived,
             archive_uri=str(values["tailrace.archive.uri"]) if is_archived else "",
             drops_unarchived=values["tailrace.archive.lag.policy"] == "drop",
+            max_producers=self.get_int("tailrace.producer.ids.per.partition"),
             compression=codec,
             compression_level=_whole(values, level) if (level := _LEVELS.get(codec)) is not None else None,
         )

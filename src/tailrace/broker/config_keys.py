@@ -450,6 +450,16 @@ _TABLE: tuple[ConfigKey, ...] = (
         AtLeast(1),
         update_mode="cluster-wide",
     ),
+    _key(
+        "tailrace.producer.ids.per.partition",
+        _INT,
+        2000,
+        "low",
+        "How many idempotent producers the broker remembers for each partition, at about half a kilobyte each; of "
+        "more, those that were silent for longest are forgotten. Choose more than write to one partition at a time.",
+        AtLeast(10),
+        update_mode="cluster-wide",
+    ),
     # --- The archive.
     _key(
         "log.local.retention.ms",

@@ -456,6 +456,7 @@ class Partitions:
             except StorageError as error:
                 partition.directory.fail(error)
             partition.log.producers.expire(silent_since_ms)
+            partition.log.bound_producers()
             await asyncio.sleep(0)
 
     def _remove_expired(self, partition: Partition) -> list[Segment]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tailrace.records.compression import Compression
+from tailrace.storage.producer_state import MOST_PRODUCERS
 
 NEVER = 2**63 - 1
 
@@ -43,6 +44,8 @@ class LogConfig:
     archive_uri: str = ""
     #: Whether retention goes on where the archive is behind.
     drops_unarchived: bool = False
+    #: Of so many idempotent producers it is remembered what they wrote last.
+    max_producers: int = MOST_PRODUCERS
     #: The codec that every batch is stored in; None keeps the one it was sent in.
     compression: Compression | None = None
     #: Kafka's number for how hard that codec tries; None where it has no levels.

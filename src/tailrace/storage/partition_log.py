@@ -122,6 +122,7 @@ class PartitionLog:
         self._names_unsynced = True
         # Where gaps are sound is written down before it is relied upon, like the leader epochs.
         self._gaps_unsynced = False
+        self._has_too_many_producers = False
         self._active.grow_on()
         self.synced(flushed_offset)
 
@@ -163,12 +164,24 @@ class PartitionLog:
         if segment.first_timestamp is None:
             segment.first_timestamp = max_timestamp
             segment.first_append_ms = now_ms
-        if is_idempotent:
-            # By the broker's clock: a producer of old records is not silent.
-            self.producers.update(header, base_offset, now_ms)
+        # By the broker's clock: a producer of old records is not silent.
+        if is_idempotent and self.producers.update(header, base_offset, now_ms):
+            self.bound_producers()
         self.end_offset = last_offset + 1
         self._account(size)
         return Appended(base_offset, last_offset, append_time)
+
+    def bound_producers(self) -> None:
+        """Forget producers that were silent for long where there are too many, and say so once."""
+        most = self.config.max_producers
+        if self.producers.bound(most) and not self._has_too_many_producers:
+            self._has_too_many_producers = True
+            logger.warning(
+                "%s: more than %d idempotent producers: forgot those that were silent for longest; raise "
+                "tailrace.producer.ids.per.partition if so many are at work at once",
+                self.partition,
+                most,
+            )
 
     def require_size(self, size: int) -> None:
         """Refuse a batch that is larger than its topic takes."""
@@ -288,7 +301,8 @@ class PartitionLog:
                 epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0 and not header.is_control:
                 is_stamped = header.attributes & LOG_APPEND_TIME_BIT
-                self.producers.update(header, header.base_offset, header.max_timestamp if is_stamped else now_ms)
+                if self.producers.update(header, header.base_offset, header.max_timestamp if is_stamped else now_ms):
+                    self.bound_producers()
         self.end_offset = last[1].next_offset
         self._account(end - start)
 
@@ -316,7 +330,8 @@ class PartitionLog:
 
     def find_producers(self, end_offset: int) -> Generator[None, None, ProducerState]:
         """The producers as they were at an earlier log end, from disk and step by step."""
-        return find_producers(self.partition, self._disk, self.directory, list(self._segments), end_offset)
+        most = self.config.max_producers
+        return find_producers(self.partition, self._disk, self.directory, list(self._segments), end_offset, most)
 
     def truncate(self, offset: int, producers: ProducerState) -> list[Segment]:
         """Cut off everything from an offset on, given the producers of what is left; the segments that left the log.

@@ -41,9 +41,9 @@ def remove_snapshots_beyond(disk: Disk, directory: str, end_offset: int) -> bool
 
 
 def find_producers(
-    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int
+    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int, most: int
 ) -> Generator[None, None, ProducerState]:
-    """The producers of a log that ends at an offset, step by step."""
+    """The producers of a log that ends at an offset, step by step, and no more than so many."""
     state, covered = _newest_snapshot(partition, disk, directory, segments[0].base_offset, end_offset)
     replayed = 0
     for segment in segments:
@@ -55,7 +55,7 @@ def find_producers(
                 if header.next_offset > end_offset:
                     break
                 if header.base_offset >= covered:
-                    state.replay(header)
+                    state.replay(header, most)
                 replayed += 1
                 if replayed % _STEP_HEADERS == 0:
                     yield
@@ -65,10 +65,10 @@ def find_producers(
 
 
 def find_producers_at_once(
-    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int
+    partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int, most: int
 ) -> ProducerState:
     """The same without letting anybody have a turn."""
-    steps = find_producers(partition, disk, directory, segments, end_offset)
+    steps = find_producers(partition, disk, directory, segments, end_offset, most)
     while True:
         try:
             next(steps)

@@ -4,14 +4,15 @@ Keeps the last five batches of every producer, as many as a client may have in f
 unbroken run of sequences is that they end: a batch that is in flight with a leader of before may come again after
 any number of later ones. Snapshots are Kafka's format, one entry per remembered batch (readers that keep one entry per
 producer keep the newest), so that the state after a restart answers retries of these exactly as before it. Everything
-else is rebuilt from batch headers.
+else is rebuilt from batch headers. Producers are bounded in number: of too many those go that were silent for longest,
+but none that has a transaction open, for what it wrote could never be ended.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -21,6 +22,10 @@ from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, increment_sequence, sequences_between
 
 REMEMBERED_BATCHES = 5
+#: So many producers are remembered of a log whose configuration says nothing else.
+MOST_PRODUCERS = 2000
+#: Where there are too many, so many more than that go, one in so many: finding the silent ones means looking at all.
+_MORE_EVICTED = 16
 #: Of so many unknown producers it is remembered what they have to send again.
 _MOST_AWAITED = 1000
 #: Sequences begin anew after the last: what is further behind than half of them is ahead.
@@ -47,10 +52,13 @@ class ProducerEntry:
     """One producer id on one partition."""
 
     epoch: int
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    #: The last ones, oldest first; a list, as there may be many producers and a deque takes more than all else here.
+    batches: list[AppendedBatch] = field(default_factory=list)
     last_timestamp: int = -1
     #: How many sequences up to the last batch followed each other, so that all of them are in the log, or were.
     run: int = 0
+    #: Where the transaction that it has open began.
+    transaction_start: int = NO_OFFSET
 
     def add(self, batch: AppendedBatch) -> None:
         """Remember one more batch."""
@@ -58,6 +66,8 @@ class ProducerEntry:
             # Taken by a leader that had forgotten the producer, or what was between is compacted.
             self.run = 0
         self.run += sequences_between(batch.base_sequence, batch.last_sequence) + 1
+        if len(self.batches) == REMEMBERED_BATCHES:
+            del self.batches[0]
         self.batches.append(batch)
         self.last_timestamp = batch.timestamp
 
@@ -72,9 +82,10 @@ class ProducerEntry:
         """What is remembered of the batches below an offset."""
         kept = [batch for batch in self.batches if batch.last_offset < offset]
         if len(kept) == len(self.batches) or not kept:
-            return ProducerEntry(self.epoch, deque(kept, REMEMBERED_BATCHES), self.last_timestamp, self.run)
+            return ProducerEntry(self.epoch, kept, self.last_timestamp, self.run, self.transaction_start)
         cut = sequences_between(kept[-1].last_sequence, self.batches[-1].last_sequence)
-        return ProducerEntry(self.epoch, deque(kept, REMEMBERED_BATCHES), kept[-1].timestamp, max(0, self.run - cut))
+        run = max(0, self.run - cut)
+        return ProducerEntry(self.epoch, kept, kept[-1].timestamp, run, self.transaction_start)
 
 
 class ProducerState:
@@ -167,11 +178,12 @@ class ProducerState:
                 "(refused before, to be sent again)",
             )
 
-    def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
-        """A batch of an idempotent producer is in the log at an offset."""
+    def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> bool:
+        """A batch of an idempotent producer is in the log at an offset; whether the producer is a new one."""
         if self._awaited:
             self._awaited.pop((header.producer_id, header.producer_epoch), None)
         entry = self._producers.get(header.producer_id)
+        is_new = entry is None
         if entry is None or entry.epoch != header.producer_epoch:
             entry = self._producers[header.producer_id] = ProducerEntry(header.producer_epoch)
         entry.add(
@@ -183,11 +195,18 @@ class ProducerState:
                 timestamp,
             )
         )
+        return is_new
 
-    def replay(self, header: BatchHeader) -> None:
-        """Take in a batch found in the log."""
-        if header.producer_id >= 0 and not header.is_control:
-            self.update(header, header.base_offset, header.max_timestamp)
+    def replay(self, header: BatchHeader, most: int = MOST_PRODUCERS) -> None:
+        """Take in a batch found in the log, and remember no more producers than that."""
+        if header.producer_id < 0:
+            return
+        if header.is_control:
+            entry = self._producers.get(header.producer_id)
+            if entry is not None:
+                entry.transaction_start = NO_OFFSET  # a marker ends it
+        elif self.update(header, header.base_offset, header.max_timestamp):
+            self.bound(most)
 
     def below(self, offset: int) -> ProducerState | None:
         """The state as it was at an earlier log end; None where a producer's batches before it are not remembered."""
@@ -211,8 +230,30 @@ class ProducerState:
 
     def expire(self, before_ms: int) -> None:
         """Forget producers that wrote nothing since a time."""
-        for producer_id in [key for key, entry in self._producers.items() if entry.last_timestamp < before_ms]:
+        for producer_id in [
+            key
+            for key, entry in self._producers.items()
+            if entry.last_timestamp < before_ms and entry.transaction_start == NO_OFFSET
+        ]:
             del self._producers[producer_id]
+
+    def bound(self, most: int) -> bool:
+        """Forget those that were silent for longest where there are too many; whether there were."""
+        excess = len(self._producers) - most
+        if excess <= 0:
+            return False
+        silent = nsmallest(
+            excess + most // _MORE_EVICTED,
+            [
+                # Not by time, which clients and clocks may get wrong: the log knows in which order they wrote.
+                (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, producer_id)
+                for producer_id, entry in self._producers.items()
+                if entry.transaction_start == NO_OFFSET
+            ],
+        )
+        for _, producer_id in silent:
+            del self._producers[producer_id]
+        return True
 
     def snapshot(self) -> bytes:
         """The whole state as a snapshot file."""
@@ -225,7 +266,7 @@ class ProducerState:
                 batch.last_offset - batch.base_offset,
                 batch.timestamp,
                 -1,
-                NO_OFFSET,
+                entry.transaction_start,
             )
             for producer_id, entry in self._producers.items()
             for batch in entry.batches
@@ -246,7 +287,7 @@ class ProducerState:
         if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
             raise ValueError("producer snapshot has the wrong length for its entries")
         state = cls()
-        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in _SNAPSHOT_ENTRY.iter_unpack(
+        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, began in _SNAPSHOT_ENTRY.iter_unpack(
             memoryview(content)[_SNAPSHOT_HEAD.size :]
         ):
             base_sequence = increment_sequence(last_sequence, -delta)
@@ -254,6 +295,7 @@ class ProducerState:
             if entry is None or entry.epoch != epoch:
                 entry = state._producers[producer_id] = ProducerEntry(epoch)
             entry.add(AppendedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp))
+            entry.transaction_start = began
         return state
 
 

@@ -77,7 +77,7 @@ def open_log(
     if remove_snapshots_beyond(disk, directory, end_offset):
         # A snapshot that came back after the next crash would describe records that never were.
         disk.sync_directory(directory)
-    producers = find_producers_at_once(partition, disk, directory, segments, end_offset)
+    producers = find_producers_at_once(partition, disk, directory, segments, end_offset, config.max_producers)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
     return PartitionLog(
         partition,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, read_header
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
-from tests.unit.storage.logs import batch
+from tests.unit.storage.logs import Logs, append, batch
 
 LAST = 2**31 - 1
 
@@ -274,3 +276,73 @@ def test_what_was_known_at_an_earlier_end_is_known_again_as_long_as_it_is_rememb
     assert state.below(15) is None
     entries[1].batches.clear()
     assert [kept.base_offset for kept in dict(state.entries())[1].batches] == [30, 40, 50, 60, 70]
+
+
+MOST = 160
+
+
+def crowd(count: int) -> ProducerState:
+    """So many producers, each of which wrote one batch; the first three wrote another one at the end."""
+    state = ProducerState()
+    for number in range(count):
+        state.update(header(0, producer_id=number), number, timestamp=1000)
+    for number in range(3):
+        state.update(header(1, producer_id=number), count + number, timestamp=1000)
+    return state
+
+
+def test_of_too_many_producers_those_go_that_were_silent_for_longest() -> None:
+    state = crowd(MOST)
+    assert not state.bound(MOST)
+    assert len(state) == MOST
+    state = crowd(MOST + 5)
+    assert state.bound(MOST)
+    # Some more than need be, so that it is not done again for each newcomer.
+    assert len(state) == MOST - MOST // 16
+    assert [number for number, _ in state.entries()] == [0, 1, 2, *range(18, MOST + 5)]
+
+
+def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:
+    state = crowd(MOST + 5)
+    open_ones = [3, 4, 50]
+    for number, entry in state.entries():
+        if number in open_ones:
+            entry.transaction_start = 0
+    copied = ProducerState.from_snapshot(state.snapshot())
+    for each in (state, copied):
+        each.bound(10)
+        each.expire(1 << 60)
+        assert [number for number, _ in each.entries()] == open_ones
+    # Its end is a control batch in the log.
+    ended = header(0, producer_id=50)._replace(attributes=0x30, base_offset=MOST + 10)
+    assert ended.is_control
+    copied.replay(ended)
+    copied.expire(1 << 60)
+    assert [number for number, _ in copied.entries()] == [3, 4]
+
+
+def test_a_log_remembers_no_more_producers_than_its_configuration_says_and_no_more_after_a_crash(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = Logs(str(tmp_path / "orders-0")).configure(max_producers=MOST)
+    log = logs.open()
+    for number in range(4 * MOST):
+        append(log, batch(producer=(number, 0, 0)))
+        assert len(log.producers) <= MOST
+    assert sum("more than 160 idempotent producers" in line for line in caplog.messages) == 1
+    # Who is still remembered is still known by its sequences.
+    assert append(log, batch(producer=(4 * MOST - 1, 0, 0))).is_duplicate
+    reopened = logs.open()
+    assert 0 < len(reopened.producers) <= MOST
+    assert append(reopened, batch(producer=(4 * MOST - 1, 0, 0))).is_duplicate
+
+
+def test_a_producer_that_was_forgotten_may_go_on_after_it_was_told_to_send_again(tmp_path: Path) -> None:
+    log = Logs(str(tmp_path / "orders-0")).configure(max_producers=10).open()
+    for number in range(30):
+        append(log, batch(producer=(number, 0, 0)))
+    again = batch(producer=(0, 0, 1))
+    with pytest.raises(KafkaError) as refused:
+        append(log, again)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not append(log, again).is_duplicate
