@@ -418,8 +418,9 @@ def encode_committed(
     """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
     key = _committed_key(group, topic, partition)
     if topic_id is not None and not metadata:
+        id_bytes = topic_id.int.to_bytes(_ID_BYTES, "big")
         return key, _pack_value_without_metadata(
-            _COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, topic_id.bytes
+            _COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, id_bytes
         )
     metadata_bytes = metadata.encode()
     start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
