@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tailrace.records.compression import Compression
-from tailrace.storage.producer_state import MOST_PRODUCERS
 
 NEVER = 2**63 - 1
 
@@ -45,7 +44,7 @@ class LogConfig:
     #: Whether retention goes on where the archive is behind.
     drops_unarchived: bool = False
     #: Of so many idempotent producers it is remembered what they wrote last.
-    max_producers: int = MOST_PRODUCERS
+    max_producers: int = 2000
     #: The codec that every batch is stored in; None keeps the one it was sent in.
     compression: Compression | None = None
     #: Kafka's number for how hard that codec tries; None where it has no levels.

@@ -22,8 +22,6 @@ from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, increment_sequence, sequences_between
 
 REMEMBERED_BATCHES = 5
-#: So many producers are remembered of a log whose configuration says nothing else.
-MOST_PRODUCERS = 2000
 #: Where there are too many, so many more than that go, one in so many: finding the silent ones means looking at all.
 _MORE_EVICTED = 16
 #: Of so many unknown producers it is remembered what they have to send again.
@@ -197,7 +195,7 @@ class ProducerState:
         )
         return is_new
 
-    def replay(self, header: BatchHeader, most: int = MOST_PRODUCERS) -> None:
+    def replay(self, header: BatchHeader, most: int) -> None:
         """Take in a batch found in the log, and remember no more producers than that."""
         if header.producer_id < 0:
             return

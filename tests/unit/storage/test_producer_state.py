@@ -316,7 +316,7 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:
     # Its end is a control batch in the log.
     ended = header(0, producer_id=50)._replace(attributes=0x30, base_offset=MOST + 10)
     assert ended.is_control
-    copied.replay(ended)
+    copied.replay(ended, MOST)
     copied.expire(1 << 60)
     assert [number for number, _ in copied.entries()] == [3, 4]
 
