@@ -254,10 +254,10 @@ def test_a_damaged_snapshot_is_never_believed() -> None:
 
 def test_control_batches_and_batches_of_nobody_leave_no_trace_on_replay() -> None:
     state = ProducerState()
-    state.replay(read_header(batch()))
-    state.replay(header(0)._replace(attributes=0x30))
+    state.replay(read_header(batch()), MOST)
+    state.replay(header(0)._replace(attributes=0x30), MOST)
     assert len(state) == 0
-    state.replay(header(0))
+    state.replay(header(0), MOST)
     assert len(state) == 1
 
 
