@@ -13,5 +13,8 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; only differences mean anything."""
+        """Seconds that never go backwards; only differences mean anything.
+
+        Time in which the machine was suspended counts, as leases go on to their ends meanwhile.
+        """
         ...

@@ -1,6 +1,7 @@
 """The simulated clock of one host: virtual time plus an error of its own, which a test may change.
 
-Owns the host's idea of the date. `monotonic` is the loop's own time, so that timers and measurements agree.
+Owns the host's idea of the date. `monotonic` is the loop's own time, so that timers and measurements agree, and what a
+test says that the host slept through.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ class SimClock:
         self._start_ms = start_ms
         #: How far the host's date is from the true one; settable at any moment.
         self.skew_ms = skew_ms
+        #: For how long the host was suspended in which timers stood still; `monotonic` counts that, timers do not.
+        self.suspended_seconds = 0.0
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, as this host believes."""
@@ -24,7 +27,7 @@ class SimClock:
 
     def monotonic(self) -> float:
         """Virtual seconds."""
-        return self._loop.time()
+        return self._loop.time() + self.suspended_seconds
 
     def jump(self, by_ms: int) -> None:
         """Set the date forwards or back, as a time service does."""

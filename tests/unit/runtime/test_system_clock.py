@@ -1,0 +1,13 @@
+"""The machine's clocks: what the others count while this machine sleeps, its monotonic clock counts too."""
+
+from __future__ import annotations
+
+import time
+
+from tailrace.runtime.system.clock import SystemClock
+
+
+def test_time_in_which_the_machine_is_suspended_counts() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    told = SystemClock().monotonic()
+    assert before <= told <= time.clock_gettime(time.CLOCK_BOOTTIME)
