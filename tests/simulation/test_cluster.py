@@ -30,6 +30,7 @@ REGRESSIONS = {
     "a deposed leader refused for good to have archived what its successor had committed": 3000091,
     "a broker that was started after the store was away took others for gone": 1139,
     "a log that retention had emptied was taken for one that was behind, and another led": 8,
+    "a broker that crashed named the only one its heir that was back after the store was away": 9100097,
 }
 
 

@@ -27,6 +27,8 @@ KNOWN_SEEDS: dict[str, int] = {
     "consumers read up to the log end": 0,
     "any incarnation of a broker may join the ISR": 3,
     "a broker that crashed stays in the ISR": 0,
+    "a broker that crashed names its heir": 0,
+    "what was perhaps handed over takes records again at once": 6,
     "an election is no new epoch": 0,
     "a leader is elected from outside the ISR": 0,
     "an election does not ask for the longest log": 5,

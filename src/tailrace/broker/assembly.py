@@ -20,7 +20,7 @@ from tailrace.broker.group_coordinator import GroupCoordinator
 from tailrace.broker.isr_keeper import IsrKeeper
 from tailrace.broker.leadership import Leadership
 from tailrace.broker.lifecycle import BrokerState, Lifecycle
-from tailrace.broker.log_ends import ask_log_ends
+from tailrace.broker.log_ends import ask_leaders, ask_log_ends
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.monitoring import Monitoring
 from tailrace.broker.monitoring.observed import Observed
@@ -220,7 +220,8 @@ class Broker:
         if self.registration.is_registered and self.config.get_bool("controlled.shutdown.enable"):
             await self.leadership.hand_over_all()
             if self.registration.is_registered:  # else the store does not answer, or only others
-                await self.registration.hand_over()
+                listener = self.config.get_optional_str("inter.broker.listener.name")
+                await self.registration.hand_over(partial(ask_leaders, self._runtime, listener))
                 self.partitions.broker_epoch = self.registration.epoch
         self.fetchers.close()
         self.server.stop_listening()

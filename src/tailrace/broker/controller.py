@@ -29,7 +29,7 @@ from tailrace.cluster.controller import (
 )
 from tailrace.cluster.election import Election, Fence, FencedError
 from tailrace.cluster.image import NO_LEADER, BrokerImage, TopicImage
-from tailrace.cluster.keys import TOPIC_NAMES, TOPICS
+from tailrace.cluster.keys import TOPIC_NAMES, TOPICS, broker_key
 from tailrace.cluster.metadata import ClusterMetadata, Recheck
 from tailrace.cluster.placement import Load
 from tailrace.cluster.registration import Registration
@@ -48,6 +48,8 @@ AskLogEnds: TypeAlias = Callable[
 _RETRY_SECONDS = 0.5
 #: How often all is looked at without an event.
 _LOOK_SECONDS = 300.0
+#: A transaction has room for so many checks of who is gone, beside the changes.
+_MOST_CHECKED = 50
 
 
 class Controller:
@@ -189,8 +191,14 @@ class Controller:
         while (seconds := self._registration.settling_seconds) > 0:
             self._news.clear()
             brokers = await self._metadata.registered_brokers()
-            in_sync = {member for topic in self._metadata.topics for state in topic.partitions for member in state.isr}
-            if in_sync <= brokers.keys():
+            # Where nobody leads one that is not in sync may be the one that has most.
+            awaited = {
+                member
+                for topic in self._metadata.topics
+                for state in topic.partitions
+                for member in (state.isr if state.leader in brokers else state.replicas)
+            }
+            if awaited <= brokers.keys():
                 return
             try:
                 async with asyncio.timeout(seconds):
@@ -243,7 +251,16 @@ class Controller:
         if not planned:
             return
         before = {topic.topic_id: topic for topic in topics}
-        await self._alter(fence, planned, lambda topic: failed_over(topic, live, self._is_unclean))
+        present = list(live)
+
+        async def still_gone() -> Sequence[Check]:
+            # One that is back relies on leading what it led when it had registered again.
+            present[:] = dict.fromkeys([*present, *await self._metadata.registered_brokers()])
+            leaders = {state.leader for topic in topics for state in topic.partitions if state.leader != NO_LEADER}
+            gone = [broker_id for broker_id in sorted(leaders) if broker_id not in present]
+            return [Check(broker_key(broker_id), ABSENT) for broker_id in gone[:_MOST_CHECKED]]
+
+        await self._alter(fence, planned, lambda topic: failed_over(topic, present, self._is_unclean), still_gone)
         gone = [broker_id for broker_id in self._live if broker_id not in live]
         back = [broker_id for broker_id in live if broker_id not in self._live]
         moved, lost = _summary(before, planned)

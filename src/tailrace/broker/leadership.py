@@ -3,6 +3,9 @@
 The leader takes no more records, waits until its heir has all that it has, and has the store make the heir the leader
 in a new epoch. So nothing is cut off afterwards, not even what was acknowledged by the leader alone. It is done when a
 broker stops, and for preferred leaders: now and then, and when a client asks.
+
+Invariant: from the moment in which the store may have made another the leader, no record is taken until it is known
+that it has not. A store that does not answer may still do it, until something else was written in its place.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeade
 
 logger = logging.getLogger("tailrace.replication")
 
-#: How long producers are kept waiting for an heir to catch up.
+#: How long producers are kept waiting for a preferred leader to catch up; a broker that stops waits for longer.
 _PATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.005
 #: So many are handed over at once: the others are served meanwhile.
@@ -40,6 +43,8 @@ FORWARDING_BROKER = "tailrace-broker"
 _ELECT_LEADERS_VERSION = 2
 _FORWARD_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+#: Of partitions that were not handed over, so many are named.
+_MOST_NAMED = 5
 
 
 class Leadership:
@@ -80,8 +85,7 @@ class Leadership:
             numbers.setdefault(topic_id, []).append(number)
 
         def given_up(topic: TopicImage) -> TopicImage:
-            live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
-            return without_replicas(topic, self._broker_id, numbers[topic.topic_id], live)
+            return without_replicas(topic, self._broker_id, numbers[topic.topic_id])
 
         while True:
             try:
@@ -176,26 +180,51 @@ class Leadership:
     # --- handing over
 
     async def hand_over_all(self) -> None:
-        """Give everything away that another replica in sync can lead, the one that is furthest."""
-        live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
-        heirs = {
-            (partition.topic_id, partition.partition.partition): heir
-            for partition in self._partitions
-            if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
-        }
+        """Give everything away that another replica in sync can lead, the one that is furthest.
+
+        No more records are taken from now on. Followers in sync get the time in which they would leave the ISR.
+        """
+        led = [partition for partition in self._partitions if partition.is_leader and partition.is_replicated]
+        for partition in led:
+            partition.hold_appends()  # for good: this broker stops
         began = self._clock.monotonic()
+        deadline = began + self._config.get_int("replica.lag.time.max.ms") / 1000
+        moved = 0
         try:
-            moved = await self.hand_over(heirs)
+            while heirs := self._heirs_of(led):
+                moved += len(await self.hand_over(heirs))
+                if self._clock.monotonic() >= deadline:
+                    break
         except Unavailable as error:
             # The logs have to be closed all the same.
             logger.warning("stopping without having handed over leadership of %d partitions: %s", len(heirs), error)
             return
-        if heirs:
+        if led:
             logger.info(
                 "leadership of %d of %d partitions handed over in %.2f s",
-                len(moved),
-                len(heirs),
+                moved,
+                len(led),
                 self._clock.monotonic() - began,
+            )
+        self._warn_of_loss(self._heirs_of(led))
+
+    def _heirs_of(self, partitions: Sequence[Partition]) -> dict[tuple[UUID, int], int]:
+        """Who of those in sync is furthest, for each partition that is still led here and has one."""
+        live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
+        return {
+            _key(partition): heir
+            for partition in partitions
+            if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
+        }
+
+    def _warn_of_loss(self, left: Mapping[tuple[UUID, int], int]) -> None:
+        if left:
+            names = [str(found.partition) for key in left if (found := self._find(*key)) is not None]
+            logger.warning(
+                "stopping while no follower in sync has caught up with %d partitions (%s): another one leads them now, "
+                "and records are lost that only this broker acknowledged (acks=1)",
+                len(names),
+                ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else ""),
             )
 
     async def hand_over(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
@@ -211,14 +240,44 @@ class Leadership:
         held = [partition for key in heirs if (partition := self._find(*key)) is not None and partition.is_leader]
         for partition in held:
             partition.hold_appends()
+        undecided: list[Partition] = []
         try:
             ready = await self._wait_for(held, heirs)
             epochs = {_key(partition): partition.leader_epoch for partition in ready}
-            await self._metadata.alter_topics(_changes(epochs, heirs, self._broker_id))
+            checks = await self._metadata.own_checks() if ready else ()
+            undecided = ready
+            await self._metadata.alter_topics(
+                _changes(epochs, heirs, self._broker_id), checks, self._metadata.own_checks
+            )
+            undecided = []
             return [_key(partition) for partition in ready if not partition.is_leader]
         finally:
             for partition in held:
-                partition.release_appends()
+                if partition not in undecided:
+                    partition.release_appends()
+            if undecided:  # not answered, or not waited for
+                self._tasks.spawn(self._find_out(undecided), "leadership that was perhaps handed over")
+
+    async def _find_out(self, undecided: Sequence[Partition]) -> None:
+        """Take records again when the image shows whether others lead, and nothing can change that any more."""
+        changes: dict[UUID, TopicChange] = dict.fromkeys([each.topic_id for each in undecided], lambda topic: topic)
+        is_told = False
+        while True:
+            try:
+                # Written again where a change was not answered: that can no longer be applied then.
+                await self._metadata.alter_topics(changes, await self._metadata.own_checks(), self._metadata.own_checks)
+                break
+            except Unavailable as error:
+                if not is_told:
+                    logger.warning(
+                        "%d partitions take no records until the metadata store says who leads them: %s",
+                        len(undecided),
+                        error,
+                    )
+                is_told = True
+            await asyncio.sleep(_RETRY_SECONDS)
+        for partition in undecided:
+            partition.release_appends()
 
     async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[UUID, int], int]) -> list[Partition]:
         """Those whose heirs have everything, when all have or the time is over."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.broker.peer import PeerConnection, peer_endpoint
@@ -59,6 +59,17 @@ async def ask_log_ends(
         for partition, end in found.items():
             ends[partition][broker_id] = end
     return ends
+
+
+async def ask_leaders(
+    runtime: Runtime,
+    listener: str | None,
+    brokers: Mapping[int, BrokerImage],
+    led: Sequence[tuple[TopicPartition, int, int]],
+) -> Collection[TopicPartition]:
+    """The partitions, each with an epoch and its leader in it, whose leaders answer in that epoch."""
+    asked = [Leaderless(partition, leader_epoch, (leader,)) for partition, leader_epoch, leader in led]
+    return [partition for partition, ends in (await ask_log_ends(runtime, listener, brokers, asked)).items() if ends]
 
 
 async def _ask(

@@ -113,8 +113,12 @@ def with_longest_leaders(
     return replace(topic, partitions=tuple(states))
 
 
-def without_broker(topic: TopicImage, broker_id: int, live: Collection[int]) -> TopicImage:
-    """A topic after a broker left the ISRs of others; what it led goes to the only living replica, or to nobody."""
+def without_broker(topic: TopicImage, broker_id: int) -> TopicImage:
+    """A topic after a broker left the ISRs of others; what it led is led by nobody until the controller has asked.
+
+    Whoever leaves cannot choose its heir: who is registered at this moment says little, as after an outage of the store
+    nobody is at first. The controller waits for those who may only not be back yet, and asks how far the logs are.
+    """
 
     def after(state: PartitionState) -> PartitionState:
         others = tuple(member for member in state.isr if member != broker_id)
@@ -122,15 +126,14 @@ def without_broker(topic: TopicImage, broker_id: int, live: Collection[int]) -> 
             return state
         if state.leader != broker_id:
             return replace(state, isr=others)
-        heirs = candidates_for(replace(state, isr=others), live)
-        return _led_by(state, _unrivalled(state, heirs, live), others)
+        return _led_by(state, NO_LEADER, others)
 
     return _with_states(topic, after)
 
 
-def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int], live: Collection[int]) -> TopicImage:
+def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int]) -> TopicImage:
     """A topic after a broker can no longer serve some of its partitions, and left what others can."""
-    without = without_broker(topic, broker_id, live)
+    without = without_broker(topic, broker_id)
     states = tuple(
         without.partitions[number] if number in numbers else state for number, state in enumerate(topic.partitions)
     )
@@ -139,39 +142,43 @@ def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int]
     return replace(topic, partitions=states)
 
 
-def after_crash(topic: TopicImage, broker_id: int, live: Collection[int]) -> TopicImage:
-    """A topic after a broker may have lost the ends of its logs: where it still leads, that is another epoch.
+def after_crash(topic: TopicImage, broker_id: int) -> TopicImage:
+    """A topic after a broker may have lost the ends of its logs.
 
-    Where it is alone in sync nobody leads for now if another replica lives, which may have what was lost: it was in
-    sync, too, until a moment ago.
+    Where it led, nobody leads for now if there is another replica, which may have what was lost, also where it is not
+    in sync: it was, until a moment ago. A replica that is the only one leads on, in another epoch.
     """
 
     def again(state: PartitionState) -> PartitionState:
         if state.leader != broker_id:
             return state
-        if outsiders_of(state, live):
+        if len(state.replicas) > 1:
             return _led_by(state, NO_LEADER, state.isr)
         return replace(state, leader_epoch=state.leader_epoch + 1)
 
-    return _with_states(without_broker(topic, broker_id, live), again)
+    return _with_states(without_broker(topic, broker_id), again)
 
 
-def handed_over(topic: TopicImage, broker_id: int, live: Collection[int]) -> TopicImage:
-    """A topic after a broker that is about to stop left the ISRs that have another living member.
+def handed_over(topic: TopicImage, broker_id: int, live: Collection[int], confirmed: Mapping[int, int]) -> TopicImage:
+    """A topic after a broker that is about to stop left the ISRs of others' partitions.
 
-    Where there is none it stays: its log is whole, and it may be the first to be back.
+    `confirmed` has the partitions whose leaders have just answered, and in which epoch: one that does not may have died
+    with its disk, and then this broker's log is what is left. What it still leads it keeps: its heir did not catch up,
+    and only the controller can ask who is furthest when this broker is gone.
     """
+    states = list(topic.partitions)
+    for number, leader_epoch in confirmed.items():
+        state = states[number]
+        if leaves_with_confirmation(state, broker_id, live) and state.leader_epoch == leader_epoch:
+            states[number] = replace(state, isr=tuple(member for member in state.isr if member != broker_id))
+    if all(new is old for new, old in zip(states, topic.partitions, strict=True)):
+        return topic
+    return replace(topic, partitions=tuple(states))
 
-    def after(state: PartitionState) -> PartitionState:
-        others = tuple(member for member in state.isr if member != broker_id)
-        heirs = candidates_for(replace(state, isr=others), live)
-        if not heirs or (broker_id not in state.isr and state.leader != broker_id):
-            return state
-        if state.leader != broker_id:
-            return replace(state, isr=others)
-        return _led_by(state, _unrivalled(state, heirs, live), others)
 
-    return _with_states(topic, after)
+def leaves_with_confirmation(state: PartitionState, broker_id: int, live: Collection[int]) -> bool:
+    """Whether a broker that stops leaves an ISR, if the leader is still there."""
+    return broker_id in state.isr and state.leader != broker_id and state.leader in live
 
 
 # --- preferred leaders

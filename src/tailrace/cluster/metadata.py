@@ -75,6 +75,9 @@ class IsrChange:
 class ClusterMetadata(FollowedImage):
     """What a broker knows of the cluster, kept equal to the store, and every change to it."""
 
+    #: Holds while no later process of this broker has begun an epoch; None before this one has.
+    own_epoch: Check | None = None
+
     # --- topics
 
     def plan_topic(
@@ -364,7 +367,7 @@ class ClusterMetadata(FollowedImage):
             epochs.clear()
             stored, checks = await self.broker_epochs(added)
             epochs.update(stored)
-            return checks
+            return [*checks, *await self.own_checks()]
 
         def altered(wanted: Sequence[IsrChange]) -> TopicChange:
             return lambda topic: _with_isrs(topic, wanted, self._broker_id, epochs)
@@ -374,6 +377,19 @@ class ClusterMetadata(FollowedImage):
             await epochs_of_added(),
             epochs_of_added,
         )
+
+    async def own_checks(self) -> Sequence[Check]:
+        """What a leader's changes to its own partitions depend on: that no later process has begun in its place.
+
+        A change that is not answered may be applied when its process has ended and the next one leads already, which
+        knows nothing of it.
+        """
+        if self.own_epoch is None:
+            return ()
+        entry = await self._store.get(self.own_epoch.key)
+        if entry is None or entry.version != self.own_epoch.version:
+            raise Unavailable("another process has started as this broker, and only that one is listened to")
+        return (self.own_epoch,)
 
     async def broker_epochs(self, brokers: Iterable[int]) -> tuple[dict[int, int], list[Check]]:
         """The epochs that brokers have begun last, and what has a write refused once one of them begins another."""

@@ -10,25 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from typing import TypeAlias
 
-from tailrace.cluster.controller import after_crash, handed_over
+from tailrace.cluster.controller import after_crash, handed_over, leaves_with_confirmation
 from tailrace.cluster.image import BrokerImage, TopicImage
 from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_from_bytes, epoch_to_bytes
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.patience import RETRY_SECONDS, insist
 from tailrace.cluster.store import ABSENT, Check, Entry, Session, Store, Unavailable, Write
 from tailrace.errors import StorageError
+from tailrace.model import TopicPartition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.cluster")
 
-_Departure: TypeAlias = Callable[[TopicImage, int, Collection[int]], TopicImage]
+_Departure: TypeAlias = Callable[[TopicImage], TopicImage]
+#: Asks the leaders of partitions, each in an epoch, whether they are there; those that answer.
+AskLeaders: TypeAlias = Callable[
+    [Mapping[int, BrokerImage], Sequence[tuple[TopicPartition, int, int]]], Awaitable[Collection[TopicPartition]]
+]
 
 #: Stores notice somewhat later than after its time to live that a session has ended.
 _EXPIRY_MARGIN_SECONDS = 2.0
@@ -103,7 +108,7 @@ class Registration:
                 last,
             )
         if stopped_in_epoch != last:
-            await insist(lambda: self._depart(after_crash))
+            await insist(self._leave_after_crash)
         return self.epoch
 
     async def _wait_until_free(self) -> None:
@@ -147,27 +152,22 @@ class Registration:
             versions = await self._store.txn([check], [Write(key, epoch_to_bytes(epoch))])
             if versions is not None:
                 self.epoch, self._epoch_version = epoch, versions[0]
+                self._metadata.own_epoch = Check(key, versions[0])
                 return
 
-    async def _depart(self, departure: _Departure) -> None:
-        """Leave ISRs and leadership to those who are alive, in every topic."""
-        live = await self._others_alive()
+    async def _leave_after_crash(self) -> None:
+        """Leave ISRs and leadership to others, in every topic."""
         # As it is now, in this epoch: nothing that was asked for in an earlier one can be added any more.
         await self._metadata.refresh()
+        await self._depart(lambda topic: after_crash(topic, self._broker_id))
 
-        def departed(topic: TopicImage) -> TopicImage:
-            return departure(topic, self._broker_id, live)
-
+    async def _depart(self, departed: _Departure) -> None:
         changes = {
             topic.topic_id: departed
             for topic in self._metadata.topics
             if departed(topic) is not topic or self._metadata.is_doubtful(topic.topic_id)
         }
         await self._metadata.alter_topics(changes)
-
-    async def _others_alive(self) -> list[int]:
-        brokers = await self._metadata.registered_brokers()
-        return [broker_id for broker_id in brokers if broker_id != self._broker_id]
 
     # --- while it serves
 
@@ -183,6 +183,10 @@ class Registration:
         session = await self._store.open_session(self._session_timeout_ms)
         try:
             await self._write(session)
+            # From here on nobody else is made leader of what this broker leads. What was decided before that, while it
+            # was taken for gone, it has to know before it acknowledges anything alone.
+            await self._metadata.refresh()
+            await self._metadata.settle()
         except BaseException:
             await session.close()
             raise
@@ -238,19 +242,34 @@ class Registration:
 
     # --- the end
 
-    async def hand_over(self) -> None:
-        """Give leadership to others before a stop, and leave ISRs where others are alive; the image shows it then."""
+    async def hand_over(self, ask_leaders: AskLeaders) -> None:
+        """Leave the ISRs of what others lead before a stop; the image shows it then."""
         self._stop_keeping()  # who is about to stop need not register again, and not in an epoch of its end
         try:
-            await insist(self._hand_over)
+            await insist(lambda: self._hand_over(ask_leaders))
         except Unavailable as error:
-            logger.warning("stopping without having handed over leadership: %s", error)
+            logger.warning("stopping without having left the ISRs: %s", error)
 
-    async def _hand_over(self) -> None:
-        if await self._others_alive():
-            # A new epoch, so that no leader takes this broker back into an ISR for the fetches it still sends.
-            await self._begin_epoch()
-        await self._depart(handed_over)
+    async def _hand_over(self, ask_leaders: AskLeaders) -> None:
+        brokers = await self._metadata.registered_brokers()
+        live = [broker_id for broker_id in brokers if broker_id != self._broker_id]
+        if not live:
+            return
+        # A new epoch, so that no leader takes this broker back into an ISR for the fetches it still sends.
+        await self._begin_epoch()
+        await self._metadata.refresh()
+        asked = [
+            (TopicPartition(topic.name, number), state.leader_epoch, state.leader)
+            for topic in self._metadata.topics
+            for number, state in enumerate(topic.partitions)
+            if leaves_with_confirmation(state, self._broker_id, live)
+        ]
+        answered = dict.fromkeys(await ask_leaders(brokers, asked)) if asked else {}
+        confirmed: dict[str, dict[int, int]] = {}
+        for partition, leader_epoch, _ in asked:
+            if partition in answered:
+                confirmed.setdefault(partition.topic, {})[partition.partition] = leader_epoch
+        await self._depart(lambda topic: handed_over(topic, self._broker_id, live, confirmed.get(topic.name, {})))
 
     async def close(self) -> None:
         """Be known no more."""

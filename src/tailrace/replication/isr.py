@@ -78,6 +78,11 @@ class Followers:
         self.committed_limit = UNBOUNDED
         self._count()
 
+    @property
+    def last_fetch(self) -> float:
+        """When a follower last fetched; long ago where none ever did in this epoch."""
+        return max((follower.fetched_at for follower in self._by_id.values()), default=_NEVER)
+
     def __getitem__(self, replica: int) -> Follower:
         return self._by_id[replica]
 

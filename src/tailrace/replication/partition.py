@@ -119,8 +119,12 @@ class Partition:
         self._is_beginning = False
         #: Why it takes no records while the archive is behind and the disk is almost full.
         self._archive_refusal: KafkaError | None = None
-        #: Whether it takes no records because another replica is about to lead.
-        self._is_held = False
+        #: Whether it leads by the image, but another may by now, and clients shall look for that one.
+        self.is_cut_off = False
+        #: Whether clients may read here: it leads, is there, and nobody else may lead.
+        self._serves_clients = False
+        #: How many want it to take no records because another replica is about to lead, or may lead already.
+        self._holds = 0
         # Batches that are prepared before they are appended, and all that came after them.
         self._turns: deque[_Turn] = deque()
         self._gone: KafkaError | None = None
@@ -137,6 +141,7 @@ class Partition:
         was_leader, was_epoch = self.is_leader, self.leader_epoch
         if state.leader_epoch > was_epoch:
             self._is_beginning = False
+            self.is_cut_off = False
         # It is beyond where the log was cut below what had been committed, just now.
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.replicas, self.isr, self.isr_count = state.replicas, state.isr, len(state.isr)
@@ -180,11 +185,14 @@ class Partition:
 
     def _settle_role(self) -> None:
         """Work out whether producers are refused, and why."""
+        self._serves_clients = self.is_leader and self._gone is None and not self.is_cut_off
         if self._gone is not None:
             self._refusal = self._gone
         elif not self.is_leader:
             self._refusal = self._not_leader()
-        elif self._is_held:
+        elif self.is_cut_off:
+            self._refusal = self._lease_is_over()
+        elif self._holds:
             self._refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} is handing {self.partition} over."
             )
@@ -199,6 +207,25 @@ class Partition:
         else:
             self._refusal = self._archive_refusal
         self._is_plain = self._is_sole and self._refusal is None
+
+    def doubt_leadership(self, silent_since: float) -> bool:
+        """The lease is over: send clients elsewhere if no follower fetched since a moment; whether that is new.
+
+        Followers that fetch know of no other leader. An only replica cannot have one.
+        """
+        followers = self._followers
+        if followers is None or self._is_sole or self.is_cut_off or followers.last_fetch >= silent_since:
+            return False
+        self.is_cut_off = True
+        self._settle_role()
+        self._refuse_waiters(self._lease_is_over())
+        return True
+
+    def trust_leadership(self) -> None:
+        """Nobody else leads: serve clients again, if it leads."""
+        if self.is_cut_off:
+            self.is_cut_off = False
+            self._settle_role()
 
     def _not_leader(self) -> KafkaError:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not lead {self.partition}.")
@@ -465,8 +492,8 @@ class Partition:
 
     def wait_for(self, last_offset: int, acks: int = ACKS_ALL) -> asyncio.Future[None]:
         """A future that ends when records up to an offset may be acknowledged, or never can be."""
-        if self._gone is not None or not self.is_leader:
-            return _refused(self._gone or self._not_leader())
+        if not self._serves_clients:
+            return _refused(self._refusal or self._not_leader())
         limit, refusal = self._passed(acks)
         if last_offset >= limit:
             waiters = self._waiters.get(acks)
@@ -545,6 +572,7 @@ class Partition:
         may_join = followers.fetched(
             replica_id, broker_epoch, fetch_offset, log_start_offset, end_offset, self.high_watermark, now
         )
+        self.trust_leadership()
         if self._waiters or followers.committed_limit > self.high_watermark:
             self.advance()
         if log_start_offset != former_start:
@@ -581,12 +609,12 @@ class Partition:
 
     def hold_appends(self) -> None:
         """Take no more records from producers, so that a follower can have everything."""
-        self._is_held = True
+        self._holds += 1
         self._settle_role()
 
     def release_appends(self) -> None:
-        """Take records again, if it still leads."""
-        self._is_held = False
+        """Take records again, if it still leads and nobody else holds it."""
+        self._holds -= 1
         self._settle_role()
 
     def furthest_follower(self, live: Collection[int]) -> int | None:
@@ -754,7 +782,7 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> FileRange | None:
         """Committed batches from an offset on, or None where there is nothing yet."""
-        if not self.is_leader or self._gone is not None or current_leader_epoch != self.leader_epoch:
+        if not self._serves_clients or current_leader_epoch != self.leader_epoch:
             self.require_leader(current_leader_epoch)
         return self._read(offset, max_bytes, self.high_watermark)
 
@@ -762,7 +790,7 @@ class Partition:
         self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH
     ) -> FileRange | None:
         """Batches from an offset up to the log end: what followers need, and whoever takes the log over as it is."""
-        self.require_leader(current_leader_epoch)
+        self.require_leader(current_leader_epoch, by_replica=True)
         if self.log_start_offset <= offset < self.log.start_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
@@ -787,12 +815,17 @@ class Partition:
             self.directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-    def require_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Refuse whoever takes this broker for the leader where it is not, or not in the epoch they know."""
+    def require_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_replica: bool = False) -> None:
+        """Refuse whoever takes this broker for the leader where it is not, or not in the epoch they know.
+
+        Clients are refused also where another may lead by now. Replicas know best themselves whom they follow.
+        """
         self.require_served()
         self.require_epoch(current_leader_epoch)
         if not self.is_leader:
             raise self._not_leader()
+        if self.is_cut_off and not by_replica:
+            raise self._lease_is_over()
 
     def require_whole(self, current_leader_epoch: int) -> None:
         """Refuse to say how far the log is in another epoch than the one asked for, or while it is being cut."""

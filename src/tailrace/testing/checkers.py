@@ -63,7 +63,7 @@ def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: 
             raise Violation(DISAGREE, f"{partition} ends at {end}, but nobody has seen offset {gap}")
 
 
-def check_promises(history: ClusterHistory) -> None:
+def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
     """Every acknowledged record is where its producer was told, unless more brokers failed than it was to survive."""
     for promise in history.promises:
         seen = history.committed.get(promise.partition, {}).get(promise.offset)
@@ -71,8 +71,13 @@ def check_promises(history: ClusterHistory) -> None:
             continue
         if promise.acks == ACKS_ALL:
             raise Violation(LOST, f"{promise} is not there, but {seen}")
+        lost_at = history.loop.time() if seen is None else seen.at
+        if promise.acks == ACKS_LEADER:
+            states = watch.states_since(promise.partition, promise.sent_at, lost_at)
+            leaders = [promise.broker_id, *[state.leader for state in states if state.leader != NO_LEADER]]
+            if not history.explains_loss(leaders, promise.sent_at, lost_at):
+                raise Violation(LOST, f"{promise} is not there, but {seen}; its leader had not failed")
         if promise.acks > ACKS_LEADER:
-            lost_at = history.loop.time() if seen is None else seen.at
             failed = history.count_failed(promise.sent_at, lost_at)
             if failed < promise.acks:
                 raise Violation(LOST, f"{promise} is not there, but {seen}; by then {failed} brokers had failed")

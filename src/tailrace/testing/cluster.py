@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tailrace.broker.assembly import Broker
 from tailrace.cluster.store import Check, Unavailable, Write
@@ -56,6 +56,16 @@ SETTINGS = {
 }
 
 
+class Interference(NamedTuple):
+    """What is done to a transaction: for how long it is held back, and what becomes of it if that is decided."""
+
+    held_back_seconds: float = 0.0
+    fate: str | None = None
+
+
+UNDISTURBED = Interference()
+
+
 class WatchedStore(SimStore):
     """A client of the store that tells the cluster which broker a change is of, and what is about to be changed."""
 
@@ -66,9 +76,10 @@ class WatchedStore(SimStore):
         self._cluster = cluster
 
     async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
-        held_back_seconds = self._cluster.on_write_sent(self.name, writes)
+        held_back_seconds, fate = self._cluster.on_write_sent(self.name, writes)
         if held_back_seconds:
             await asyncio.sleep(held_back_seconds)
+        self.next_fate = fate
         return await super().txn(checks, writes)
 
     async def _call(self, about: str, work: Callable[[], T], *, is_change: bool = False) -> T:
@@ -282,8 +293,8 @@ class SimCluster:
         self.refused_starts: list[tuple[float, str, str]] = []
         #: The host whose change the store is applying.
         self.writer = ""
-        #: Told of the writes of a transaction before it is sent; for how many seconds it is held back.
-        self.on_write_sent: Callable[[str, Sequence[Write]], float] = lambda name, writes: 0.0
+        #: Told of the writes of a transaction before it is sent; what is done to it.
+        self.on_write_sent: Callable[[str, Sequence[Write]], Interference] = lambda name, writes: UNDISTURBED
         self.nodes = [ClusterNode(self, broker_id, settings or {}) for broker_id in range(1, brokers + 1)]
 
     def store_for(self, name: str) -> WatchedStore:

@@ -1,8 +1,9 @@
 """Faults that wait for a moment in which they could do the most harm, and strike in some of those moments.
 
 Such a moment lasts for milliseconds, and a fault at a time of its own hardly ever meets it: a replica is about to be
-taken into an ISR, the controller is about to write what it has decided, a record is acknowledged that not all in-sync
-replicas have. Owns when to strike; what is done and how far it may go is that of `cluster_faults`.
+taken into an ISR, the controller is about to write what it has decided, a leader is about to give its leadership away,
+a record is acknowledged that not all in-sync replicas have. Owns when to strike; what is done and how far it may go is
+that of `cluster_faults`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,27 @@ from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any
 
-from tailrace.cluster.image import PartitionState, TopicImage
+from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
 from tailrace.cluster.keys import TOPICS
 from tailrace.cluster.store import Write
 from tailrace.model import TopicPartition
 from tailrace.stores.watching import directory_of
-from tailrace.testing.cluster import ClusterNode
+from tailrace.testing.cluster import UNDISTURBED, ClusterNode, Interference
 from tailrace.testing.cluster_faults import ClusterFaults
 from tailrace.testing.cluster_history import ACKS_ALL, Promise
+from tailrace.testing.store import LATE, REFUSED, UNANSWERED
 
 #: The kinds of moments, and how often each is used.
 _JOINING, _DECIDING, _DELAYED, _THIN = "joining", "deciding", "delayed", "thin"
-_CHANCES = {_JOINING: 0.3, _DECIDING: 0.7, _DELAYED: 0.01, _THIN: 0.7}
+_HANDING, _LEAVING, _ISR = "handing over", "leaving", "isr"
+_CHANCES = {_JOINING: 0.3, _DECIDING: 0.7, _DELAYED: 0.01, _THIN: 0.7, _HANDING: 0.6, _LEAVING: 0.3, _ISR: 0.2}
+#: What becomes of a change that is struck, and how often, in parts: most harm is done by one that is made long after
+#: its sender was told that nobody knows.
+_FATES = {LATE: 4, UNANSWERED: 1, REFUSED: 1}
 #: Between two of a kind there is time to recover, or a broker that starts again would be struck again and again.
 _REST_SECONDS = 5.0
+#: For so long its writer hears late of a change that it was not answered.
+_LATE_NEWS_SECONDS = 8.0
 #: Just long enough for a process to be stopped before it sends anything.
 _A_MOMENT_SECONDS = 0.001
 
@@ -55,23 +63,38 @@ class ClusterAmbushes:
 
     # --- a change of the store is about to be sent
 
-    def _write_sent(self, writer: str, writes: Sequence[Write]) -> float:
-        """A broker is about to change the store; for how long that is held back."""
+    def _write_sent(self, writer: str, writes: Sequence[Write]) -> Interference:
+        """A broker is about to change the store; what is done to that."""
         if self._faults.is_over:
-            return 0.0
+            return UNDISTURBED
         joining: dict[int, dict[int, None]] = {}
         is_removal = False
+        kinds: dict[str, None] = {}
         for former, state in self._changes(writes):
+            kinds.update(dict.fromkeys(_kinds_of(writer, former, state)))
             for broker_id in state.isr:
                 if broker_id not in former.isr:
                     joining.setdefault(broker_id, {}).update(dict.fromkeys(former.isr))
             is_removal = is_removal or any(broker_id not in state.isr for broker_id in former.isr)
         for broker_id, in_sync in joining.items():
             if self._is_ready(_JOINING):
-                return self._catch_joining(writer, broker_id, list(in_sync))
+                return Interference(self._catch_joining(writer, broker_id, list(in_sync)))
         if is_removal and writer == f"b{self._watch.controller_id}" and self._is_ready(_DECIDING):
-            return self._stop_controller(self._cluster.node(self._watch.controller_id))
-        return 0.0
+            return Interference(self._stop_controller(self._cluster.node(self._watch.controller_id)))
+        for kind in kinds:
+            if self._is_ready(kind):
+                return self._leave_unanswered(writer, kind)
+        return UNDISTURBED
+
+    def _leave_unanswered(self, writer: str, kind: str) -> Interference:
+        """Nobody learns what becomes of a change that its writer depends on."""
+        self._not_before[kind] = self._cluster.loop.time() + _REST_SECONDS
+        (fate,) = self._random.choices(list(_FATES), list(_FATES.values()))
+        self._faults.note(f"what {writer} writes ({kind}) is {fate}")
+        if fate != REFUSED:
+            # Most harm is done by one that believes in the state of before, and hears of the other late.
+            self._cluster.coordination.late_watches[writer] = self._cluster.loop.time() + _LATE_NEWS_SECONDS
+        return Interference(fate=fate)
 
     def _changes(self, writes: Sequence[Write]) -> Iterator[tuple[PartitionState, PartitionState]]:
         """What partitions are in the store, and what they are about to be."""
@@ -171,3 +194,16 @@ class ClusterAmbushes:
         self._cluster.network.stall(name)
         await asyncio.sleep(self._random.uniform(0.3, 1.2))
         self._cluster.network.unstall(name)
+
+
+def _kinds_of(writer: str, former: PartitionState, state: PartitionState) -> Iterator[str]:
+    """What a broker does to its own part in a partition."""
+    if writer == f"b{former.leader}":
+        if state.leader not in (former.leader, NO_LEADER):
+            yield _HANDING
+        elif state.leader == NO_LEADER:
+            yield _LEAVING
+        elif state.isr != former.isr:
+            yield _ISR
+    elif any(writer == f"b{each}" for each in former.isr if each not in state.isr):
+        yield _LEAVING

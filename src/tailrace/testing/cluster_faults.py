@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from tailrace.cluster.image import NO_LEADER
 from tailrace.model import TopicPartition
 from tailrace.testing.cluster import USUAL_STORE_FAULTS, ClusterNode, SimCluster
-from tailrace.testing.cluster_history import ClusterHistory, Failure
+from tailrace.testing.cluster_history import STOP, STORE_AWAY, ClusterHistory, Failure
 from tailrace.testing.cluster_watch import ClusterWatch
 from tailrace.testing.store import NASTY
 
@@ -240,7 +240,7 @@ class ClusterFaults:
 
     async def _stop(self, node: ClusterNode) -> None:
         self.note(f"stop {node.name}")
-        failure = self.failed("stop", node.broker_id)
+        failure = self.failed(STOP, node.broker_id)
         await node.stop()
         await asyncio.sleep(self._duration())
         node.launch()
@@ -378,7 +378,7 @@ class ClusterFaults:
     async def _store_away(self) -> None:
         self.note("the store is away")
         names = [node.name for node in self.cluster.nodes]
-        failure = self.failed("store away", *[node.broker_id for node in self.cluster.nodes])
+        failure = self.failed(STORE_AWAY, *[node.broker_id for node in self.cluster.nodes])
         self.cluster.coordination.cut(*names)
         await self._lasts(failure)
         self.cluster.coordination.heal(*names)

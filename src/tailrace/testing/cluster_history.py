@@ -7,7 +7,7 @@ anybody came to see something.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +43,10 @@ LIVENESS = "the cluster does not become whole again"
 UNARCHIVED = "a broker has given up what is not archived"
 ARCHIVE = "the archive is not what was committed to it"
 SELF = "a broker says itself that it failed"
+
+# Failures that are told from others: one does no harm to what was acknowledged, the other to nobody in particular.
+STOP = "stop"
+STORE_AWAY = "store away"
 
 
 class Seen(NamedTuple):
@@ -152,6 +156,18 @@ class ClusterHistory:
         failure = Failure(kind, tuple(brokers), self.loop.time(), is_of_either=is_of_either)
         self.failures.append(failure)
         return failure
+
+    def explains_loss(self, leaders: Collection[int], since: float, until: float) -> bool:
+        """Whether something happened that what a leader acknowledged alone does not survive.
+
+        That is a failure of one that led. An orderly stop is none, unless others failed too and may not have caught up;
+        nor is a store that is away for all.
+        """
+        found = [failure for failure in self.failures if failure.overlaps(since, until) and failure.kind != STORE_AWAY]
+        by_leaders = [failure for failure in found if any(broker_id in leaders for broker_id in failure.brokers)]
+        if all(failure.kind == STOP for failure in by_leaders):
+            return bool(by_leaders) and any(failure.kind != STOP for failure in found)
+        return True
 
     def count_failed(self, since: float, until: float) -> int:
         """How many brokers had failed, at the least, at some moment of an interval."""

@@ -269,7 +269,7 @@ async def _run(
     await _become(load, log, lambda: [*what_is_missing(cluster, watch), *_unfinished(load)])
     check_replicas_are_equal(cluster, watch, history)
     _check_group(load, partitions)
-    check_promises(history)
+    check_promises(history, watch)
     check_leader_order(watch, history.promises)
     check_records(history, load.producers)
     for task in load.tasks:

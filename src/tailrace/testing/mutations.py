@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tailrace.broker import controller as broker_controller
+from tailrace.broker.leadership import Leadership
 from tailrace.cluster import controller, metadata, registration
 from tailrace.cluster.archives import ArchiveCommit, ArchiveState
 from tailrace.cluster.image import PartitionState, TopicImage
@@ -144,6 +145,29 @@ def _stay(topic: TopicImage, broker_id: int, live: object) -> TopicImage:
     return topic
 
 
+def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
+    """Who was started again after a crash names the next in line, without asking how far anybody is."""
+
+    def after(state: PartitionState) -> PartitionState:
+        others = tuple(member for member in state.isr if member != broker_id)
+        if state.leader != broker_id or not others:
+            return state
+        return PartitionState(state.replicas, others, others[0], state.leader_epoch + 1)
+
+    left = controller.without_broker(topic, broker_id)
+    states = [
+        after(old) if old.leader == broker_id else new
+        for old, new in zip(topic.partitions, left.partitions, strict=True)
+    ]
+    return replace(topic, partitions=tuple(states))
+
+
+async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition]) -> None:
+    """What the store did not answer is taken for what did not happen."""
+    for partition in undecided:
+        partition.release_appends()
+
+
 def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
     return PartitionState(state.replicas, isr, leader, state.leader_epoch)
 
@@ -251,6 +275,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a broker that crashed stays in the ISR": Mutation(
         registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, WATERMARK)
+    ),
+    "a broker that crashed names its heir": Mutation(registration, "after_crash", _name_an_heir, (LOST, ISR, SELF)),
+    "what was perhaps handed over takes records again at once": Mutation(
+        Leadership, "_find_out", _release_at_once, (LOST,)
     ),
     "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
     "a leader is elected from outside the ISR": Mutation(

@@ -33,9 +33,9 @@ T = TypeVar("T")
 S = TypeVar("S", bound="SimStore")
 
 _ANSWERED = "answered"
-_REFUSED = "not applied and unavailable"
-_UNANSWERED = "applied but unavailable"
-_LATE = "applied after unavailable"
+REFUSED = "not applied and unavailable"
+UNANSWERED = "applied but unavailable"
+LATE = "applied after unavailable"
 _DENIED = "refused for good"
 _TOO_LARGE = "called too large"
 
@@ -98,6 +98,8 @@ class SimCoordination:
         #: Timers of the store run here, not where a broker's own code runs.
         self.context = contextvars.copy_context()
         self._clients: dict[str, list[SimStore]] = {}
+        #: Hosts whose watches are late, and until when.
+        self.late_watches: dict[str, float] = {}
         self._cut: dict[str, None] = {}
         self._paused: dict[str, None] = {}
 
@@ -176,11 +178,11 @@ class SimCoordination:
         drawn = self.random.random()
         faults = self.faults
         if drawn < faults.refused:
-            return _REFUSED
+            return REFUSED
         if is_change and drawn < faults.refused + faults.unanswered:
-            return _UNANSWERED
+            return UNANSWERED
         if is_change and drawn < faults.refused + faults.unanswered + faults.late:
-            return _LATE
+            return LATE
         # From the other end, so that such answers change nothing about which calls meet with the other faults.
         if 1 - drawn <= faults.denied:
             return _DENIED
@@ -280,7 +282,8 @@ class _Subscription:
     def _add(self, everything: Sequence[Entry] | None, changed: Changed) -> None:
         coordination = self._coordination
         due = coordination.loop.time() + coordination.latency()
-        if coordination.random.random() < coordination.faults.late_watch:
+        is_late = coordination.random.random() < coordination.faults.late_watch
+        if is_late or coordination.loop.time() < coordination.late_watches.get(self._store.name, 0.0):
             coordination.count("late watch")
             due += coordination.random.uniform(*coordination.faults.late_watch_seconds)
         self._coming.append((due, everything, changed))
@@ -328,6 +331,8 @@ class SimStore:
         self.coordination = coordination
         self.name = name
         self.is_abandoned = False
+        #: What becomes of the next change, where that is not left to chance.
+        self.next_fate: str | None = None
         self._is_closed = False
         self._subscriptions: list[_Subscription] = []
         self._sessions: list[SimSession] = []
@@ -392,7 +397,10 @@ class SimStore:
     async def _call(self, about: str, work: Callable[[], T], *, is_change: bool = False) -> T:
         if self._is_closed:
             raise Unavailable("the store is closed")
-        call = _Call(self, about, work, self.coordination.fate(is_change=is_change))
+        fate = self.coordination.fate(is_change=is_change)
+        if is_change and self.next_fate is not None:
+            fate, self.next_fate = self.next_fate, None
+        call = _Call(self, about, work, fate)
         outcome: T = await call.outcome
         return outcome
 
@@ -457,7 +465,7 @@ class _Call:
         if fate != _ANSWERED:
             coordination.count(fate)
         there = coordination.latency()
-        if fate == _LATE:
+        if fate == LATE:
             self._fail_after(there, "no answer")
             there += coordination.random.uniform(*coordination.faults.late_seconds)
         else:
@@ -468,7 +476,7 @@ class _Call:
         coordination = self._coordination
         if coordination.is_cut(self._store.name):
             return
-        if self._fate == _REFUSED:
+        if self._fate == REFUSED:
             self._fail_after(coordination.latency(), "refused")
             return
         if self._fate in (_DENIED, _TOO_LARGE):
@@ -481,7 +489,7 @@ class _Call:
             self._fail_after(coordination.latency(), f"a write is refused: {error}")
             return
         coordination.note(self._about, self._store.name, f"{_short(result)} {self._fate}")
-        if self._fate == _UNANSWERED:
+        if self._fate == UNANSWERED:
             self._fail_after(coordination.latency(), "the answer was lost")
         elif self._fate == _ANSWERED:
             coordination.later(coordination.latency(), self._answer, result)

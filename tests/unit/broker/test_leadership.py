@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from tailrace.cluster.image import NO_LEADER
-from tailrace.cluster.store import Unavailable
+from tailrace.cluster.image import NO_LEADER, TopicImage
+from tailrace.cluster.keys import TOPICS
+from tailrace.cluster.store import Check, Entry, Unavailable, Write
 from tailrace.errors import ErrorCode, StorageError
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tailrace.wire.messages.elect_leaders import (
@@ -111,6 +113,127 @@ def test_a_preferred_leader_is_made_by_the_one_that_leads_and_nothing_is_lost(as
         )
 
     simulate(test)
+
+
+class Forgetful:
+    """The store of a broker that takes a change of a leader, does not answer, and is silent for a while."""
+
+    def __init__(self, cluster: Cluster, broker_id: int, leader: int, late_seconds: float) -> None:
+        self._store = cluster._stores[broker_id]
+        self._tasks = cluster.brokers[broker_id].background
+        self._leader = leader
+        self._late_seconds = late_seconds
+        self._get, self._txn = self._store.get, self._store.txn
+        self._store.get, self._store.txn = self.get, self.txn  # type: ignore[method-assign]
+        self.is_away = False
+        #: What became of the change in the end.
+        self.outcomes: list[Sequence[int] | None] = []
+
+    async def get(self, key: str) -> Entry | None:
+        self._require_answers()
+        return await self._get(key)
+
+    async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
+        self._require_answers()
+        topics = [TopicImage.from_bytes(write.value) for write in writes if write.value and TOPICS in write.key]
+        if not self.outcomes and any(topic.partitions[0].leader == self._leader for topic in topics):
+            self.is_away = True
+            self._tasks.spawn(self._apply(checks, writes), "late")
+        self._require_answers()
+        return await self._txn(checks, writes)
+
+    async def _apply(self, checks: Sequence[Check], writes: Sequence[Write]) -> None:
+        await asyncio.sleep(self._late_seconds)
+        self.outcomes.append(await self._txn(checks, writes))
+
+    def _require_answers(self) -> None:
+        if self.is_away:
+            raise Unavailable("no answer")
+
+
+@pytest.mark.parametrize("late_seconds", [0.0, 0.4, 5.0])
+def test_a_leader_takes_no_records_until_it_knows_what_became_of_a_handover(late_seconds: float) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.move(leader=2)
+        store = Forgetful(cluster, 2, 1, late_seconds)
+        with pytest.raises(Unavailable):
+            await cluster.brokers[2].leadership.balance()
+        assert store.is_away
+        # Nothing is known yet, and nothing may be acknowledged that an heir may not have.
+        for _ in range(20):
+            answer = await cluster.produce(2, b"too early", acks=1)
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            await asyncio.sleep(0.05)
+        store.is_away = False
+        await cluster.until(lambda: cluster.partition(1).is_leader or cluster.partition(2)._refusal is None)
+        leader = 1 if cluster.partition(1).is_leader else 2
+        assert leader == (2 if late_seconds > 1 else 1)
+        assert (await cluster.produce(leader, b"kept", acks=1)).error_code == ErrorCode.NONE
+        await cluster.until(lambda: bool(store.outcomes))
+        await asyncio.sleep(5)
+        assert cluster.state(3).leader == leader, "what was not answered is not made any more"
+        await cluster.until_equal(*ALL)
+        assert [value for _, _, value in cluster.log(leader)] == [b"kept"]
+
+    simulate(test, leader_imbalance_check_interval_seconds="3000")
+
+
+def test_a_change_of_a_process_that_has_ended_is_not_made_any_more() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2]])
+        metadata = cluster.brokers[1].metadata
+        checks = await metadata.own_checks()
+        topic = metadata.image.topics["orders"]
+        await cluster.stop(1)
+        await cluster.start(1)
+        later = cluster.brokers[1].metadata
+        version = later._known.version_of(topic.topic_id)
+        key = f"{TOPICS}/{topic.topic_id}"
+        late = [*checks, Check(key, version)]
+        assert await cluster._stores[2].txn(late, [Write(key, topic.to_bytes())]) is None
+        metadata._store = cluster._stores[2]
+        with pytest.raises(Unavailable, match="another process has started as this broker"):
+            await metadata.own_checks()
+
+    simulate(test)
+
+
+def test_a_broker_that_stops_waits_for_followers_that_are_behind() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"everywhere")
+        for broker_id in (2, 3):
+            cluster.network.stall(f"broker-{broker_id}")
+        await cluster.until(lambda: cluster.partition(1)._followers is not None)
+        expected = [b"everywhere", *[f"{number}".encode() for number in range(20)]]
+        for value in expected[1:]:
+            assert (await cluster.produce(1, value, acks=1)).error_code == ErrorCode.NONE
+        cluster.loop.call_later(5, lambda: [cluster.network.unstall(f"broker-{each}") for each in (2, 3)])
+        await cluster.stop(1)
+        await cluster.until(lambda: cluster.state(2).leader in (2, 3))
+        await cluster.until_equal(2, 3)
+        assert [value for _, _, value in cluster.log(2)] == expected
+
+    simulate(test)
+
+
+def test_a_broker_that_stops_says_what_is_lost_where_nobody_catches_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"everywhere")
+        for broker_id in (2, 3):
+            cluster.network.stall(f"broker-{broker_id}")
+        began = cluster.loop.time()
+        assert (await cluster.produce(1, b"here", acks=1)).error_code == ErrorCode.NONE
+        await cluster.stop(1)
+        assert cluster.loop.time() - began < 40
+        for broker_id in (2, 3):
+            cluster.network.unstall(f"broker-{broker_id}")
+        await cluster.until(lambda: cluster.state(2).leader in (2, 3))
+
+    simulate(test)
+    assert "records are lost that only this broker acknowledged (acks=1)" in caplog.text
 
 
 def test_a_preferred_leader_that_is_cut_off_is_not_made_and_the_old_one_goes_on() -> None:

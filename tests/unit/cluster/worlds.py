@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,13 @@ async def _all_as_far(
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
     """Every replica has the same log."""
     return {partition: dict.fromkeys(replicas, LogEnd(1, 10)) for partition, _, replicas in leaderless}
+
+
+async def all_answer(
+    brokers: Mapping[int, BrokerImage], led: Sequence[tuple[TopicPartition, int, int]]
+) -> Collection[TopicPartition]:
+    """Every leader that a broker asks before it stops is there."""
+    return [partition for partition, _, _ in led]
 
 
 class Member:
@@ -75,7 +82,7 @@ class Member:
 
     async def stop(self) -> int:
         """Stop cleanly; the epoch for the mark."""
-        await self.registration.hand_over()
+        await self.registration.hand_over(all_answer)
         await self.controller.close()
         await self.registration.close()
         await self.tasks.cancel()
