@@ -19,6 +19,7 @@ from tailrace.broker.fetch_sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
 from tailrace.broker.isr_keeper import IsrKeeper
 from tailrace.broker.leadership import Leadership
+from tailrace.broker.lease_watch import LeaseWatch
 from tailrace.broker.lifecycle import BrokerState, Lifecycle
 from tailrace.broker.log_ends import ask_leaders, ask_log_ends
 from tailrace.broker.metadata_cache import MetadataCache
@@ -84,6 +85,7 @@ class Broker:
         request_memory = RequestMemory(config.get_int("queued.max.request.bytes"))
         self.partitions.long_work = LongWork(request_memory)
         self.isr_keeper = IsrKeeper(config, runtime.clock, self.metadata, self.partitions, self.background)
+        self.lease_watch = LeaseWatch(config, runtime.clock, self.partitions, self.background)
         self.controller = Controller(
             config,
             store,
@@ -166,6 +168,7 @@ class Broker:
         self.partitions.on_reopened = self.groups.reopened
         self.partitions.start()
         self.isr_keeper.start()
+        self.lease_watch.start()
         await self.metadata.start()
         self.cleaner.start()
         self.scrubber.start()

@@ -123,10 +123,10 @@ class GroupCoordinator:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC) or await self._create_topic()
-        state = topic.partitions[partition_for(group_id, len(topic.partitions))]
-        broker = self._metadata.image.brokers.get(state.leader)
+        number = partition_for(group_id, len(topic.partitions))
+        broker = self._metadata.image.brokers.get(topic.partitions[number].leader)
         endpoint = None if broker is None else broker.endpoint(listener)
-        if broker is None or endpoint is None:
+        if broker is None or endpoint is None or self._partitions.is_cut_off(topic, number):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
         return broker.broker_id, endpoint
 

@@ -1,14 +1,15 @@
 """What clients of one listener see of a partition: a leader they can reach or why there is none, replicas that are not.
 
-A broker that is gone, or has no listener of that name, cannot be reached through it.
+A broker that is gone, or has no listener of that name, cannot be reached through it. One that may have been deposed and
+does not hear of it names nobody in its own place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, TopicImage
 from tailrace.errors import ErrorCode
 
 NO_LEADER = -1
@@ -25,16 +26,21 @@ class PartitionView(NamedTuple):
 class ListenerView:
     """The brokers of an image that are reached through one listener."""
 
-    def __init__(self, image: ClusterImage, listener: str) -> None:
+    def __init__(
+        self, image: ClusterImage, listener: str, is_cut_off: Callable[[TopicImage, int], bool] | None = None
+    ) -> None:
         self.image = image
+        self._is_cut_off = is_cut_off
         self.brokers: Mapping[int, tuple[BrokerImage, BrokerEndpoint]] = {
             broker.broker_id: (broker, endpoint) for broker, endpoint in image.reachable_through(listener)
         }
 
-    def of(self, state: PartitionState) -> PartitionView:
+    def of(self, topic: TopicImage, number: int) -> PartitionView:
         """A partition as clients see it."""
-        brokers = self.brokers
+        brokers, state = self.brokers, topic.partitions[number]
         offline = [replica for replica in state.replicas if replica not in brokers]
+        if self._is_cut_off is not None and self._is_cut_off(topic, number):
+            return PartitionView(NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE, offline)
         if state.leader in brokers:
             return PartitionView(state.leader, ErrorCode.NONE, offline)
         is_alive = state.leader in self.image.brokers

@@ -103,6 +103,11 @@ class Partitions:
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._by_name.values()))
 
+    def is_cut_off(self, topic: TopicImage, number: int) -> bool:
+        """Whether this broker leads a partition by the image and another may by now."""
+        partition = self._by_id.get((topic.topic_id, number))
+        return partition is not None and partition.is_cut_off
+
     @property
     def has_found_logs(self) -> bool:
         """Whether there were logs in the directories when they were opened."""

@@ -7,6 +7,7 @@ with what the request names. Now and then all are, so that partitions without tr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tailrace.broker.fetch_answers import FetchWaiter
@@ -88,8 +89,8 @@ class ReplicaSession(FetchSession):
     followed: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     #: The request that is held back for want of records.
     waiter: FetchWaiter | None = None
-    #: When all partitions are to be looked at again.
-    next_visit: float = 0.0
+    #: When all partitions were looked at last.
+    last_visit: float = -math.inf
 
     def update(self, request: FetchRequest) -> None:
         """Take in what a request adds, changes and forgets; what it names is looked at."""
@@ -118,8 +119,8 @@ class ReplicaSession(FetchSession):
 
     def visit(self, now: float, interval: float) -> None:
         """Look at all partitions with this request, if that was not done for a while."""
-        if now >= self.next_visit:
-            self.next_visit = now + interval
+        if now >= self.last_visit + interval:
+            self.last_visit = now
             for key, followed in self.followed.items():
                 self.ready.setdefault(key, followed)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import MappingProxyType
+from uuid import UUID
 
 import pytest
 
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.producer_ids import ProducerIds
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import OFFSETS_TOPIC
 from tailrace.wire.messages.consumer_group_heartbeat import (
@@ -161,12 +161,13 @@ def test_a_leader_without_the_listener_is_told_apart_from_one_that_is_gone() -> 
     reached = BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 1), BrokerEndpoint("INTERNAL", "one", 2)))
     unreached = BrokerImage(2, (BrokerEndpoint("PLAINTEXT", "two", 1),))
     image = ClusterImage("", 1, brokers=MappingProxyType({1: reached, 2: unreached}))
-    state = PartitionState((1, 2, 3), (1,), 1, 0)
+    states = tuple(PartitionState((1, 2, 3), (1,), leader, 0) for leader in (1, 2, 3, -1))
+    topic = TopicImage("orders", UUID(int=1), states, {})
     view = ListenerView(image, "INTERNAL")
-    assert view.of(state) == (1, ErrorCode.NONE, [2, 3])
-    assert view.of(replace(state, leader=2)) == (-1, ErrorCode.LISTENER_NOT_FOUND, [2, 3])
-    assert view.of(replace(state, leader=3)) == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [2, 3])
-    assert view.of(replace(state, leader=-1)) == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [2, 3])
+    assert view.of(topic, 0) == (1, ErrorCode.NONE, [2, 3])
+    assert view.of(topic, 1) == (-1, ErrorCode.LISTENER_NOT_FOUND, [2, 3])
+    assert view.of(topic, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [2, 3])
+    assert view.of(topic, 3) == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [2, 3])
 
 
 # --- who is to be asked

@@ -32,7 +32,8 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
     if not services.partitions.holds_lease():
         response.error_message = (
             f"Broker {services.broker_id} does not reach the metadata store and tells what it knew. Reads, and writes "
-            "with acks=all, go on; acks=0 and acks=1 are refused, and nothing can be created, changed or elected."
+            "with acks=all, go on where followers still fetch; acks=0 and acks=1 are refused, and nothing can be "
+            "created, changed or elected."
         )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER

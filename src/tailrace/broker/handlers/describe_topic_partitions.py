@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.broker.authorized_operations import ON_TOPIC
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.image import PartitionState, TopicImage
+from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.wire.messages.describe_topic_partitions import (
@@ -22,7 +22,7 @@ def handle(
 ) -> DescribeTopicPartitionsResponse:
     image = services.metadata.image
     topics = image.topics
-    view = ListenerView(image, context.listener)
+    view = ListenerView(image, context.listener, services.partitions.is_cut_off)
     named = [topic.name for topic in request.topics]
     first = request.cursor or Cursor()
     # The topic of the cursor must be among those asked for; of all topics it may have been deleted meanwhile.
@@ -61,13 +61,14 @@ def _described(topic: TopicImage, shown: range, view: ListenerView) -> DescribeT
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(number, topic.partitions[number], view) for number in shown],
+        partitions=[_partition(topic, number, view) for number in shown],
         topic_authorized_operations=ON_TOPIC,
     )
 
 
-def _partition(number: int, state: PartitionState, view: ListenerView) -> DescribeTopicPartitionsResponsePartition:
-    seen = view.of(state)
+def _partition(topic: TopicImage, number: int, view: ListenerView) -> DescribeTopicPartitionsResponsePartition:
+    state = topic.partitions[number]
+    seen = view.of(topic, number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,
         leader_id=seen.leader_id,

@@ -1,10 +1,10 @@
 """Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow.
 
 Odd: a leader that cannot be reached is none: LEADER_NOT_AVAILABLE, from version 6 LISTENER_NOT_FOUND where it only
-lacks the listener. Version 0 lists no replicas that are offline. Every broker takes what clients send to the
-controller, so while there is none this broker is named. Whoever asks before any broker is registered, which is in the
-first moments of the first one, is answered when one is: some clients that are told of no broker ask again only minutes
-later.
+lacks the listener; and so is this broker itself where another may lead in its place by now. Version 0 lists no replicas
+that are offline. Every broker takes what clients send to the controller, so while there is none this broker is named.
+Whoever asks before any broker is registered, which is in the first moments of the first one, is answered when one is:
+some clients that are told of no broker ask again only minutes later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
 from tailrace.broker.handlers import create_topics
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.image import PartitionState, TopicImage
+from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.wire.messages.create_topics import CreatableTopic
@@ -42,7 +42,9 @@ def handle(
     names = None if request.topics is None else tuple((topic.name, topic.topic_id) for topic in request.topics)
     asks = (request.include_cluster_authorized_operations, request.include_topic_authorized_operations)
     question = (context.version, context.listener, names, asks)
-    known = services.metadata_cache.find(services.metadata.image, question)
+    # Who leads may be another without the image being another while there is no lease.
+    is_sure = services.partitions.holds_lease()
+    known = services.metadata_cache.find(services.metadata.image, question) if is_sure else None
     return known if known is not None else _describe(services, context, request, question)
 
 
@@ -54,7 +56,7 @@ async def _describe(
     before = services.metadata.image
     # In version 0 an empty list asks for all topics; later null does.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
-    view = ListenerView(before, context.listener)
+    view = ListenerView(before, context.listener, services.partitions.is_cut_off)
     if wants_all:
         topics = [_topic(topic, view, context.version) for topic in before.topics.values()]
     else:
@@ -79,7 +81,7 @@ async def _describe(
         for topic in topics:
             if topic.error_code == ErrorCode.NONE:
                 topic.topic_authorized_operations = ON_TOPIC
-    if image is not before or any(topic.error_code for topic in topics):
+    if image is not before or any(topic.error_code for topic in topics) or not services.partitions.holds_lease():
         return response
     encoded = bytes(response.encode(context.version))
     services.metadata_cache.keep(image, question, encoded)
@@ -89,7 +91,7 @@ async def _describe(
 def _up_to_date(services: Services, context: RequestContext, view: ListenerView) -> ListenerView:
     """What clients of the listener see now, which may have changed while a topic was created."""
     image = services.metadata.image
-    return view if view.image is image else ListenerView(image, context.listener)
+    return view if view.image is image else ListenerView(image, context.listener, services.partitions.is_cut_off)
 
 
 async def _find(
@@ -143,12 +145,13 @@ def _topic(topic: TopicImage, view: ListenerView, version: int) -> MetadataRespo
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(number, state, view, version) for number, state in enumerate(topic.partitions)],
+        partitions=[_partition(topic, number, view, version) for number in range(len(topic.partitions))],
     )
 
 
-def _partition(number: int, state: PartitionState, view: ListenerView, version: int) -> MetadataResponsePartition:
-    leader_id, error, offline = view.of(state)
+def _partition(topic: TopicImage, number: int, view: ListenerView, version: int) -> MetadataResponsePartition:
+    state = topic.partitions[number]
+    leader_id, error, offline = view.of(topic, number)
     if error is ErrorCode.LISTENER_NOT_FOUND and version < _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     partition = MetadataResponsePartition(

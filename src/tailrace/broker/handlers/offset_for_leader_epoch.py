@@ -19,6 +19,9 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+#: In place of a replica's id where a client asks.
+_CLIENT = -1
+
 
 def handle(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
@@ -42,7 +45,7 @@ def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, r
             # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
             end_offset, epoch = partition.last_position()
             return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
-        partition.require_leader(wanted.current_leader_epoch)
+        partition.require_leader(wanted.current_leader_epoch, by_replica=replica_id != _CLIENT)
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH and replica_id == ANY_REPLICA:
             # An election waits for this broker, and not for long.

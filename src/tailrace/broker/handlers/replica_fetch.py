@@ -24,6 +24,7 @@ from tailrace.broker.fetch_answers import (
     warm,
 )
 from tailrace.broker.fetch_sessions import NO_SESSION
+from tailrace.broker.lease_watch import VISIT_SECONDS
 from tailrace.broker.replica_sessions import FollowedPartition, ReplicaSession
 from tailrace.broker.services import Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
@@ -84,7 +85,9 @@ def handle(
     elif session.waiter is not None:
         session.waiter.end()
         session.waiter = None
-    session.visit(now, services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG)
+    interval = services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG
+    # Without a lease, that a follower still fetches is all that says who leads.
+    session.visit(now, interval if services.partitions.holds_lease() else min(interval, VISIT_SECONDS))
     fetch = _Fetch(services, request, replica_id, broker_epoch, session)
     answers = _look(fetch, is_first=True)
     if answers.cold:
@@ -195,7 +198,7 @@ def _read(
     is_first: bool,
 ) -> FileRange | None:
     wanted = followed.wanted
-    partition.require_leader(wanted.current_leader_epoch)
+    partition.require_leader(wanted.current_leader_epoch, by_replica=True)
     if fetch.replica_id not in partition.replicas:
         # It may be one since a change that is not known here yet; without an epoch nobody can tell.
         has_epoch = wanted.current_leader_epoch != NO_LEADER_EPOCH

@@ -13,7 +13,7 @@ from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest
 def handle(services: Services, context: RequestContext, request: ReplicaStartRequest) -> ReplicaStartResponse:
     try:
         partition = services.partitions.find_by_id(request.topic_id, request.partition_index)
-        partition.require_leader(request.current_leader_epoch)
+        partition.require_leader(request.current_leader_epoch, by_replica=True)
     except KafkaError as error:
         return ReplicaStartResponse(error_code=error.code)
     log = partition.log
