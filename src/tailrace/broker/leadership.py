@@ -184,17 +184,17 @@ class Leadership:
 
         No more records are taken from now on. Followers in sync get the time in which they would leave the ISR.
         """
-        led = [partition for partition in self._partitions if partition.is_leader and partition.is_replicated]
-        for partition in led:
-            partition.hold_appends()  # for good: this broker stops
+        self._partitions.hold_appends()
+        led = sum(partition.is_leader and partition.is_replicated for partition in self._partitions)
         began = self._clock.monotonic()
         deadline = began + self._config.get_int("replica.lag.time.max.ms") / 1000
         moved = 0
         try:
-            while heirs := self._heirs_of(led):
+            while heirs := self._heirs():
                 moved += len(await self.hand_over(heirs))
                 if self._clock.monotonic() >= deadline:
                     break
+                await asyncio.sleep(_LOOK_SECONDS)
         except Unavailable as error:
             # The logs have to be closed all the same.
             logger.warning("stopping without having handed over leadership of %d partitions: %s", len(heirs), error)
@@ -203,17 +203,17 @@ class Leadership:
             logger.info(
                 "leadership of %d of %d partitions handed over in %.2f s",
                 moved,
-                len(led),
+                led,
                 self._clock.monotonic() - began,
             )
-        self._warn_of_loss(self._heirs_of(led))
+        self._warn_of_loss(self._heirs())
 
-    def _heirs_of(self, partitions: Sequence[Partition]) -> dict[tuple[UUID, int], int]:
-        """Who of those in sync is furthest, for each partition that is still led here and has one."""
+    def _heirs(self) -> dict[tuple[UUID, int], int]:
+        """Who of those in sync is furthest, for each partition that is led here and has one."""
         live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
         return {
             _key(partition): heir
-            for partition in partitions
+            for partition in self._partitions
             if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
         }
 

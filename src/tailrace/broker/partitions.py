@@ -80,6 +80,8 @@ class Partitions:
         #: In which incarnation each broker was last registered, also of those that are not now.
         self.last_broker_epochs: dict[int, int] = {}
         self._is_started = False
+        #: Whether the broker is about to stop, so that nothing is taken any more that others would have to get first.
+        self._is_stopping = False
         #: Told of a partition that could not be opened with the others and now was.
         self.on_reopened: Callable[[Partition], None] = _ignore
         #: Told of a partition led here whose ISR should be another.
@@ -291,6 +293,8 @@ class Partitions:
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition
         partition.traffic = self.traffic.of(topic.name)
+        if self._is_stopping:
+            partition.hold_appends()
         self._configure(partition, topic)
         self._apply_archive(partition)
         self._apply_state(partition, topic.partitions[number])
@@ -391,6 +395,12 @@ class Partitions:
             self._every("replica.high.watermark.checkpoint.interval.ms", self._save_high_watermarks), "high watermarks"
         )
         self._tasks.spawn(self._reopen_now_and_then(), "partitions that could not be opened")
+
+    def hold_appends(self) -> None:
+        """Take no more records for what others follow, led here now or later: the broker is about to stop."""
+        self._is_stopping = True
+        for partition in self:
+            partition.hold_appends()
 
     async def close(self) -> None:
         """Sync and close every log."""

@@ -192,7 +192,7 @@ class Partition:
             self._refusal = self._not_leader()
         elif self.is_cut_off:
             self._refusal = self._lease_is_over()
-        elif self._holds:
+        elif self._holds and not self._is_sole:
             self._refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} is handing {self.partition} over."
             )
@@ -608,7 +608,7 @@ class Partition:
     # --- handing leadership over
 
     def hold_appends(self) -> None:
-        """Take no more records from producers, so that a follower can have everything."""
+        """Take no more records from producers, so that a follower can have everything, unless nobody follows."""
         self._holds += 1
         self._settle_role()
 

@@ -25,6 +25,7 @@ from tailrace.testing.cluster_history import (
     FENCE,
     ISR,
     SELF,
+    STALE,
     TOO_FEW,
     TWO_LEADERS,
     ClusterHistory,
@@ -34,6 +35,8 @@ from tailrace.testing.cluster_history import (
 
 _READ_BYTES = 1 << 20
 _CONTROL_BIT = 0x20
+#: So long after another was elected, a leader that hears nothing of store and followers sends clients elsewhere.
+_STALE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class ClusterWatch:
         self._objections: list[Violation] = []
         #: By launch of a node and partition: up to where its log was compared with the truth.
         self._compared: dict[tuple[str, int, TopicPartition], int] = {}
+        #: By launch of a node and partition: since when it has led on although another was elected.
+        self._stale_since: dict[tuple[str, int, TopicPartition], float] = {}
         cluster.coordination.space.follow(self._changed)
 
     # --- the store
@@ -179,6 +184,7 @@ class ClusterWatch:
             history.high_watermark(
                 partition, replica.leader_epoch, replica.high_watermark, now, f"{node.name} as it is"
             )
+        self._check_stale(node, replica, state)
         end_offset = replica.log.end_offset
         limit = min(replica.high_watermark, end_offset)
         if state is not None and node.broker_id in state.isr:
@@ -190,6 +196,19 @@ class ClusterWatch:
                     f"(seen by {history.committed[partition][limit - 1].by}); {state}",
                 )
         self._compare(node, replica, limit)
+
+    def _check_stale(self, node: ClusterNode, replica: Partition, state: PartitionState | None) -> None:
+        """One that was deposed without hearing of it sends clients elsewhere, unless followers have not either."""
+        key, now = (node.name, node.launches, replica.partition), self._cluster.loop.time()
+        is_deposed = state is not None and state.leader not in (NO_LEADER, node.broker_id)
+        followers = replica._followers
+        is_stale = is_deposed and replica.is_leader and not replica.is_cut_off and not node.is_paused
+        if not is_stale or followers is None or followers.last_fetch > now - _STALE_SECONDS:
+            self._stale_since.pop(key, None)
+        elif now - self._stale_since.setdefault(key, now) > _STALE_SECONDS:
+            raise Violation(
+                STALE, f"{replica.partition}: {node.name} leads on in epoch {replica.leader_epoch}; {state}"
+            )
 
     def _compare(self, node: ClusterNode, replica: Partition, limit: int) -> None:
         """Compare what a replica has below an offset with what is known to be committed."""

@@ -28,6 +28,7 @@ from tailrace.runtime.disk import FileRange
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
+from tailrace.testing.cluster import ClusterNode
 from tailrace.testing.cluster_history import (
     ARCHIVE,
     BEYOND,
@@ -41,6 +42,7 @@ from tailrace.testing.cluster_history import (
     LOST,
     ORDER,
     SELF,
+    STALE,
     TOO_FEW,
     TWO_LEADERS,
     TWO_VALUES,
@@ -168,6 +170,16 @@ async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition
         partition.release_appends()
 
 
+def _forget_sleep(node: ClusterNode) -> None:
+    """The clock stands still while the machine is suspended."""
+    if node.is_paused:
+        node.clock.suspended_seconds -= node._cluster.loop.time() - node.paused_at
+    _right_resume(node)
+
+
+_right_resume = ClusterNode.resume
+
+
 def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
     return PartitionState(state.replicas, isr, leader, state.leader_epoch)
 
@@ -279,6 +291,12 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a broker that crashed names its heir": Mutation(registration, "after_crash", _name_an_heir, (LOST, ISR, SELF)),
     "what was perhaps handed over takes records again at once": Mutation(
         Leadership, "_find_out", _release_at_once, (LOST,)
+    ),
+    "a leader without a lease keeps its clients": Mutation(
+        Partition, "doubt_leadership", lambda partition, silent_since: False, (STALE,)
+    ),
+    "time in which a machine is suspended does not count": Mutation(
+        ClusterNode, "resume", _forget_sleep, (LOST, STALE, ELECTION, LIVENESS)
     ),
     "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
     "a leader is elected from outside the ISR": Mutation(
