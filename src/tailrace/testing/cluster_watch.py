@@ -202,13 +202,13 @@ class ClusterWatch:
         key, now = (node.name, node.launches, replica.partition), self._cluster.loop.time()
         is_deposed = state is not None and state.leader not in (NO_LEADER, node.broker_id)
         followers = replica._followers
-        is_stale = is_deposed and replica.is_leader and not replica.is_cut_off and not node.is_paused
-        if not is_stale or followers is None or followers.last_fetch > now - _STALE_SECONDS:
+        if not is_deposed or followers is None or replica.is_cut_off or node.is_paused:
             self._stale_since.pop(key, None)
-        elif now - self._stale_since.setdefault(key, now) > _STALE_SECONDS:
-            raise Violation(
-                STALE, f"{replica.partition}: {node.name} leads on in epoch {replica.leader_epoch}; {state}"
-            )
+            return
+        since = max(self._stale_since.setdefault(key, now), followers.last_fetch)
+        if now - since > _STALE_SECONDS:
+            epoch = replica.leader_epoch
+            raise Violation(STALE, f"{replica.partition}: {node.name} leads on in epoch {epoch}; {state}")
 
     def _compare(self, node: ClusterNode, replica: Partition, limit: int) -> None:
         """Compare what a replica has below an offset with what is known to be committed."""
