@@ -112,9 +112,8 @@ class ClusterNode:
         #: Whether it shall run: one that ends by itself is launched again.
         self.is_wanted = False
         self.launches = 0
-        #: When its last process ended, and when it was last stopped for a while.
+        #: When its last process ended.
         self.ended_at = -1.0
-        self.paused_at = -1.0
         self._wipes = 0
         self._cluster = cluster
         self._random: Random = loop.random_for(f"{self.name} broker")
@@ -253,7 +252,6 @@ class ClusterNode:
     def pause(self) -> None:
         """Stop the process as SIGSTOP does."""
         if self.process is not None:
-            self.paused_at = self._cluster.loop.time()
             self.process.pause()
             self._cluster.coordination.pause(self.name)
 

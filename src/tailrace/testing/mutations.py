@@ -28,7 +28,6 @@ from tailrace.runtime.disk import FileRange
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
-from tailrace.testing.cluster import ClusterNode
 from tailrace.testing.cluster_history import (
     ARCHIVE,
     BEYOND,
@@ -170,16 +169,6 @@ async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition
         partition.release_appends()
 
 
-def _forget_sleep(node: ClusterNode) -> None:
-    """The clock stands still while the machine is suspended."""
-    if node.is_paused:
-        node.clock.suspended_seconds -= node._cluster.loop.time() - node.paused_at
-    _right_resume(node)
-
-
-_right_resume = ClusterNode.resume
-
-
 def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
     return PartitionState(state.replicas, isr, leader, state.leader_epoch)
 
@@ -294,9 +283,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a leader without a lease keeps its clients": Mutation(
         Partition, "doubt_leadership", lambda partition, silent_since: False, (STALE,)
-    ),
-    "time in which a machine is suspended does not count": Mutation(
-        ClusterNode, "resume", _forget_sleep, (LOST, STALE, ELECTION, LIVENESS)
     ),
     "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
     "a leader is elected from outside the ISR": Mutation(
