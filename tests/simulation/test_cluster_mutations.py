@@ -29,6 +29,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "a broker that crashed stays in the ISR": 0,
     "a broker that crashed names its heir": 0,
     "what was perhaps handed over takes records again at once": 6,
+    "a leader without a lease keeps its clients": 34,
     "an election is no new epoch": 0,
     "a leader is elected from outside the ISR": 0,
     "an election does not ask for the longest log": 5,

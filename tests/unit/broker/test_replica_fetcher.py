@@ -104,6 +104,8 @@ class _Connection:
             frame = memoryview(bytes(self._received[4:end]))
             del self._received[:end]
             header, position = decode_request_header(frame, dict.fromkeys(_KINDS, 0))
+            if header.api_key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
+                continue  # by a broker that stops, and wants to know whether this one is there
             kind = _KINDS[ApiKey(header.api_key)]
             self._requests.put_nowait((self, header, kind.decode(header.api_version, frame[position:])))
 
