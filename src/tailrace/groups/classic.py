@@ -207,9 +207,9 @@ class ClassicProtocol:
         assert member.session is not None
         member.session.set(_NEW_MEMBER_TIMEOUT_MS)
         future = member.joining = self._loop.create_future()
-        self._rebalance_or_complete(group, f"{member_id} joins")
         sent_bytes = len(member_id) + len(call.client_id) + sum(len(one.metadata) for one in call.protocols)
         self._newcomers.add(member, sent_bytes, lambda: self._remove(group, [member], "made room for others"))
+        self._rebalance_or_complete(group, f"{member_id} joins")
         return future
 
     def _join_again(
