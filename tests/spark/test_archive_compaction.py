@@ -221,7 +221,9 @@ def test_what_cannot_be_compacted_is_said_and_a_dry_run_changes_nothing(
             return str(result.exception)
         return result.output
 
-    assert run("nobody-made-this") == "topic nobody-made-this does not exist"
+    assert run("nobody-made-this") == (
+        "topic 'nobody-made-this' does not exist; see which do with: tailrace topic list"
+    )
     plain = create_topic(bootstrap, f"{topic}-plain")
     assert run(plain) == (
         f"nothing of {plain} is archived; set tailrace.archive.enable=true, and run: tailrace pipeline archive"

@@ -442,17 +442,18 @@ def test_a_place_that_cannot_be_written_is_an_error_in_plain_words(archiving: Ar
 
 
 def test_an_archive_in_an_object_store_is_filled_by_the_command(
-    broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_topic(broker.bootstrap, topic, **FOR_EVER)
-    ConfluentClient(broker.bootstrap).produce(topic, some_records(100))
-    with S3Server(tmp_path / "s3") as store:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    with S3Server(tmp_path / "s3") as store, BrokerProcess(tmp_path / "data") as broker:
+        create_topic(broker.bootstrap, topic, **FOR_EVER)
+        ConfluentClient(broker.bootstrap).produce(topic, some_records(100))
         store.create_bucket("history")
         uri = f"s3://history/archive?endpoint_override={store.endpoint}"
         command = [sys.executable, "-m", "tailrace", "pipeline", "archive", topic, "--to", uri, "--once"]
         command += ["--bootstrap", broker.bootstrap, "--master", "local[1]", "--conf", "spark.driver.memory=512m"]
         monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         refused = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert refused.returncode == 1
@@ -468,6 +469,22 @@ def test_an_archive_in_an_object_store_is_filled_by_the_command(
             "1 round, 100 rows, 1 file: done",
         ]
         assert verified(broker.bootstrap, topic).rows == 100
+
+
+def test_nothing_is_archived_to_a_place_that_a_broker_of_the_topic_cannot_read(
+    broker: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(broker.bootstrap, topic, **FOR_EVER)
+    ConfluentClient(broker.bootstrap).produce(topic, some_records(10))
+    with S3Server(tmp_path / "s3") as store:
+        store.create_bucket("history")
+        # This command may, the broker has no credentials.
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        why = refusal(broker, topic, "--to", f"s3://history/archive?endpoint_override={store.endpoint}", "--once")
+    assert re.match(rf"{topic} is not archived: not every broker that holds it can read s3://history/archive", why)
+    assert "broker 1: " in why
+    assert describe(broker.bootstrap, topic).version == 0
 
 
 def refusal(broker: BrokerProcess, *arguments: str) -> str:
