@@ -37,9 +37,14 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 _ANSWER_SECONDS = 8.0
 _FETCH_VERSION = 12
 _MOST_BYTES = 1 << 16
-#: A commit ends so: made, or refused because somebody else was faster, or because the store did not answer in time, or
-#: by a broker that does not know the topic yet.
-_EXPECTED = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_ID)
+#: A commit ends so: made, or refused because somebody else was faster, or because the store did not answer in time or
+#: called it too large, or by a broker that does not know the topic yet.
+_EXPECTED = (
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+)
 
 
 @dataclass(slots=True)

@@ -347,7 +347,11 @@ async def _change_topics(load: _Load, admin: ClusterClient, partitions: int, unt
 
 
 async def _look_until(load: _Load, log: ClusterLog, is_over: Callable[[], bool]) -> None:
+    loop = load.cluster.loop
+    deadline = loop.time() + LOAD_SECONDS + WHOLE_SECONDS
     while not is_over():
+        if loop.time() > deadline:
+            raise Violation(LIVENESS, "brokers that are to be back, or changes of topics, do not come to an end")
         _look(load, log)
         await asyncio.sleep(_LOOK_SECONDS)
 

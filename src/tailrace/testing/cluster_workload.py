@@ -60,6 +60,8 @@ _NOT_NOW = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
+#: How a change of topics may be refused for now: too few brokers, or a store that is away or calls it too large.
+_NOT_CHANGED_NOW = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.POLICY_VIOLATION, *_NOT_NOW)
 _FETCH_ELSEWHERE = (
     *_NOT_NOW,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -333,8 +335,8 @@ async def create_topic(client: ClusterClient, name: str, partitions: int, config
             code = code_of(response.topics[0].error_code)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return
-            # Too few brokers are up, or the store is away.
-            assert code in (ErrorCode.INVALID_REPLICATION_FACTOR, *_NOT_NOW), f"{name} was refused: {code.name}"
+            # Too few brokers are up, or the store is away, or calls it too large.
+            assert code in _NOT_CHANGED_NOW, f"{name} was refused: {code.name}"
         except ConnectionError:
             pass
         await asyncio.sleep(0.5)
@@ -352,7 +354,7 @@ async def add_partitions(client: ClusterClient, name: str, count: int) -> None:
                 request, _CREATE_PARTITIONS_VERSION, CreatePartitionsResponse, _ANSWER_SECONDS
             )
             code = code_of(response.results[0].error_code)
-            expected = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR, *_NOT_NOW)
+            expected = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, *_NOT_CHANGED_NOW)
             assert code in expected, f"partitions of {name} were refused: {code.name}"
             await client.refresh(name)
         except ConnectionError:

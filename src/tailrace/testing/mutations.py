@@ -275,7 +275,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         ClusterMetadata, "alter_isr", _add_any_incarnation, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
     ),
     "a broker that crashed stays in the ISR": Mutation(
-        registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, WATERMARK)
+        registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, WATERMARK, LIVENESS)
     ),
     "a broker that crashed names its heir": Mutation(registration, "after_crash", _name_an_heir, (LOST, ISR, SELF)),
     "what was perhaps handed over takes records again at once": Mutation(
