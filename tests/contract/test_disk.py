@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Disk
+from tailrace.runtime.disk import Directory, Disk, RemovedError
 from tailrace.runtime.system.disk import SystemDisk
 from tailrace.testing.disk import SimDisk
 from tests.contract.world import MAX_OPEN_FILES, World
@@ -131,6 +131,87 @@ def test_an_open_file_keeps_its_content_when_another_takes_its_name(world: World
         world.disk.rename(f"{world.root}/new", f"{world.root}/d/{number}")
     assert [file.read(0, 10) for file in files] == [str(number).encode() for number in range(len(files))]
     assert world.disk.read_file(f"{world.root}/d/0") == b"other"
+
+
+def test_a_directory_is_used_by_itself_whatever_it_is_called(world: World) -> None:
+    files = _open_more_than_the_limit(world)
+    directory = world.disk.directory(f"{world.root}/d")
+    world.disk.rename(f"{world.root}/d", f"{world.root}/moved")
+    world.disk.make_directory(f"{world.root}/d")
+    assert directory.path == f"{world.root}/moved"
+    directory.replace_file("new", b"1")
+    directory.remove("0")
+    directory.remove("never")
+    directory.sync()
+    assert list(world.disk.list(f"{world.root}/d")) == []
+    assert world.disk.list(f"{world.root}/moved") == directory.list()
+    assert "new" in directory.list()
+    assert "0" not in directory.list()
+    assert files[0].read(0, 10) == b"0"
+
+
+def test_a_directory_that_was_removed_is_not_mistaken_for_the_next_of_its_name(world: World) -> None:
+    world.disk.make_directory(f"{world.root}/d")
+    directory = world.disk.directory(f"{world.root}/d")
+    world.disk.remove(f"{world.root}/d")
+    world.disk.make_directory(f"{world.root}/d")
+    for call in (
+        directory.list,
+        directory.sync,
+        lambda: directory.replace_file("a", b""),
+        lambda: directory.remove("a"),
+    ):
+        with pytest.raises(RemovedError):
+            call()
+    assert list(world.disk.list(f"{world.root}/d")) == []
+    with pytest.raises(StorageError, match="none"):
+        world.disk.directory(f"{world.root}/none")
+
+
+def test_files_are_synced_in_threads_while_their_directory_is_renamed(world: World) -> None:
+    async def scenario() -> None:
+        files = _open_more_than_the_limit(world)
+        directory = world.disk.directory(f"{world.root}/d")
+        name = f"{world.root}/d"
+
+        def sync_all() -> None:
+            for file in files:
+                file.sync()
+                directory.sync()
+
+        for number in range(5):
+            running = asyncio.ensure_future(world.disk.offload(sync_all))
+            while not running.done():
+                await asyncio.sleep(0.001)
+                world.disk.rename(name, f"{world.root}/{number}")
+                world.disk.rename(f"{world.root}/{number}", name)
+            await running
+
+    world.run(scenario())
+
+
+def test_a_directory_removed_under_a_thread_is_said_to_be_removed_and_nothing_else(world: World) -> None:
+    async def scenario() -> None:
+        for _ in range(30):
+            world.disk.make_directory(f"{world.root}/d")
+            directory = world.disk.directory(f"{world.root}/d")
+
+            def use(directory: Directory = directory) -> None:
+                for number in range(5):
+                    directory.replace_file(str(number), b"1", sync=False)
+                directory.sync()
+
+            running = asyncio.ensure_future(world.disk.offload(use))
+            await asyncio.sleep(0.0001)
+            world.disk.rename(f"{world.root}/d", f"{world.root}/gone")
+            await world.disk.offload(lambda: world.disk.remove(f"{world.root}/gone"))
+            try:
+                await running
+            except RemovedError:
+                pass
+            assert list(world.disk.list(world.root)) == []
+
+    world.run(scenario())
 
 
 def test_more_files_than_descriptors_stay_usable(world: World) -> None:
@@ -256,6 +337,9 @@ def _any_call(random: Random, root: str) -> Callable[[Disk], object]:
         lambda disk: disk.rename(one, other),
         lambda disk: disk.sync_directory(one),
         lambda disk: disk.sync_all(root),
+        lambda disk: list(disk.directory(one).list()),
+        lambda disk: disk.directory(one).replace_file("a", data),
+        lambda disk: disk.directory(one).sync(),
     ]
     return random.choice(calls)
 

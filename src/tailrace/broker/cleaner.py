@@ -18,7 +18,7 @@ from tailrace.errors import KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
-from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.disk import PassingStorageError
 from tailrace.runtime.helper import HelperError
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.cleaned_transactions import CleanedTransactions
@@ -207,7 +207,7 @@ class Cleaner:
             if deaths >= _HELPER_DEATHS_ALLOWED:
                 self._give_up(log, f"the helper process did not survive it {deaths} times in a row: {error}")
             done = False
-        except DiskFullError as error:
+        except PassingStorageError as error:
             logger.error("compaction of %s is held up: %s", log.partition, error)
             done = False
         except StorageError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.partition import Partition
 from tailrace.replication.traffic import TopicTraffic, Traffic
 from tailrace.runtime import Runtime
-from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.disk import PassingStorageError, TooManyOpenFilesError
 from tailrace.runtime.long_work import LongWork
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_directory import LogDirectory
@@ -31,6 +31,7 @@ from tailrace.storage.segment import Segment
 logger = logging.getLogger("tailrace.broker")
 
 _OPENED_PER_TURN = 50
+_REMOVED_PER_TURN = 50
 #: A role is cheap compared with a file that is opened.
 _ROLES_PER_TURN = 500
 #: How often a partition that could not be opened is tried again.
@@ -206,6 +207,8 @@ class Partitions:
                 directory.open()
                 for partition in directory.partition_directories():
                     self._homes[partition] = directory
+            except TooManyOpenFilesError:
+                raise  # nothing is wrong with the directory, and the broker cannot do without
             except StorageError as error:
                 directory.fail(error)
         self._require_one_online()
@@ -233,9 +236,9 @@ class Partitions:
         self._image = after
         self._broker_epochs = {broker.broker_id: broker.epoch for broker in after.brokers.values()}
         self.last_broker_epochs.update(self._broker_epochs)
-        for topic in before.topics.values():
-            if topic.topic_id not in after.topics_by_id:
-                self._close_topic(topic)
+        await self._close_topics(
+            [topic for topic in before.topics.values() if topic.topic_id not in after.topics_by_id]
+        )
         opened = seen = 0
         for topic in after.topics.values():
             former = before.topics_by_id.get(topic.topic_id)
@@ -246,12 +249,20 @@ class Partitions:
             is_configured = former is not None and topic.configs == former.configs
             for number, state in enumerate(topic.partitions):
                 if self._broker_id in state.replicas:
+                    if former is None:
+                        await self._until_forgotten(TopicPartition(topic.name, number))
                     opened += self._open_or_update(topic, number, is_configured=is_configured)
                 elif former is not None and topic is not former:
                     self._give_up(topic, number)
                 seen += 1
                 if (opened and opened % _OPENED_PER_TURN == 0) or seen % _ROLES_PER_TURN == 0:
                     await asyncio.sleep(0)
+
+    async def _until_forgotten(self, partition: TopicPartition) -> None:
+        """Wait until nothing is written down of an earlier topic's partition of the same name."""
+        for directory in self.directories:
+            if directory.failure is None and directory.has_outdated(partition):
+                await directory.forget_removed()
 
     def _open_or_update(self, topic: TopicImage, number: int, *, is_configured: bool) -> bool:
         """Have a partition be as the image says; whether a log was opened for it."""
@@ -359,10 +370,16 @@ class Partitions:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log may be in a directory that is offline")
         return min(online, key=lambda directory: directory.log_count)
 
-    def _close_topic(self, topic: TopicImage) -> None:
-        self.traffic.forget(topic.name)
-        for number in range(len(topic.partitions)):
-            self._remove(topic, number, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
+    async def _close_topics(self, topics: Sequence[TopicImage]) -> None:
+        """Remove the partitions of deleted topics, some in each turn of the loop."""
+        removed = 0
+        for topic in topics:
+            self.traffic.forget(topic.name)
+            for number in range(len(topic.partitions)):
+                self._remove(topic, number, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted."))
+                removed += 1
+                if removed % _REMOVED_PER_TURN == 0:
+                    await asyncio.sleep(0)
 
     def _remove(self, topic: TopicImage, number: int, reason: KafkaError) -> None:
         """Serve a partition no more, and remove its log."""
@@ -466,7 +483,7 @@ class Partitions:
             try:
                 removed = self._remove_expired(partition)
                 partition.directory.remove_later(partition.log, removed)
-            except (KafkaError, DiskFullError) as error:
+            except (KafkaError, PassingStorageError) as error:
                 logger.error("retention of %s is held up: %s", partition.partition, error)
             except StorageError as error:
                 partition.directory.fail(error)

@@ -97,10 +97,11 @@ class Scrubber:
                 logger.error("scrub of %s: %s", path, error)
             return None
         self.bytes_read += found.position - position
+        if not self._is_served(partition, segment):
+            return None
         if found.problem is not None:
-            if self._is_served(partition, segment):
-                self.problems += 1
-                logger.error("scrub found %s damaged at position %d: %s", path, found.position, found.problem)
-                segment.found_corrupt(found.position)
+            self.problems += 1
+            logger.error("scrub found %s damaged at position %d: %s", path, found.position, found.problem)
+            segment.found_corrupt(found.position)
             return None
         return found.position if found.position < segment.size else None

@@ -28,7 +28,7 @@ from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.traffic import TopicTraffic
 from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
-from tailrace.runtime.disk import DiskFullError, FileRange
+from tailrace.runtime.disk import DiskFullError, FileRange, PassingStorageError
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, LogPast, PartitionLog
@@ -410,9 +410,9 @@ class Partition:
     def _append(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
         try:
             appended = self.log.append(data, header, self.leader_epoch)
-        except DiskFullError as error:
+        except PassingStorageError as error:
             self.log.producers.refused(header)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, _with_advice(error)) from error
         except StorageError as error:
             self.directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -682,8 +682,8 @@ class Partition:
         if len(data):
             try:
                 log.append_replicated(data, high_watermark)
-            except DiskFullError as error:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry") from error
+            except PassingStorageError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, _with_advice(error)) from error
             except StorageError as error:
                 self.directory.fail(error)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -883,6 +883,10 @@ class Partition:
             refuse(turn.appended, reason)
         self._turns.clear()
         self._refuse_waiters(reason)
+
+
+def _with_advice(error: PassingStorageError) -> str:
+    return f"{error}: free space and retry" if isinstance(error, DiskFullError) else str(error)
 
 
 def _again(reason: KafkaError) -> KafkaError:

@@ -2,7 +2,11 @@
 
 Calls are synchronous and made in the event loop where they touch the page cache only (append, read what was
 just written). What may block for long (sync, creating files, cold reads) goes through `Disk.offload`.
-Every failure is a `StorageError` that names the path; a full disk is its subclass `DiskFullError`.
+Every failure is a `StorageError` that names the path. One that passes by itself, after which the same call may be made
+again, is its subclass `PassingStorageError`: the disk is full, or the process has no descriptor left.
+
+The event loop changes names while threads work. A thread therefore works on a `File` or a `Directory`, which are what
+they are whatever they are called by now, and never on the name of something that the loop may rename.
 """
 
 from __future__ import annotations
@@ -17,8 +21,20 @@ T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-class DiskFullError(StorageError):
+class PassingStorageError(StorageError):
+    """A call was refused and did nothing, for a reason that says nothing against the disk."""
+
+
+class DiskFullError(PassingStorageError):
     """No space is left for a write; nothing of it remains in the file."""
+
+
+class TooManyOpenFilesError(PassingStorageError):
+    """The process, or the machine, may open no more files and sockets at present."""
+
+
+class RemovedError(StorageError):
+    """A directory was removed through this port while somebody still had it."""
 
 
 class Volume(NamedTuple):
@@ -80,11 +96,38 @@ class FileRange:
         return self.size
 
 
+class Directory(Protocol):
+    """One directory, wherever it is renamed to; every call raises `RemovedError` once it was removed."""
+
+    @property
+    def path(self) -> str: ...
+
+    def list(self) -> Sequence[str]:
+        """The sorted names in it."""
+        ...
+
+    def replace_file(self, name: str, content: bytes, *, sync: bool = True) -> None:
+        """Write a small file in it, as `Disk.replace_file` does."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file in it; nothing where there is none."""
+        ...
+
+    def sync(self) -> None:
+        """Make creations, renames and removals in it survive a power cut. Blocks: call it through `Disk.offload`."""
+        ...
+
+
 class Disk(Protocol):
     """Directories and files of one machine. Paths are '/'-separated strings."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file for reading and appending; with `create` it is made empty where it does not exist."""
+        ...
+
+    def directory(self, path: str) -> Directory:
+        """The directory that has a name now."""
         ...
 
     def read_file(self, path: str) -> bytes | None:
@@ -109,7 +152,10 @@ class Disk(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing where there is none."""
+        """Remove a file, or a directory with all in it; nothing where there is none.
+
+        Open files stay readable. A thread may call it where nobody else uses the name.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None:

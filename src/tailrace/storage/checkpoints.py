@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tailrace.errors import StorageError
 from tailrace.model import TopicPartition
-from tailrace.runtime.disk import Disk
+from tailrace.runtime.disk import Directory, Disk
 
 logger = logging.getLogger("tailrace.storage")
 
@@ -80,9 +80,9 @@ def read_gaps_below(disk: Disk, directory: str) -> int | None:
         return None
 
 
-def write_gaps_below(disk: Disk, directory: str, offset: int, *, sync: bool = True) -> None:
+def write_gaps_below(directory: Directory, offset: int, *, sync: bool = True) -> None:
     """Say that compaction may leave gaps below an offset, or may have done so on a leader, before there are any."""
-    disk.replace_file(f"{directory}/{COMPACTED}", render_lines([str(offset)]), sync=sync)
+    directory.replace_file(COMPACTED, render_lines([str(offset)]), sync=sync)
 
 
 def encode_uuid(value: UUID) -> str:
@@ -110,7 +110,7 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
         return None
 
 
-def write_topic_id(disk: Disk, directory: str, topic_id: UUID, *, sync: bool) -> None:
+def write_topic_id(directory: Directory, topic_id: UUID, *, sync: bool) -> None:
     """Say which topic a partition directory belongs to."""
     content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
-    disk.replace_file(f"{directory}/{PARTITION_METADATA}", content, sync=sync)
+    directory.replace_file(PARTITION_METADATA, content, sync=sync)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET
-from tailrace.runtime.disk import Disk, DiskFullError
+from tailrace.runtime.disk import Disk, PassingStorageError
 from tailrace.storage.checkpoints import LEADER_EPOCHS, parse_lines, render_lines
 
 logger = logging.getLogger("tailrace.storage")
@@ -21,7 +21,7 @@ class LeaderEpochs:
     """The epoch history of one partition log."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
+        self._directory = disk.directory(directory)
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         #: The newest epoch in the log, or -1.
@@ -94,8 +94,8 @@ class LeaderEpochs:
     def _save(self) -> None:
         self.is_durable = False
         try:
-            self._disk.replace_file(self._path, self._render(), sync=False)
-        except DiskFullError as error:
+            self._directory.replace_file(LEADER_EPOCHS, self._render(), sync=False)
+        except PassingStorageError as error:
             # The next sync writes it, and nothing is relied upon before that.
             logger.warning("%s is written later: %s", self._path, error)
 
@@ -108,7 +108,7 @@ class LeaderEpochs:
             return lambda: None
         self.is_durable = True
         content = self._render()
-        return lambda: self._disk.replace_file(self._path, content)
+        return lambda: self._directory.replace_file(LEADER_EPOCHS, content)
 
     def sync_failed(self) -> None:
         """The blocking call did not get to its end: the next sync has to do it again."""

@@ -1,8 +1,9 @@
 """One log directory: the partition logs in it, their checkpoints, their syncs, and whether the disk still works.
 
 A disk error takes the whole directory offline, loudly, and nothing in it is served or promised any more; a full
-disk only refuses what does not fit. Other directories go on. The clean shutdown marker exists only between a
-clean stop and the next start.
+disk, or a process without descriptors, only refuses what it cannot do now. Other directories go on. What runs in a
+thread uses a log's directory by itself and never by its name, which the loop changes when the topic is deleted. The
+clean shutdown marker exists only between a clean stop and the next start.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
-from tailrace.runtime.disk import DiskFullError
+from tailrace.runtime.disk import Directory, DiskFullError, PassingStorageError, RemovedError, TooManyOpenFilesError
 from tailrace.runtime.histogram import Histogram
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.checkpoints import (
@@ -38,7 +40,7 @@ from tailrace.storage.log_config import NEVER, LogConfig
 from tailrace.storage.partition_log import LogPast, PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.recovery import open_log
-from tailrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from tailrace.storage.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment
 
 logger = logging.getLogger("tailrace.storage")
 
@@ -57,8 +59,8 @@ _MAX_FILE_NAME_BYTES = 255
 _SYNCED_ONE_BY_ONE = 32
 #: How often it is looked whether compaction has let go of a log that is to be cut.
 _CLEANING_LOOKED_AT_SECONDS = 0.05
-#: How long a sync that a full disk refused waits for room.
-_FULL_DISK_RETRY_SECONDS = 1.0
+#: How long work that the disk refused for now, being full or out of descriptors, waits before it is tried again.
+_RETRY_SECONDS = 1.0
 #: Seconds that a sync may take, from a disk with a cache of its own to one that is overwhelmed.
 _SYNC_TIME_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -106,6 +108,16 @@ def _properties(content: bytes) -> dict[str, str]:
     return dict(line.split("=", 1) for line in content.decode(errors="replace").split("\n") if "=" in line)
 
 
+class _Owed(NamedTuple):
+    """What a sync has taken upon itself for one log."""
+
+    log: PartitionLog
+    topic_id: UUID | None
+    is_written: bool
+    target: int
+    work: Callable[[], None]
+
+
 class LogDirectory:
     """A directory of partition logs that lives and fails as one."""
 
@@ -132,7 +144,12 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         #: Up to where compaction has been through each log.
         self._clean_offsets: dict[TopicPartition, int] = {}
+        self._saved_clean_offsets: dict[TopicPartition, int] = {}
+        self._saved_log_starts: dict[TopicPartition, int] = {}
         self._swapping: dict[asyncio.Task[None], None] = {}
+        #: Directories of removed partitions, under the names they have now, whose files are still there.
+        self._discarded: list[str] = []
+        self._removal: asyncio.Task[None] | None = None
         #: Up to where each log with several replicas was known to be committed, and what of that is on disk.
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._saved_high_watermarks: dict[TopicPartition, int] = {}
@@ -175,7 +192,9 @@ class LogDirectory:
         self._high_watermarks = read_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}")
         self._saved_high_watermarks = dict(self._high_watermarks)
         self._log_starts = read_offsets(disk, f"{self.path}/{LOG_START_OFFSETS}")
+        self._saved_log_starts = dict(self._log_starts)
         self._clean_offsets = read_offsets(disk, f"{self.path}/{CLEANER_OFFSETS}")
+        self._saved_clean_offsets = dict(self._clean_offsets)
         disk.remove(marker)
         disk.sync_directory(self.path)
 
@@ -252,18 +271,15 @@ class LogDirectory:
         directory = f"{self.path}/{partition}"
         disk = self._disk
         try:
-            found = read_topic_id(disk, directory) if disk.list(directory) else None
-            if found is not None and found != topic_id:
-                # Mostly what a deletion left that a crash interrupted, but a damaged file looks the same.
-                self.set_aside(partition, "another topic of that name")
-                found = None
-                self._recovery_points.pop(partition, None)
-                self._log_starts.pop(partition, None)
-            if found is None:
-                self._clean_offsets.pop(partition, None)
-                self._high_watermarks.pop(partition, None)
+            found = self._find_owned(partition, topic_id)
+            if not found:
+                self._forget(partition)
+                if self.has_outdated(partition):
+                    # It must be gone before the first record. Rare: whoever removes a partition sees to it.
+                    self._write_all(offsets := self._all_offsets())
+                    self._saved_all(offsets)
                 disk.make_directory(directory)
-                write_topic_id(disk, directory, topic_id, sync=False)
+                write_topic_id(disk.directory(directory), topic_id, sync=False)
             log = open_log(
                 partition,
                 directory,
@@ -274,7 +290,7 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0),
             )
-            if found is None or not self.stopped_cleanly:
+            if not found or not self.stopped_cleanly:
                 # After a crash nobody knows whether what is there would survive the next one.
                 self._unsynced_identities[log] = topic_id
             if log.flushed_offset < log.end_offset:
@@ -283,7 +299,7 @@ class LogDirectory:
                 target, work = self._sync_work(log)
                 work()
                 log.synced(target)
-        except DiskFullError:
+        except PassingStorageError:
             raise
         except StorageError as error:
             self.fail(error)
@@ -305,14 +321,36 @@ class LogDirectory:
     def remove_partition(self, partition: TopicPartition) -> None:
         """Take a partition's log away; its files are removed in the background."""
         log = self._logs.pop(partition, None)
+        self._forget(partition)
+        self._discard(f"{self.path}/{partition}")
+        if log is not None:
+            self._dirty.pop(log, None)
+            self._unsynced_identities.pop(log, None)
+            log.release()
+
+    def _find_owned(self, partition: TopicPartition, topic_id: UUID) -> bool:
+        """Whether a partition's directory is there and of this topic; what is there of others is put out of the way."""
+        directory = f"{self.path}/{partition}"
+        names = self._disk.list(directory)
+        owner = read_topic_id(self._disk, directory) if names else None
+        if owner == topic_id:
+            return True
+        if owner is not None:
+            # Mostly what a deletion left that a crash interrupted, but a damaged file looks the same.
+            self.set_aside(partition, "another topic of that name")
+        elif any(name.endswith(LOG_SUFFIX) and self._disk.open(f"{directory}/{name}").size for name in names):
+            # Of this topic nothing can have been promised, for its identity would be durable. Of another there may be.
+            self.set_aside(partition, "a topic that it does not name")
+        elif names:
+            self._discard(directory)
+        return False
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """Know nothing any more of a log that had this name."""
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
         self._clean_offsets.pop(partition, None)
         self._high_watermarks.pop(partition, None)
-        if log is not None:
-            self._dirty.pop(log, None)
-            self._unsynced_identities.pop(log, None)
-        self._discard(f"{self.path}/{partition}")
 
     def set_aside(self, partition: TopicPartition, owner: str = "no topic") -> None:
         """Rename a partition's directory that is not this topic's, or no topic's; nothing in it is removed."""
@@ -337,7 +375,29 @@ class LogDirectory:
         except StorageError as error:
             self.fail(error)
             return
-        self.tasks.spawn(self._disk.offload(lambda: self._disk.remove(aside)), f"remove {aside}")
+        self._discarded.append(aside)
+        if self._removal is None or self._removal.done():
+            self._removal = self.tasks.spawn(self._remove_discarded(), f"remove partitions in {self.path}")
+
+    async def _remove_discarded(self) -> None:
+        """Remove the files of removed partitions, one directory at a time, so that syncs find a thread that is free."""
+        while self._discarded:
+            batch, self._discarded = self._discarded, []
+            await self.forget_removed()
+            # Until the new names are durable a power cut brings the old ones back, with whatever is left of the files.
+            await self._insist(lambda: self._disk.sync_directory(self.path), "partitions are not removed")
+            for aside in batch:
+                await self._insist(partial(self._disk.remove, aside), "a partition is not removed")
+
+    async def _insist(self, call: Callable[[], None], problem: str) -> None:
+        """Make a call in a thread, again and again while the disk refuses it for a reason that passes."""
+        while True:
+            try:
+                await self._disk.offload(call)
+                return
+            except PassingStorageError as error:
+                logger.error("%s: %s, retrying: %s", self.path, problem, error, extra={"repeats": problem})
+                await asyncio.sleep(_RETRY_SECONDS)
 
     def _other_name(self, directory: str, suffix: str) -> str:
         ending = f".{self._runtime.random.getrandbits(128):032x}{suffix}"
@@ -356,6 +416,11 @@ class LogDirectory:
     def fail(self, error: StorageError) -> None:
         """Take the directory offline: what its disk holds can no longer be promised."""
         if self.failure is not None:
+            return
+        if isinstance(error, RemovedError):
+            return  # by this broker, while somebody was still at work on it
+        if isinstance(error, TooManyOpenFilesError):
+            logger.error("%s stays online: %s", self.path, error, extra={"repeats": "no descriptor left"})
             return
         self.failure = error
         logger.critical(
@@ -390,14 +455,14 @@ class LogDirectory:
     async def _sync(self, log: PartitionLog) -> None:
         """Sync one log until it owes nobody a promise: whoever arrives meanwhile shares the next sync."""
         try:
-            while not self._is_closing:
+            while not self._is_closing and self._logs.get(log.partition) is log:
                 try:
                     await self._sync_once(log)
-                except DiskFullError as error:
+                except PassingStorageError as error:
                     logger.error(
                         "%s is not synced, and tried again: %s", log.partition, error, extra={"repeats": "not synced"}
                     )
-                    await asyncio.sleep(_FULL_DISK_RETRY_SECONDS)
+                    await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if self._logs.get(log.partition) is log:
                     self.on_promise(log)
@@ -416,11 +481,10 @@ class LogDirectory:
             for log in logs:
                 if self._logs.get(log.partition) is log:
                     self.on_promise(log)
-        except DiskFullError as error:
+        except PassingStorageError as error:
             logger.error("logs in %s are not synced, and tried again: %s", self.path, error)
         except StorageError as error:
-            if any(self._logs.get(log.partition) is log for log in logs):
-                self.fail(error)
+            self.fail(error)
         finally:
             for log in logs:
                 del self._syncing[log]
@@ -428,44 +492,50 @@ class LogDirectory:
                     self._sync_soon(log)
 
     async def _sync_once(self, *logs: PartitionLog) -> None:
-        # What has still to be written, and not only synced, is done log by log; identities were when a log was made.
-        written = [not log.has_files_to_write for log in logs]
-        owed = [(log, self._unsynced_identities.get(log), *self._sync_work(log)) for log in logs]
-        for log in logs:
-            self._dirty.pop(log, None)
+        owed: list[_Owed] = []
 
-        def work_unless_gone() -> None:
-            is_synced = sum(written) > _SYNCED_ONE_BY_ONE and self._disk.sync_all(self.path)
-            for (log, _, _, work), is_written in zip(owed, written, strict=True):
-                # Another topic may have taken the directory's name meanwhile.
-                if self._logs.get(log.partition) is log and not (is_written and is_synced):
-                    work()
+        def sync_owed() -> None:
+            is_synced = sum(one.is_written for one in owed) > _SYNCED_ONE_BY_ONE and self._disk.sync_all(self.path)
+            for one in owed:
+                if is_synced and one.is_written:
+                    continue
+                try:
+                    one.work()
+                except RemovedError:
+                    continue  # its topic was deleted meanwhile; the others are synced all the same
 
         began = self._runtime.clock.monotonic()
         try:
-            await self._disk.offload(work_unless_gone)
+            for log in logs:
+                if self._logs.get(log.partition) is log:
+                    # What has still to be written, and not only synced, is done log by log; an identity was written
+                    # when its log was made.
+                    is_written, topic_id = not log.has_files_to_write, self._unsynced_identities.get(log)
+                    owed.append(_Owed(log, topic_id, is_written, *self._sync_work(log)))
+                    self._dirty.pop(log, None)
+            await self._disk.offload(sync_owed)
         except (StorageError, asyncio.CancelledError):
             # What this sync had taken upon itself is owed again.
-            for log, topic_id, _, _ in owed:
-                if self._logs.get(log.partition) is log:
-                    log.sync_failed()
-                    self._dirty[log] = None
-                    if topic_id is not None:
-                        self._unsynced_identities[log] = topic_id
+            for one in owed:
+                if self._logs.get(one.log.partition) is one.log:
+                    one.log.sync_failed()
+                    self._dirty[one.log] = None
+                    if one.topic_id is not None:
+                        self._unsynced_identities[one.log] = one.topic_id
             raise
         self.sync_times.observe(self._runtime.clock.monotonic() - began)
-        for log, _, target, _ in owed:
-            log.synced(target)
+        for one in owed:
+            one.log.synced(one.target)
 
     def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
         """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""
-        topic_id = self._unsynced_identities.pop(log, None)
         target, work = log.sync_work()
+        topic_id = self._unsynced_identities.pop(log, None)
         if topic_id is None:
             return target, work
 
         def first_work() -> None:
-            write_topic_id(self._disk, log.directory, topic_id, sync=True)
+            write_topic_id(log.opened_directory, topic_id, sync=True)
             self._disk.sync_directory(self.path)
             work()
 
@@ -498,12 +568,15 @@ class LogDirectory:
         async with self._checkpointing:
             await self._write_checkpoints()
 
-    async def _write_checkpoints(self) -> None:
+    def _points_and_starts(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         # Logs that could not be opened keep what was known of them.
         points = self._recovery_points | {
             log.partition: min(log.flushed_offset, self._cuts.get(log, log.flushed_offset)) for log in self
         }
-        starts = self._log_starts | {log.partition: log.start_offset for log in self if log.start_offset > 0}
+        return points, self._log_starts | {log.partition: log.start_offset for log in self if log.start_offset > 0}
+
+    async def _write_checkpoints(self) -> None:
+        points, starts = self._points_and_starts()
 
         def write() -> None:
             write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
@@ -511,12 +584,54 @@ class LogDirectory:
 
         try:
             await self._disk.offload(write)
-        except DiskFullError:
+        except PassingStorageError:
             raise
         except StorageError as error:
             self.fail(error)
             raise
-        self._saved_points = points
+        self._saved_points, self._saved_log_starts = points, starts
+
+    async def forget_removed(self) -> None:
+        """Have nothing written down of partitions that were removed: it would be taken for a new topic's of that name.
+
+        Where the disk refuses for now, opening a partition of such a name does it.
+        """
+        async with self._checkpointing:
+            offsets = self._all_offsets()
+            try:
+                await self._disk.offload(lambda: self._write_all(offsets))
+            except PassingStorageError as error:
+                logger.warning("%s: removed partitions are forgotten later: %s", self.path, error)
+                return
+            except StorageError as error:
+                self.fail(error)
+                return
+            self._saved_all(offsets)
+
+    def has_outdated(self, partition: TopicPartition) -> bool:
+        """Whether something is written down of a partition of this name that was removed."""
+        known = (self._recovery_points, self._log_starts, self._high_watermarks, self._clean_offsets)
+        return partition not in self._logs and any(
+            partition in saved and partition not in here for saved, here in zip(self._saved, known, strict=True)
+        )
+
+    def _all_offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        """What all checkpoint files are to hold."""
+        return *self._points_and_starts(), dict(self._high_watermarks), dict(self._clean_offsets)
+
+    def _write_all(self, offsets: Sequence[Mapping[TopicPartition, int]]) -> None:
+        names = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+        for name, content, saved in zip(names, offsets, self._saved, strict=True):
+            if content != saved:
+                write_offsets(self._disk, f"{self.path}/{name}", content)
+
+    def _saved_all(self, offsets: tuple[dict[TopicPartition, int], ...]) -> None:
+        self._saved_points, self._saved_log_starts, self._saved_high_watermarks, self._saved_clean_offsets = offsets
+
+    @property
+    def _saved(self) -> tuple[dict[TopicPartition, int], ...]:
+        """What all checkpoint files hold."""
+        return self._saved_points, self._saved_log_starts, self._saved_high_watermarks, self._saved_clean_offsets
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
         """Up to where a log was known to be committed when that was last written down."""
@@ -531,7 +646,7 @@ class LogDirectory:
             path = f"{self.path}/{HIGH_WATERMARKS}"
             try:
                 await self._disk.offload(lambda: write_offsets(self._disk, path, known))
-            except DiskFullError:
+            except PassingStorageError:
                 raise
             except StorageError as error:
                 self.fail(error)
@@ -553,8 +668,12 @@ class LogDirectory:
     async def _remove_segments(self, log: PartitionLog, segments: list[Segment], delay: float) -> None:
         await asyncio.sleep(delay)
         for segment in segments:
-            if self._logs.get(log.partition) is log:
-                await self._disk.offload(segment.remove_files)
+            if self._logs.get(log.partition) is not log:
+                return
+            names = segment.file_names
+            # Else each file would have to be opened again, to stay readable to a segment that nobody reads.
+            segment.release()
+            await self._insist(partial(_remove_all, log.opened_directory, names), "segments are not removed")
 
     # --- cutting
 
@@ -604,7 +723,8 @@ class LogDirectory:
             assert task is not None
             self._syncing[log], is_syncing = task, True
             start_offset = log.start_offset
-            removed = log.restart_at(offset, past) if to_nothing else log.truncate(offset, producers)
+            cut = partial(log.restart_at, offset, past) if to_nothing else partial(log.truncate, offset, producers)
+            removed = await self._cut_files(log, cut)
             await self._sync_cut(log)
             self.remove_later(log, removed)
             if self._clean_offsets.get(log.partition, 0) > log.end_offset:
@@ -613,6 +733,8 @@ class LogDirectory:
                 await self.save_checkpoints()
         except DiskFullError as error:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry")
+        except TooManyOpenFilesError as error:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         except KafkaError as error:
             return error
         except StorageError as error:
@@ -656,14 +778,23 @@ class LogDirectory:
             else:
                 return
 
+    async def _cut_files(self, log: PartitionLog, cut: Callable[[], list[Segment]]) -> list[Segment]:
+        """Cut the files of a log: what is begun has to be done, as a log that is cut by half takes no record."""
+        while True:
+            try:
+                return cut()
+            except TooManyOpenFilesError as error:
+                logger.error("%s is not cut yet, retrying: %s", log.partition, error, extra={"repeats": "not cut"})
+                await asyncio.sleep(_RETRY_SECONDS)
+
     async def _sync_cut(self, log: PartitionLog) -> None:
         while True:
             try:
                 await self._sync_once(log)
                 return
-            except DiskFullError as error:
+            except PassingStorageError as error:
                 logger.error("%s is cut, which waits to be synced: %s", log.partition, error)
-                await asyncio.sleep(_FULL_DISK_RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     # --- compaction
 
@@ -693,19 +824,16 @@ class LogDirectory:
             self._clean_offsets[log.partition] = offset
             offsets = {partition: known for partition, known in self._clean_offsets.items() if partition in self._logs}
             await self._disk.offload(lambda: write_offsets(self._disk, f"{self.path}/{CLEANER_OFFSETS}", offsets))
+            self._saved_clean_offsets = offsets
 
     async def allow_gaps(self, log: PartitionLog, below: int) -> None:
         """Let a log have gaps below an offset, from the next swap on; recovery must know before there are any."""
         if below <= log.gaps_below or not self.holds(log):
             return
-
-        def work() -> None:
-            write_gaps_below(self._disk, log.directory, below)
-
         # Recovery looks again at all that is beyond its recovery point, and would cut a log at the first damaged batch.
         # What compaction makes was synced before and is synced again.
         await self.save_checkpoints()
-        await self._disk.offload(lambda: self._unless_gone(log, work))
+        await self._disk.offload(lambda: write_gaps_below(log.opened_directory, below))
         log.gaps_below = max(log.gaps_below, below)
 
     async def replace_segments(self, log: PartitionLog, old: Sequence[Segment]) -> bool:
@@ -743,23 +871,28 @@ class LogDirectory:
             self.remove_later(log, list(old))
 
     async def _sync_names(self, log: PartitionLog) -> None:
-        await self._disk.offload(lambda: self._unless_gone(log, lambda: self._disk.sync_directory(log.directory)))
-
-    def _unless_gone(self, log: PartitionLog, work: Callable[[], None]) -> None:
-        """In a thread: another topic may have taken the directory's name meanwhile."""
-        if self._logs.get(log.partition) is log:
-            work()
+        await self._insist(log.opened_directory.sync, "a compacted segment is not in its place yet")
 
     async def discard_cleaned(self, log: PartitionLog) -> None:
         """Remove what an unfinished cleaning has left in a log's directory."""
 
+        directory = log.opened_directory
+
         def work() -> None:
-            for name in self._disk.list(log.directory):
+            for name in directory.list():
                 if name.endswith(CLEANED_SUFFIX):
-                    self._disk.remove(f"{log.directory}/{name}")
+                    directory.remove(name)
 
         if self.holds(log):
-            await self._disk.offload(lambda: self._unless_gone(log, work))
+            await self._disk.offload(work)
+
+
+def _remove_all(directory: Directory, names: Sequence[str]) -> None:
+    try:
+        for name in names:
+            directory.remove(name)
+    except RemovedError:
+        pass  # with all that was in it
 
 
 def _ignore(log: PartitionLog) -> None:

@@ -19,7 +19,7 @@ from tailrace.records.batch import HEADER_BYTES, LOG_APPEND_TIME_BIT, BatchHeade
 from tailrace.records.compression import decompress, most_unpacked
 from tailrace.records.time_search import TimeSearch
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, DiskFullError, FileRange, Readable
+from tailrace.runtime.disk import Disk, FileRange, PassingStorageError, Readable
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.checkpoints import write_gaps_below
 from tailrace.storage.leader_epochs import LeaderEpochs
@@ -93,6 +93,8 @@ class PartitionLog:
     ) -> None:
         self.partition = partition
         self.directory = directory
+        #: The same for threads, as it may be renamed while they work.
+        self.opened_directory = disk.directory(directory)
         self.config = config
         self.leader_epochs = leader_epochs
         self.producers = producers
@@ -236,7 +238,7 @@ class PartitionLog:
         self._names_unsynced = True
         try:
             self.write_producer_snapshot()
-        except DiskFullError as error:
+        except PassingStorageError as error:
             logger.warning("%s: no producer snapshot at %d: %s", self.partition, self.end_offset, error)
         return segment
 
@@ -251,7 +253,7 @@ class PartitionLog:
         elif now_ms - segment.first_append_ms > self.config.roll_ms:
             try:
                 self._roll()
-            except DiskFullError as error:
+            except PassingStorageError as error:
                 logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
 
     # --- following a leader
@@ -324,7 +326,7 @@ class PartitionLog:
 
     def _allow_gaps(self, below: int) -> None:
         """Let the log have gaps below an offset; recovery must know by the time that it finds any."""
-        write_gaps_below(self._disk, self.directory, below, sync=False)
+        write_gaps_below(self.opened_directory, below, sync=False)
         self.gaps_below = below
         self._gaps_unsynced = True
 
@@ -389,7 +391,7 @@ class PartitionLog:
         try:
             # No record of this log says anything of these producers, so only a snapshot keeps them.
             self.write_producer_snapshot()
-        except DiskFullError as error:
+        except PassingStorageError as error:
             logger.warning("%s: no producer snapshot at %d: %s", self.partition, offset, error)
         return removed
 
@@ -424,22 +426,22 @@ class PartitionLog:
     def sync_work(self) -> tuple[int, Callable[[], None]]:
         """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
         first = max(0, bisect_right(self._bases, self.flushed_offset) - 1)
-        segments = self._segments[first:]
-        directory = self.directory if self._names_unsynced else None
-        self._names_unsynced = False
+        # By themselves, and not by their names: the loop may rename them, and the whole directory, meanwhile.
+        files = [segment.log for segment in self._segments[first:]]
+        directory = self.opened_directory
+        has_new_names, self._names_unsynced = self._names_unsynced, False
         gaps_below = self.gaps_below if self._gaps_unsynced else None
         self._gaps_unsynced = False
         epochs = self.leader_epochs.sync_work()
 
         def work() -> None:
             if gaps_below is not None:
-                write_gaps_below(self._disk, self.directory, gaps_below)
-            for segment in segments:
-                if not segment.is_removed:
-                    segment.sync()
+                write_gaps_below(directory, gaps_below)
+            for file in files:
+                file.sync()
             epochs()
-            if directory is not None:
-                self._disk.sync_directory(directory)
+            if has_new_names:
+                directory.sync()
 
         self.unsynced_bytes = 0
         self.dirty_since = None
@@ -489,6 +491,11 @@ class PartitionLog:
         for segment in self._segments:  # a full disk may have kept those of sealed ones in memory
             segment.flush_indexes()
         self.write_producer_snapshot()
+
+    def release(self) -> None:
+        """Let go of the files: the log was removed, and others may soon have their names."""
+        for segment in self._segments:
+            segment.release()
 
     # --- reading
 
@@ -666,7 +673,7 @@ class PartitionLog:
             if segment is self._active:
                 try:
                     self._roll()
-                except DiskFullError as error:
+                except PassingStorageError as error:
                     # What was taken out already must still be removed: that is what makes room.
                     logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
                     break

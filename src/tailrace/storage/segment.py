@@ -50,6 +50,13 @@ class CorruptSegmentError(KafkaError):
         self.position = position
 
 
+class SegmentRemovedError(KafkaError):
+    """A segment left its log for good, so its files are not opened any more: others may have their names."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{path} was removed")
+
+
 class Segment:
     """A run of batches in one file; the newest segment of a log is the only one that grows."""
 
@@ -70,6 +77,7 @@ class Segment:
         "end_offset",
         "first_append_ms",
         "first_timestamp",
+        "is_released",
         "is_removed",
         "unchecked_end",
     )
@@ -107,6 +115,7 @@ class Segment:
         # The part of it that has been checked.
         self._checked = (0, 0)
         self.is_removed = False
+        self.is_released = False
 
     def _path(self, kind: str) -> str:
         return self._stem + kind + self._suffix
@@ -119,20 +128,27 @@ class Segment:
     @property
     def log(self) -> File:
         if self._log is None:
+            self._require_files()
             self._log = self._disk.open(self._path(LOG_SUFFIX))
         return self._log
 
     @property
     def offset_index(self) -> OffsetIndex:
         if self._offset_index is None:
+            self._require_files()
             self._offset_index = OffsetIndex(self._disk, self._path(INDEX_SUFFIX))
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
+            self._require_files()
             self._time_index = TimeIndex(self._disk, self._path(TIME_INDEX_SUFFIX))
         return self._time_index
+
+    def _require_files(self) -> None:
+        if self.is_released:
+            raise SegmentRemovedError(self._path(LOG_SUFFIX))
 
     @property
     def index_bytes(self) -> int:
@@ -231,7 +247,9 @@ class Segment:
             del positions[next(iter(positions))]
 
     def open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Make sure that both index files are there and open."""
+        """Make sure that both index files are there and open, so that an entry can be added without a read."""
+        self.offset_index.last()
+        self.time_index.last()
         return self.offset_index, self.time_index
 
     def seal(self) -> None:
@@ -375,7 +393,9 @@ class Segment:
     def found_corrupt(self, position: int) -> None:
         """A batch is not what was appended: say so once, and serve nothing from there on."""
         if self.corrupt_position is None or position < self.corrupt_position:
-            logger.error("%s; records from there on are not served", CorruptSegmentError(self.log.path, position))
+            logger.error(
+                "%s; records from there on are not served", CorruptSegmentError(self._path(LOG_SUFFIX), position)
+            )
             self.corrupt_position = position
 
     def holds(self, file: Readable) -> bool:
@@ -387,7 +407,7 @@ class Segment:
         if self.corrupt_position is None or end <= self.corrupt_position:
             return end
         if position >= self.corrupt_position:
-            raise CorruptSegmentError(self.log.path, self.corrupt_position)
+            raise CorruptSegmentError(self._path(LOG_SUFFIX), self.corrupt_position)
         return self.corrupt_position
 
     def truncate(self, position: int, end_offset: int) -> None:
@@ -448,14 +468,21 @@ class Segment:
         self.is_removed = True
         self.change_suffix(DELETED_SUFFIX)
 
+    def release(self) -> None:
+        """Let go of the files, which are about to be removed: only those who read them now hold them on."""
+        self.is_released = True
+        self._log = self._offset_index = self._time_index = None
+
+    @property
+    def file_names(self) -> list[str]:
+        """The names that its files have now, in its log's directory; they need not all be there."""
+        return [self._path(kind).rpartition("/")[2] for kind in SEGMENT_SUFFIXES]
+
     def remove_files(self) -> None:
         """Remove the files, under the names they have now: a new log may have taken the others."""
+        self.release()
         for kind in SEGMENT_SUFFIXES:
             self._disk.remove(self._path(kind))
-
-    def sync(self) -> None:
-        """Make the log file durable; blocks."""
-        self.log.sync()
 
     def sync_files(self) -> None:
         """Make the log file and both indexes durable; blocks."""

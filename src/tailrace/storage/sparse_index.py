@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Disk, DiskFullError, File
+from tailrace.runtime.disk import Disk, File, PassingStorageError
 
 _ENTRIES_PER_WRITE = 128
 _BLOCK_BYTES = 4096
@@ -33,6 +33,7 @@ class SparseIndex:
         #: How large the file is when all entries are in it; asked before every append to a log, so it is counted along.
         self.size_bytes = whole
         self._last_found = 0
+        self._last: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return self._in_file + len(self._tail)
@@ -51,22 +52,26 @@ class SparseIndex:
         yield from self._tail
 
     def last(self) -> tuple[int, int] | None:
-        return self[len(self) - 1] if len(self) else None
+        """The newest entry, which is read at most once."""
+        if self._last is None and len(self):
+            self._last = self[len(self) - 1]
+        return self._last
 
     def append(self, first: int, second: int) -> None:
-        self._tail.append((first, second))
+        self._last = (first, second)
+        self._tail.append(self._last)
         self.size_bytes += self._entry.size
         if len(self._tail) >= _ENTRIES_PER_WRITE:
             self.flush()
 
     def flush(self) -> None:
-        """Write the entries that are only in memory; on a full disk they stay there until there is room."""
+        """Write the entries that are only in memory; where the disk refuses they stay there until it does not."""
         if not self._tail:
             return
         pack = self._entry.pack
         try:
             self._file.append(b"".join([pack(first, second) for first, second in self._tail]))
-        except DiskFullError:
+        except PassingStorageError:
             return
         self._in_file += len(self._tail)
         self._tail.clear()
@@ -132,6 +137,7 @@ class SparseIndex:
 
     def truncate(self, entries: int) -> None:
         """Keep only the first entries."""
+        self._last = None
         if entries < self._in_file:
             self._file.truncate(entries * self._entry.size)
             self._in_file = entries

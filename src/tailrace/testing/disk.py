@@ -14,7 +14,7 @@ from random import Random
 from typing import TypeVar
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Buffer, DiskFullError, Volume
+from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, Volume
 from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
 from tailrace.testing.trace import Trace
 
@@ -68,10 +68,7 @@ class SimFile:
 
     @property
     def path(self) -> str:
-        now = self._disk._path_of(self._node)
-        if now is None or now == "/".join(_names(self._path)):
-            return self._path
-        return "/" + now if self._path.startswith("/") else now
+        return self._disk._spelled(self._node, self._path)
 
     @property
     def size(self) -> int:
@@ -112,6 +109,45 @@ class SimFile:
     def _begin(self, operation: str, *details: int) -> None:
         self._disk._check_generation(self._generation, self._path)
         self._disk._begin(operation, self.path, *details)
+
+
+class SimDirectory:
+    """A directory by itself; a crash of its host makes it useless."""
+
+    __slots__ = ("_disk", "_generation", "_node", "_path")
+
+    def __init__(self, disk: SimDisk, path: str, node: DirectoryNode) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._generation = disk.generation
+
+    @property
+    def path(self) -> str:
+        return self._disk._spelled(self._node, self._path)
+
+    def list(self) -> Sequence[str]:
+        self._begin("list")
+        return sorted(self._node.names)
+
+    def replace_file(self, name: str, content: bytes, *, sync: bool = True) -> None:
+        self._begin("replace_file", name, len(content))
+        self._disk._replace(self._node, name, content, f"{self.path}/{name}", sync=sync)
+
+    def remove(self, name: str) -> None:
+        self._begin("remove", name)
+        if name in self._node.names:
+            self._disk._remove(self._node, name)
+
+    def sync(self) -> None:
+        self._begin("sync_directory")
+        self._disk._sync_directory(self._node)
+
+    def _begin(self, operation: str, name: str | None = None, *details: int) -> None:
+        self._disk._check_generation(self._generation, self._path)
+        self._disk._begin(operation, self.path if name is None else f"{self.path}/{name}", *details)
+        if not self._disk._is_in_place(self._node):
+            raise RemovedError(f"cannot {operation} {self._path}: it was removed")
 
 
 class SimDisk:
@@ -181,6 +217,12 @@ class SimDisk:
             raise StorageError(f"cannot open {path}: {'no such file' if node is None else 'it is a directory'}")
         return SimFile(self, path, node)
 
+    def directory(self, path: str) -> SimDirectory:
+        node = self._find(path)
+        if not isinstance(node, DirectoryNode):
+            raise StorageError(f"cannot open directory {path}: no such directory")
+        return SimDirectory(self, path, node)
+
     def read_file(self, path: str) -> bytes | None:
         self._begin("read_file", path)
         node = self._find(path)
@@ -190,7 +232,9 @@ class SimDisk:
 
     def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
         self._begin("replace_file", path, len(content))
-        directory, name = self._place(path, "write")
+        self._replace(*self._place(path, "write"), content, path, sync=sync)
+
+    def _replace(self, directory: DirectoryNode, name: str, content: bytes, path: str, *, sync: bool) -> None:
         former = directory.names.get(name)
         if isinstance(former, DirectoryNode):
             raise StorageError(f"cannot write {path}: it is a directory")
@@ -258,6 +302,9 @@ class SimDisk:
         node = self._find(path)
         if not isinstance(node, DirectoryNode):
             raise StorageError(f"cannot sync directory {path}: no such directory")
+        self._sync_directory(node)
+
+    def _sync_directory(self, node: DirectoryNode) -> None:
         self._tree.sync_creation(node)
         self._tree.sync_directory(node)
 
@@ -406,6 +453,16 @@ class SimDisk:
             node = known[1]
             found.append(node)
         return found
+
+    def _is_in_place(self, node: Node) -> bool:
+        return self._path_of(node) is not None
+
+    def _spelled(self, node: Node, former: str) -> str:
+        """Where a node is now, with a leading slash if it was opened by one; its former path if it is nowhere."""
+        now = self._path_of(node)
+        if now is None or now == "/".join(_names(former)):
+            return former
+        return "/" + now if former.startswith("/") else now
 
     def _path_of(self, node: Node) -> str | None:
         names: builtins.list[str] = []

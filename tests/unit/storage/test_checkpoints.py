@@ -59,7 +59,7 @@ def test_a_uuid_is_written_as_kafka_does() -> None:
 
 
 def test_a_directory_says_which_topic_it_belongs_to(tmp_path: Path) -> None:
-    write_topic_id(SystemDisk(), str(tmp_path), TOPIC_ID, sync=True)
+    write_topic_id(SystemDisk().directory(str(tmp_path)), TOPIC_ID, sync=True)
     assert (tmp_path / PARTITION_METADATA).read_text() == "version: 0\ntopic_id: ASNFZ4mrTN6PASNFZ4mrzQ\n"
     assert read_topic_id(SystemDisk(), str(tmp_path)) == TOPIC_ID
 

@@ -365,17 +365,6 @@ async def test_only_directories_that_say_so_are_taken_for_partitions(world: Worl
 
 
 @simulated
-async def test_an_identity_lost_in_a_power_cut_does_not_keep_the_directory_from_opening(world: World) -> None:
-    directory, log = world.started()
-    world.append(log)
-    world.disk.replace_file("/data/orders-0/partition.metadata", b"")
-    world.disk.kill()
-    directory = world.directory()
-    assert directory.partition_directories() == [ORDERS]
-    assert directory.open_partition(ORDERS, IDS[ORDERS], LAZY).end_offset == 1
-
-
-@simulated
 async def test_a_disk_error_while_opening_takes_the_directory_offline_but_a_full_disk_does_not(world: World) -> None:
     directory = world.directory()
     world.disk.fail(lambda path: "orders-0" in path, "replace_file", DiskFullError)

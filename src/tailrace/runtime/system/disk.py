@@ -2,13 +2,13 @@
 
 A file's descriptor is opened when it is needed and may be closed again, least recently used first, when there
 are too many; a file that was removed keeps its descriptor as long as somebody holds it. Only the event loop's
-thread closes descriptors of others; threads pin the ones they work on.
+thread closes descriptors of others; threads pin the ones they work on. Opening again by name and changing names
+exclude each other, so nobody opens what another file has become the name of.
 """
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import ctypes
 import errno
 import os
@@ -16,59 +16,82 @@ import shutil
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Buffer, DiskFullError, Volume
+from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, TooManyOpenFilesError, Volume
+from tailrace.runtime.system.open_names import OpenName, OpenNames
 
 T = TypeVar("T")
 
 _PROBE_STEP_BYTES = 128 * 1024
 _OFFLOAD_THREADS = 4
+#: So many idle descriptors are closed when the system has none left for anybody.
+_CLOSED_IN_NEED = 16
+_NO_DESCRIPTOR_LEFT = (errno.EMFILE, errno.ENFILE)
 #: Linux's; threads run while it does.
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 _HAS_NOWAIT_READS = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
+_FILE_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def _refuse(error: OSError, doing: str, path: str) -> NoReturn:
-    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-    raise kind(f"cannot {doing} {path}: {error.strerror}") from error
+    reason = f"cannot {doing} {path}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise DiskFullError(reason) from error
+    if error.errno in _NO_DESCRIPTOR_LEFT:
+        raise TooManyOpenFilesError(f"{reason}; allow the broker more (ulimit -n) or use fewer connections") from error
+    raise StorageError(reason) from error
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory, also from under threads that had it open and still change what is in it."""
+    for tries_left in reversed(range(2 * _OFFLOAD_THREADS)):
+        try:
+            shutil.rmtree(path)
+            return
+        except OSError as error:
+            if not os.path.isdir(path):
+                return
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not tries_left:
+                raise
 
 
 class SystemFile:
     """One file on disk; see the port for what each call promises."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_disk", "_pins", "_recently_used", "_removed", "path", "size")
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "_name", "_pins", "_recently_used", "size")
 
     def __init__(self, disk: SystemDisk, path: str, *, create: bool) -> None:
         self._disk = disk
         self._descriptor = -1
         self._pins = 0
-        self._removed = False
         self._recently_used = True
-        self.path = path
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+            descriptor = disk._open_descriptor(path, _FILE_FLAGS | (os.O_CREAT if create else 0))
         except OSError as error:
             _refuse(error, "open", path)
         self.size = os.fstat(descriptor).st_size
-        disk._adopt(self, descriptor)
         with disk._lock:
-            disk._files[id(self)] = self
+            self._name = disk._names.make(path)
+            self._name.add(self)
+            disk._adopt(self, descriptor)
+
+    @property
+    def path(self) -> str:
+        return self._name.path
 
     def fileno(self) -> int:
         """The descriptor, opened again if it was closed to save descriptors."""
         self._recently_used = True
         if self._descriptor >= 0:
             return self._descriptor
-        try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except OSError as error:
-            _refuse(error, "open", self.path)
-        self._disk._adopt(self, descriptor)
-        return descriptor
+        with self._disk._lock:
+            return self._disk._reopen(self)
 
     def append(self, data: Buffer) -> None:
         size = self.size
@@ -161,8 +184,80 @@ class SystemFile:
         descriptor = self._descriptor
         if descriptor >= 0:
             self._descriptor = -1
-            self._disk._open_count -= 1
+            # Counted later: this may run in any thread, and while that holds the lock.
+            self._disk._closed.append(descriptor)
             os.close(descriptor)
+
+
+class SystemDirectory:
+    """One directory, wherever it is renamed to; see the port."""
+
+    __slots__ = ("_disk", "_name")
+
+    def __init__(self, disk: SystemDisk, name: OpenName[SystemFile]) -> None:
+        self._disk = disk
+        self._name = name
+
+    @property
+    def path(self) -> str:
+        return self._name.path
+
+    @contextmanager
+    def _opened(self, doing: str) -> Iterator[int]:
+        """A descriptor of it, by which names in it are found whatever becomes of its own."""
+        try:
+            with self._disk._lock:
+                if self._name.is_removed:
+                    raise RemovedError(f"cannot {doing} {self.path}: it was removed")
+                descriptor = os.open(self.path, _DIRECTORY_FLAGS)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            # Names are given up before files are removed, so this tells whether they went under one's hands.
+            if self._name.is_removed:
+                raise RemovedError(f"cannot {doing} {self.path}: it was removed") from error
+            _refuse(error, doing, self.path)
+
+    def list(self) -> Sequence[str]:
+        with self._opened("list") as descriptor:
+            return sorted(os.listdir(descriptor))
+
+    def replace_file(self, name: str, content: bytes, *, sync: bool = True) -> None:
+        with self._opened(f"write {name} in") as descriptor:
+            temporary = self._disk._claim_temporary(self._name, name)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                with open(os.open(temporary, flags, 0o666, dir_fd=descriptor), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    if sync:
+                        os.fsync(file.fileno())
+                os.replace(temporary, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+            except OSError:
+                try:
+                    os.unlink(temporary, dir_fd=descriptor)
+                except OSError:
+                    pass  # it was never made, or the disk is beyond tidying: the first error says why
+                raise
+            finally:
+                self._disk._release_temporary(self._name, temporary)
+            if sync:
+                os.fsync(descriptor)
+
+    def remove(self, name: str) -> None:
+        with self._opened(f"remove {name} in") as descriptor:
+            with self._disk._lock:
+                self._disk._give_up_name(self._name.child(name))
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            except FileNotFoundError:
+                pass
+
+    def sync(self) -> None:
+        with self._opened("sync directory") as descriptor:
+            os.fsync(descriptor)
 
 
 class SystemDisk:
@@ -173,34 +268,72 @@ class SystemDisk:
         self._open_count = 0
         # Files with an open descriptor, roughly in the order of their last use.
         self._open: deque[weakref.ref[SystemFile]] = deque()
-        # Every file that somebody holds, with a descriptor or without.
-        self._files: weakref.WeakValueDictionary[int, SystemFile] = weakref.WeakValueDictionary()
+        #: Descriptors of files that nobody holds any more, which are still in the count.
+        self._closed: deque[int] = deque()
+        #: The name of every file that somebody holds, with a descriptor or without.
+        self._names: OpenNames[SystemFile] = OpenNames()
         self._directories: dict[str, int] = {}
-        # Files that are being replaced, by the temporary files that are to take their places.
-        self._replacements: set[str] = set()
+        # Temporary files that are to take the places of others, each with its directory.
+        self._replacements: set[tuple[OpenName[SystemFile], str]] = set()
+        #: Held while names change, and while a file is opened again by its name; never while data is written or synced.
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._threads = ThreadPoolExecutor(_OFFLOAD_THREADS, "tailrace-disk")
 
-    def _adopt(self, file: SystemFile, descriptor: int) -> None:
-        with self._lock:
-            if file._descriptor >= 0:  # another thread was faster
-                os.close(descriptor)
-                return
-            file._descriptor = descriptor
-            self._open_count += 1
-            self._open.append(weakref.ref(file))
-            if self._open_count > self._max_open_files and threading.get_ident() == self._loop_thread:
-                self._close_one_idle(file)
+    # --- descriptors; whoever calls these holds the lock, but for the first
 
-    def _close_one_idle(self, newest: SystemFile) -> None:
+    def _open_descriptor(self, path: str, flags: int) -> int:
+        """Open a file; where no descriptor is left, idle ones are given up for it."""
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR_LEFT:
+                raise
+            with self._lock:
+                if not self._close_in_need():
+                    raise
+        return os.open(path, flags, 0o644)
+
+    def _close_in_need(self) -> bool:
+        if threading.get_ident() != self._loop_thread:
+            return False
+        before = self._open_count
+        for _ in range(_CLOSED_IN_NEED):
+            self._close_one_idle(None)
+        return self._open_count < before
+
+    def _reopen(self, file: SystemFile) -> int:
+        if file._descriptor < 0:
+            try:
+                try:
+                    descriptor = os.open(file.path, _FILE_FLAGS)
+                except OSError as error:
+                    if error.errno not in _NO_DESCRIPTOR_LEFT or not self._close_in_need():
+                        raise
+                    descriptor = os.open(file.path, _FILE_FLAGS)
+            except OSError as error:
+                _refuse(error, "open", file.path)
+            self._adopt(file, descriptor)
+        return file._descriptor
+
+    def _adopt(self, file: SystemFile, descriptor: int) -> None:
+        while self._closed:
+            self._closed.popleft()
+            self._open_count -= 1
+        file._descriptor = descriptor
+        self._open_count += 1
+        self._open.append(weakref.ref(file))
+        if self._open_count > self._max_open_files and threading.get_ident() == self._loop_thread:
+            self._close_one_idle(file)
+
+    def _close_one_idle(self, newest: SystemFile | None) -> None:
         """Close the descriptor that was not used for longest: the clock algorithm, two rounds at most."""
         for _ in range(2 * len(self._open)):
             reference = self._open.popleft()
             file = reference()
             if file is None or file._descriptor < 0:
                 continue
-            if file is newest or file._pins or file._removed or file._recently_used:
+            if file is newest or file._pins or file._name.is_removed or file._recently_used:
                 file._recently_used = False
                 self._open.append(reference)
                 continue
@@ -210,28 +343,42 @@ class SystemDisk:
             return
 
     def _pin(self, file: SystemFile) -> int:
-        while True:
-            file.fileno()
-            with self._lock:
-                if file._descriptor >= 0:
-                    file._pins += 1
-                    return file._descriptor
+        file._recently_used = True
+        with self._lock:
+            descriptor = self._reopen(file)
+            file._pins += 1
+            return descriptor
 
     def _unpin(self, file: SystemFile) -> None:
         with self._lock:
             file._pins -= 1
 
-    def _files_under(self, path: str) -> builtins.list[SystemFile]:
-        with self._lock:
-            files = self._files.values()
-            return [file for file in files if (file.path + "/").startswith(path + "/")]
+    @contextmanager
+    def _kept_open(self, name: OpenName[SystemFile] | None) -> Iterator[None]:
+        """While a name goes: a file without its name can never be opened again, so it keeps a descriptor."""
+        kept = []
+        try:
+            for file in name.files_below() if name is not None else ():
+                self._reopen(file)
+                file._pins += 1
+                kept.append(file)
+            yield
+        finally:
+            for file in kept:
+                file._pins -= 1
 
-    def _keep_open_under(self, path: str) -> None:
-        """Before names go: a file without its name can never be opened again, so it keeps a descriptor."""
-        for file in self._files_under(path):
-            if not file._removed:
-                file.fileno()
-                file._removed = True
+    def _give_up_name(self, name: OpenName[SystemFile] | None) -> None:
+        with self._kept_open(name):
+            if name is not None:
+                name.remove()
+
+    # --- the port
+
+    def directory(self, path: str) -> SystemDirectory:
+        if not os.path.isdir(path or "."):
+            raise StorageError(f"cannot open directory {path}: no such directory")
+        with self._lock:
+            return SystemDirectory(self, self._names.make(path))
 
     def open(self, path: str, *, create: bool = False) -> SystemFile:
         return SystemFile(self, path, create=create)
@@ -246,34 +393,21 @@ class SystemDisk:
             _refuse(error, "read", path)
 
     def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        temporary = self._claim_temporary(path)
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            try:
-                os.unlink(temporary)
-            except OSError:
-                pass  # it was never made, or the disk is beyond tidying: the first error says why
-            _refuse(error, "write", path)
-        finally:
-            with self._lock:
-                self._replacements.discard(temporary)
-        if sync:
-            self.sync_directory(os.path.dirname(path))
+        directory, _, name = path.rpartition("/")
+        self.directory(directory or ("/" if path.startswith("/") else "")).replace_file(name, content, sync=sync)
 
-    def _claim_temporary(self, path: str) -> str:
+    def _claim_temporary(self, directory: OpenName[SystemFile], name: str) -> str:
         """A name beside a file that nobody else uses, also not a thread that replaces the same one at this moment."""
-        temporary, number = f"{path}.tmp", 1
+        temporary, number = f"{name}.tmp", 1
         with self._lock:
-            while temporary in self._replacements:
-                temporary, number = f"{path}.{number}.tmp", number + 1
-            self._replacements.add(temporary)
+            while (directory, temporary) in self._replacements:
+                temporary, number = f"{name}.{number}.tmp", number + 1
+            self._replacements.add((directory, temporary))
         return temporary
+
+    def _release_temporary(self, directory: OpenName[SystemFile], temporary: str) -> None:
+        with self._lock:
+            self._replacements.discard((directory, temporary))
 
     def list(self, path: str) -> Sequence[str]:
         try:
@@ -293,10 +427,12 @@ class SystemDisk:
             _refuse(error, "create directory", path)
 
     def remove(self, path: str) -> None:
-        self._keep_open_under(path)
+        with self._lock:
+            self._give_up_name(self._names.find(path))
+        # Without the lock: to free what a large file takes may last.
         try:
             if os.path.isdir(path):
-                shutil.rmtree(path)
+                _remove_tree(path)
             else:
                 os.remove(path)
         except FileNotFoundError:
@@ -305,24 +441,15 @@ class SystemDisk:
             _refuse(error, "remove", path)
 
     def rename(self, old: str, new: str) -> None:
-        moved = self._files_under(old)
-        self._keep_open_under(new)
-        try:
-            os.rename(old, new)
-        except OSError as error:
-            _refuse(error, "rename", old)
-        for file in moved:
-            file.path = new + file.path[len(old) :]
+        with self._lock, self._kept_open(self._names.find(new)):
+            try:
+                os.rename(old, new)
+            except OSError as error:
+                _refuse(error, "rename", old)
+            self._names.rename(old, new)
 
     def sync_directory(self, path: str) -> None:
-        try:
-            descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            _refuse(error, "sync directory", path)
+        self.directory(path).sync()
 
     def sync_all(self, path: str) -> bool:
         if _syncfs is None:
