@@ -32,6 +32,8 @@ logger = logging.getLogger("tailrace.broker")
 
 _OPENED_PER_TURN = 50
 _REMOVED_PER_TURN = 50
+#: Segments of one log, each of which has several files to rename.
+_EXPIRED_PER_TURN = 20
 #: A role is cheap compared with a file that is opened.
 _ROLES_PER_TURN = 500
 #: How often a partition that could not be opened is tried again.
@@ -481,8 +483,11 @@ class Partitions:
             if partition.directory.failure is not None:
                 continue
             try:
-                removed = self._remove_expired(partition)
-                partition.directory.remove_later(partition.log, removed)
+                while removed := self._remove_expired(partition):
+                    partition.directory.remove_later(partition.log, removed)
+                    await asyncio.sleep(0)
+                    if not partition.directory.holds(partition.log):
+                        break
             except (KafkaError, PassingStorageError) as error:
                 logger.error("retention of %s is held up: %s", partition.partition, error)
             except StorageError as error:
@@ -495,11 +500,13 @@ class Partitions:
         """Take out what retention has ended and, where it has to be, what is archived."""
         log = partition.log
         if not log.config.is_archived:
-            return log.remove_expired(partition.high_watermark)
+            return log.remove_expired(partition.high_watermark, most=_EXPIRED_PER_TURN)
         # What this broker cannot read from the archive stays here, or nobody could read it.
         archived_end = None if log.config.drops_unarchived else min(partition.archived_end, partition.readable_end)
         start_offset = log.start_offset
-        removed = log.remove_expired(partition.high_watermark, archived_end, partition.log_start_offset)
+        removed = log.remove_expired(
+            partition.high_watermark, archived_end, partition.log_start_offset, _EXPIRED_PER_TURN
+        )
         dropped = log.start_offset - max(start_offset, partition.archived_end)
         if removed and dropped > 0:
             partition.traffic.dropped_unarchived += dropped

@@ -57,6 +57,8 @@ _STRAY_DIRECTORY = re.compile(rf"\.[0-9a-f]{{32}}{_STRAY_DIRECTORY_SUFFIX}$")
 _MAX_FILE_NAME_BYTES = 255
 #: More logs than this cost less with one sync of the whole file system than with one sync each.
 _SYNCED_ONE_BY_ONE = 32
+#: Of so many logs a sync works out what to do, or notes that it is done, before others have their turn.
+_SYNCED_PER_TURN = 200
 #: How often it is looked whether compaction has let go of a log that is to be cut.
 _CLEANING_LOOKED_AT_SECONDS = 0.05
 #: How long work that the disk refused for now, being full or out of descriptors, waits before it is tried again.
@@ -478,9 +480,11 @@ class LogDirectory:
         """Sync logs that nobody waits for in one thread, so that those waited for find others."""
         try:
             await self._sync_once(*logs)
-            for log in logs:
+            for count, log in enumerate(logs, 1):
                 if self._logs.get(log.partition) is log:
                     self.on_promise(log)
+                if count % _SYNCED_PER_TURN == 0:
+                    await asyncio.sleep(0)
         except PassingStorageError as error:
             logger.error("logs in %s are not synced, and tried again: %s", self.path, error)
         except StorageError as error:
@@ -506,7 +510,9 @@ class LogDirectory:
 
         began = self._runtime.clock.monotonic()
         try:
-            for log in logs:
+            for count, log in enumerate(logs, 1):
+                if count % _SYNCED_PER_TURN == 0:
+                    await asyncio.sleep(0)
                 if self._logs.get(log.partition) is log:
                     # What has still to be written, and not only synced, is done log by log; an identity was written
                     # when its log was made.
@@ -524,8 +530,10 @@ class LogDirectory:
                         self._unsynced_identities[one.log] = one.topic_id
             raise
         self.sync_times.observe(self._runtime.clock.monotonic() - began)
-        for one in owed:
+        for count, one in enumerate(owed, 1):
             one.log.synced(one.target)
+            if count % _SYNCED_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
         """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""

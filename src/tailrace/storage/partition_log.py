@@ -652,12 +652,17 @@ class PartitionLog:
             self.start_offset = offset
 
     def remove_expired(
-        self, limit_offset: int, archived_offset: int | None = None, epochs_from: int | None = None
+        self,
+        limit_offset: int,
+        archived_offset: int | None = None,
+        epochs_from: int | None = None,
+        most: int | None = None,
     ) -> list[Segment]:
         """Take segments that retention has ended out of the log, oldest first, none beyond the limit.
 
         Nor one that is not archived, where that has to be before; what was given up is not waited for. Epochs are
-        forgotten below an offset, or below the new start of the log.
+        forgotten below an offset, or below the new start of the log. Each segment is some calls of the disk: who names
+        how many are taken out at most lets others have their turn before the next.
         """
         if self.is_being_cleaned or self.is_being_cut:
             return []
@@ -665,7 +670,7 @@ class PartitionLog:
         total = self.size_bytes
         removed: list[Segment] = []
         self.waits_for_archive = False
-        while self._has_expired_segment(limit_offset, now_ms, total):
+        while (most is None or len(removed) < most) and self._has_expired_segment(limit_offset, now_ms, total):
             segment = self._segments[0]
             if archived_offset is not None and segment.end_offset > max(archived_offset, self.start_offset):
                 self.waits_for_archive = True

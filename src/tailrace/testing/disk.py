@@ -1,8 +1,8 @@
 """The simulated disk of one host: files in memory, power cuts, full disks and failing ones, by a seed.
 
 Owns the handles, the faults and the waiting calls of one host. Invariants: synced data survives every crash;
-after a crash no handle from before it works, and no call that was waiting takes effect. The same seed and the
-same calls give the same disk.
+after a crash no handle from before it works, and no call that was waiting takes effect. A call in a thread may pause
+before each of its operations, and the loop goes on meanwhile. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import asyncio
 import builtins
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tailrace.errors import StorageError
-from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, Volume
+from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, TooManyOpenFilesError, Volume
+from tailrace.testing.disk_thread import SimThread
 from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
 from tailrace.testing.trace import Trace
 
@@ -23,6 +24,20 @@ T = TypeVar("T")
 ANY_OPERATION = "any"
 #: How large a disk without a limit says it is.
 _UNLIMITED_BYTES = 1 << 50
+#: How often a call in a thread pauses before an operation.
+_PAUSE_PROBABILITY = 0.25
+#: While descriptors are short: how often an operation that needs one, or whose own may have been closed, finds none.
+_NO_DESCRIPTOR_PROBABILITY = {
+    "open": 0.5,
+    "read_file": 0.5,
+    "replace_file": 0.5,
+    "list": 0.5,
+    "sync_directory": 0.5,
+    "sync_all": 0.5,
+    "remove": 0.5,
+    "sync": 0.3,
+    "prefetch": 0.3,
+}
 
 
 class Fault:
@@ -160,14 +175,24 @@ class SimDisk:
         capacity_bytes: int | None = None,
         latency_seconds: tuple[float, float] = (0.0001, 0.02),
         cached_probability: float = 0.9,
+        interleaved_probability: float = 0.2,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.latency_seconds = latency_seconds
         self.cached_probability = cached_probability
+        #: How many of the calls in threads are done in several turns.
+        self.interleaved_probability = interleaved_probability
+        #: Whether the process has no descriptor left for most of what asks for one. The loop finds one among those that
+        #: are idle where a file is open already, so that only threads, and whoever opens a new file, are refused.
+        self.lacks_descriptors = False
         self.used_bytes = 0
         self.generation = 0
         self.trace = Trace()
         self._random = random
+        # Of its own, so that one more pause changes nothing else.
+        self._turns = Random(repr(random.getstate()[1][:8]))
+        self._thread: SimThread | None = None
+        self._paused: dict[int, SimThread] = {}
         self._tree = NameTree()
         self._faults: list[Fault] = []
         self._number = 0
@@ -351,7 +376,68 @@ class SimDisk:
             self._waiting.pop(key, None)
         if self.generation != generation:
             raise asyncio.CancelledError
-        return self._run_offloaded(call, handed_over)
+        if self._turns.random() >= self.interleaved_probability:
+            return self._run_offloaded(call, handed_over)
+        thread = SimThread(call)
+        began = self._number
+        at_close = getattr(loop, "at_close", None)
+        if at_close is not None:
+            at_close[id(self)] = self._end_threads
+        self._go_on(thread, handed_over, began)
+        while not thread.is_done:
+            await self._until_next_turn(thread, handed_over, began)
+        if self.generation != generation:
+            raise asyncio.CancelledError
+        if thread.error is not None:
+            raise thread.error
+        return cast(T, thread.result)
+
+    async def _until_next_turn(self, thread: SimThread, handed_over: int, began: int) -> None:
+        """Let the loop go on for a while, and the thread after it."""
+        key = self._calls_offloaded = self._calls_offloaded + 1
+        generation = self.generation
+        loop = asyncio.get_running_loop()
+        woken = self._waiting[key] = loop.create_future()
+        due = loop.time() + self._turns.uniform(0, self.latency_seconds[1] / 4)
+        timer = loop.call_at(due, _wake, woken)
+        try:
+            await woken
+        except asyncio.CancelledError:
+            if self.generation == generation:
+                loop.call_at(due, self._go_on_unawaited, thread, handed_over, began, generation)
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.pop(key, None)
+        if self.generation != generation:
+            raise asyncio.CancelledError
+        self._go_on(thread, handed_over, began)
+
+    def _go_on(self, thread: SimThread, handed_over: int, began: int) -> None:
+        self._offloaded, self._thread = (handed_over, began), thread
+        try:
+            thread.go_on()
+        finally:
+            self._offloaded = self._thread = None
+        self._paused.pop(id(thread), None)
+        if not thread.is_done:
+            self._paused[id(thread)] = thread
+
+    def _go_on_unawaited(self, thread: SimThread, handed_over: int, began: int, generation: int) -> None:
+        """A thread that has begun goes on to its end when nobody waits for it any more."""
+        if self.generation != generation:
+            return
+        while not thread.is_done:
+            self._go_on(thread, handed_over, began)
+        if thread.error is not None and not isinstance(thread.error, StorageError):
+            raise thread.error
+
+    def _end_threads(self) -> None:
+        paused, self._paused = self._paused, {}
+        for thread in paused.values():
+            thread.end()
+        if self._thread is not None:
+            self._thread.end()  # the power is cut from within its own operation
 
     def _run_offloaded(self, call: Callable[[], T], handed_over: int) -> T:
         self._offloaded = (handed_over, self._number)
@@ -371,6 +457,15 @@ class SimDisk:
     # What handles and the port above share.
 
     def _begin(self, operation: str, path: str, *details: int) -> None:
+        thread = self._thread
+        if thread is not None and (thread.is_ended or self._turns.random() < _PAUSE_PROBABILITY):
+            thread.pause()
+        if (
+            self.lacks_descriptors
+            and (self._offloaded is not None or operation == "open")
+            and self._turns.random() < _NO_DESCRIPTOR_PROBABILITY.get(operation, 0)
+        ):
+            raise TooManyOpenFilesError(f"cannot {operation} {path}: too many open files in the simulation")
         self.trace.add(f"{operation} {path} {' '.join(map(str, details))}")
         for fault in self._faults:
             fault.check(operation, path)
@@ -481,6 +576,7 @@ class SimDisk:
 
     def _forget_callers(self) -> None:
         self.generation += 1
+        self._end_threads()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             future.cancel()

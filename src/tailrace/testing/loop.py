@@ -13,7 +13,7 @@ import gc
 import heapq
 import math
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from random import Random
 from typing import Any, NoReturn, TypeVar
@@ -122,6 +122,8 @@ class SimLoop(asyncio.BaseEventLoop):
         # Of processes that have ended. They are kept, so that the collector does not choose when they are cleaned up.
         self._dead_tasks: list[asyncio.Task[Any]] = []
         self._has_ended_processes = False
+        #: Called when the loop closes, by whoever holds something that has to end with the run.
+        self.at_close: dict[int, Callable[[], None]] = {}
         self._own_context = contextvars.copy_context()
         self._set_now(0.0)
 
@@ -291,6 +293,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._collect_failures()
             # A plain future that failed tells its loop only when it is freed.
             gc.collect()
+            for end in self.at_close.values():
+                end()
             self.close()
 
     def _bury_dead_tasks(self) -> None:

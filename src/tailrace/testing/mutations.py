@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from tailrace.broker import controller as broker_controller
 from tailrace.broker.leadership import Leadership
@@ -20,11 +21,15 @@ from tailrace.cluster.image import PartitionState, TopicImage
 from tailrace.cluster.metadata import ClusterMetadata, IsrChange, Recheck
 from tailrace.coordinator import shards
 from tailrace.coordinator.journal import Journal, JournalRecord
+from tailrace.errors import StorageError
+from tailrace.model import TopicPartition
 from tailrace.records.batch import BatchHeader, iterate_batches
 from tailrace.records.record import iterate_records
 from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.partition import Partition
-from tailrace.runtime.disk import FileRange
+from tailrace.runtime.disk import Disk, FileRange
+from tailrace.storage.checkpoints import read_topic_id, write_topic_id
+from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
@@ -243,9 +248,13 @@ _right_append = Journal._append
 
 
 def _remove_unarchived(
-    log: PartitionLog, limit_offset: int, archived_offset: int | None = None, epochs_from: int | None = None
+    log: PartitionLog,
+    limit_offset: int,
+    archived_offset: int | None = None,
+    epochs_from: int | None = None,
+    most: int | None = None,
 ) -> list[Segment]:
-    return _right_remove_expired(log, limit_offset, None, epochs_from)
+    return _right_remove_expired(log, limit_offset, None, epochs_from, most)
 
 
 _right_remove_expired = PartitionLog.remove_expired
@@ -254,6 +263,86 @@ _right_remove_expired = PartitionLog.remove_expired
 def _commit_on_any_version(commit: ArchiveCommit, state: ArchiveState) -> ArchiveState:
     return replace(state, version=state.version + 1, manifest=commit.manifest, partitions=commit.partitions)
 
+
+# --- names on the disk
+
+
+class _ByName:
+    """A directory that is looked up by the name that it had, as whoever forgets that names change."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+
+    def list(self) -> Sequence[str]:
+        return self._disk.list(self.path)
+
+    def replace_file(self, name: str, content: bytes, *, sync: bool = True) -> None:
+        self._disk.replace_file(f"{self.path}/{name}", content, sync=sync)
+
+    def remove(self, name: str) -> None:
+        self._disk.remove(f"{self.path}/{name}")
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self.path)
+
+
+def _adopt_without_identity(directory: LogDirectory, partition: TopicPartition, topic_id: UUID) -> bool:
+    path = f"{directory.path}/{partition}"
+    names = directory._disk.list(path)
+    if names and read_topic_id(directory._disk, path) is None:
+        write_topic_id(directory._disk.directory(path), topic_id, sync=False)
+        return True
+    return _right_find_owned(directory, partition, topic_id)
+
+
+_right_find_owned = LogDirectory._find_owned
+
+
+async def _remove_at_once(directory: LogDirectory) -> None:
+    while directory._discarded:
+        aside = directory._discarded.pop()
+        await directory._insist(lambda aside=aside: directory._disk.remove(aside), "not removed")
+
+
+async def _forget_nothing(directory: LogDirectory) -> None:
+    """What is written down of removed partitions stays."""
+
+
+def _fail_for_anything(directory: LogDirectory, error: StorageError) -> None:
+    if directory.failure is None:
+        directory.failure = error
+        directory.on_failure(directory)
+
+
+def _fail_at_once(directory: LogDirectory, call: Callable[[], None], problem: str) -> Any:
+    return directory._disk.offload(call)
+
+
+#: Caught by runs that delete topics and create them again under the same name. Some rules are kept twice over: a mutation
+#: breaks both.
+DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
+    "files go before the name of their directory does, and what is left of them is adopted": (
+        Mutation(LogDirectory, "_find_owned", _adopt_without_identity, ("adopted",)),
+        Mutation(LogDirectory, "_remove_discarded", _remove_at_once, ()),
+    ),
+    "what was written down of a deleted topic counts for its namesake": (
+        Mutation(LogDirectory, "has_outdated", lambda directory, partition: False, ("lost",)),
+        Mutation(LogDirectory, "forget_removed", _forget_nothing, ()),
+    ),
+    "threads use the names of directories that the loop renames": (
+        Mutation(
+            PartitionLog,
+            "opened_directory",
+            property(lambda log: _ByName(log._disk, log.directory), lambda log, value: None),
+            ("offline", "adopted", "lost"),
+        ),
+    ),
+    "a lack of descriptors is taken for a disk that fails": (
+        Mutation(LogDirectory, "fail", _fail_for_anything, ("offline",)),
+        Mutation(LogDirectory, "_insist", _fail_at_once, ()),
+    ),
+}
 
 MUTATIONS: Mapping[str, Mutation] = {
     "a removal from the ISR counts before the store has confirmed it": Mutation(

@@ -1,0 +1,186 @@
+"""Topics that are deleted and created again under one name, while disks are unplugged and descriptors run out, by seed.
+
+Every record says which incarnation of its topic it was written to: a topic never has records of another one, has all
+that was promised to it, and the log directory stays online, as its disk never fails here.
+TAILRACE_SIM_SEEDS sets how many seeds run, TAILRACE_SIM_SEED replays a single one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import ExitStack
+from random import Random
+
+import pytest
+
+from tailrace.cluster.image import TopicImage
+from tailrace.errors import KafkaError
+from tailrace.testing.loop import SimLoop
+from tailrace.testing.mutations import DISK_MUTATIONS
+from tailrace.testing.network import SimNetwork
+from tailrace.testing.node import SimNode
+from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
+from tests.unit.storage.logs import append, batch, read_all
+
+SEEDS_PER_TEST = 25
+#: More logs than are synced one by one, in some seeds.
+PARTITIONS = (2, 2, 3, 40)
+ADOPTED, LOST, OFFLINE = "adopted", "lost", "offline"
+
+
+class Violation(AssertionError):
+    """What must hold did not; the first word says what."""
+
+
+class Run:
+    """One seed: a broker, and one topic after another under the same name."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.random: Random = loop.random_for("scenario")
+        network = SimNetwork(loop, loop.random_for("network"))
+        settings = {"tailrace.flush.background.ms": "200", "log.flush.offset.checkpoint.interval.ms": "700"}
+        self.node = SimNode(loop, network, "broker", settings)
+        self.partitions = self.random.choice(PARTITIONS)
+        self.topic: TopicImage | None = None
+        self.incarnation = 0
+        #: By partition: how many records are in the log of this incarnation, and how many of them must survive.
+        self.written: Counter[int] = Counter()
+        self.promised: Counter[int] = Counter()
+        self.done: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        await self.node.start()
+        for _ in range(self.random.randint(12, 30)):
+            step = self.random.choice((self.create, self.create, self.write, self.write, self.delete, self.interrupt))
+            await step()
+            self.require_online()
+            await asyncio.sleep(self.random.choice((0.0, 0.001, 0.02, 0.3, 1.0)))
+            self.require_online()
+        self.node.disk.lacks_descriptors = False
+        await asyncio.sleep(30)
+        self.check()
+        await self.node.stop()
+
+    async def create(self) -> None:
+        if self.topic is not None:
+            await self.delete()
+        metadata = self.node.broker.metadata
+        self.topic = metadata.plan_topic("fleeting", self.partitions, 1, {}, {"flush.messages": "1"})
+        self.incarnation += 1
+        self.written.clear()
+        self.promised.clear()
+        await metadata.create_topic(self.topic)
+        self.done["created"] += 1
+
+    async def delete(self) -> None:
+        if self.topic is not None:
+            topic, self.topic = self.topic, None
+            await self.node.broker.metadata.delete_topic(topic)
+            self.done["deleted"] += 1
+
+    async def write(self) -> None:
+        """Append here and there, without waiting for the syncs."""
+        self.note_promised()
+        for _ in range(self.random.randint(1, 2 * self.partitions) if self.topic is not None else 0):
+            number = self.random.randrange(self.partitions)
+            try:
+                log = self.node.broker.partitions.find("fleeting", number).log
+                appended = append(log, batch(value=b"%d" % self.incarnation, timestamp=self.node.clock.wall_ms()))
+            except (KafkaError, OSError):
+                continue
+            except Exception as error:
+                if "too many open files" in str(error):
+                    continue
+                raise
+            self.written[number] = appended.last_offset + 1
+            if self.random.random() < 0.2:
+                log.advance_start(self.random.randint(0, log.promised_offset))
+
+    def note_promised(self) -> None:
+        """What is promised in the log now survives whatever comes."""
+        if self.topic is None or self.node.broker is None:
+            return
+        for number in range(self.partitions):
+            try:
+                log = self.node.broker.partitions.find("fleeting", number).log
+            except KafkaError:
+                continue
+            self.promised[number] = max(self.promised[number], log.promised_offset)
+
+    async def interrupt(self) -> None:
+        how = self.random.choice(("unplug", "unplug", "kill", "stop", "descriptors", "descriptors"))
+        self.done[how] += 1
+        if how == "descriptors":
+            self.node.disk.lacks_descriptors = True
+            self.loop.call_later(self.random.uniform(0.01, 3), self.give_descriptors)
+            return
+        self.give_descriptors()
+        self.note_promised()
+        if how == "stop":
+            await self.node.stop()
+        elif how == "kill":
+            self.node.kill()
+        else:
+            self.node.unplug()
+        await asyncio.sleep(0.01)
+        await self.node.start()
+        self.check()
+
+    def give_descriptors(self) -> None:
+        self.node.disk.lacks_descriptors = False
+
+    def require_online(self) -> None:
+        for directory in self.node.broker.partitions.directories:
+            if directory.failure is not None:
+                raise Violation(f"{OFFLINE}: {directory.failure}")
+
+    def check(self) -> None:
+        self.require_online()
+        for number in range(self.partitions) if self.topic is not None else ():
+            log = self.node.broker.partitions.find("fleeting", number).log
+            values = [record.value for record in read_all(log)]
+            if strangers := [value for value in values if value != b"%d" % self.incarnation]:
+                raise Violation(f"{ADOPTED}: fleeting-{number} of incarnation {self.incarnation} has {strangers[:3]}")
+            if log.end_offset < self.promised[number] or log.start_offset > self.written[number]:
+                raise Violation(
+                    f"{LOST}: fleeting-{number} is from {log.start_offset} to {log.end_offset}, {self.promised[number]} "
+                    f"of {self.written[number]} were promised"
+                )
+
+
+def run_seed(seed: int) -> Counter[str]:
+    loop = SimLoop(seed, max_virtual_seconds=3600)
+    run = Run(loop, seed)
+    try:
+        loop.run(run.run())
+    except BaseException as error:
+        error.add_note(f"replay with: TAILRACE_SIM_SEED={seed} pytest tests/simulation/test_recreated_topics.py")
+        raise
+    return run.done
+
+
+@pytest.mark.parametrize("seeds", chunks_of_seeds(SEEDS_PER_TEST, one_in=4), ids=name_of_chunk)
+def test_a_topic_has_its_own_records_and_no_others_and_its_directory_stays_online(seeds: list[int]) -> None:
+    done: Counter[str] = Counter()
+    for seed in seeds:
+        done += run_seed(seed)
+    print(f"seeds {seeds[0]} to {seeds[-1]}: {dict(done)}")
+    assert done["deleted"] > 0
+
+
+@pytest.mark.parametrize("name", DISK_MUTATIONS)
+def test_a_broken_rule_is_caught(name: str) -> None:
+    mutations = DISK_MUTATIONS[name]
+    with ExitStack() as stack:
+        for mutation in mutations:
+            stack.enter_context(mutation.switched_on())
+        for seed in range(300):
+            try:
+                run_seed(seed)
+            except Violation as error:
+                assert str(error).split(":")[0] in mutations[0].caught_by, error
+                print(f"caught by seed {seed}: {error}")
+                return
+    raise AssertionError("nobody noticed")
