@@ -319,8 +319,8 @@ def _fail_at_once(directory: LogDirectory, call: Callable[[], None], problem: st
     return directory._disk.offload(call)
 
 
-#: Caught by runs that delete topics and create them again under the same name. Some rules are kept twice over: a mutation
-#: breaks both.
+#: Caught by runs that delete topics and create them again under the same name. Some rules are kept twice over: then a
+#: mutation breaks both.
 DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
     "files go before the name of their directory does, and what is left of them is adopted": (
         Mutation(LogDirectory, "_find_owned", _adopt_without_identity, ("adopted",)),
