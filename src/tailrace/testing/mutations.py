@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -302,7 +303,7 @@ _right_find_owned = LogDirectory._find_owned
 async def _remove_at_once(directory: LogDirectory) -> None:
     while directory._discarded:
         aside = directory._discarded.pop()
-        await directory._insist(lambda aside=aside: directory._disk.remove(aside), "not removed")
+        await directory._insist(partial(directory._disk.remove, aside), "not removed")
 
 
 async def _forget_nothing(directory: LogDirectory) -> None:

@@ -215,7 +215,7 @@ def test_a_producer_that_waits_when_the_topic_is_deleted_is_told(tmp_path: Path)
         await broker.create("orders", flush_messages="1")
         waiting = asyncio.ensure_future(broker.ask(produce_request("orders"), 9, ProduceResponse))
         await asyncio.sleep(0)
-        broker.broker.partitions._close_topic(broker.broker.metadata.image.topics["orders"])
+        await broker.broker.partitions._close_topics([broker.broker.metadata.image.topics["orders"]])
         answer = (await waiting).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
