@@ -184,13 +184,17 @@ def test_a_topic_has_its_own_records_and_no_others_and_its_directory_stays_onlin
     assert done["deleted"] > 0
 
 
+#: Seeds that bring a fault about which few do.
+KNOWN_SEEDS = {"what was written down of a deleted topic counts for its namesake": (818,)}
+
+
 @pytest.mark.parametrize("name", DISK_MUTATIONS)
 def test_a_broken_rule_is_caught(name: str) -> None:
     mutations = DISK_MUTATIONS[name]
     with ExitStack() as stack:
         for mutation in mutations:
             stack.enter_context(mutation.switched_on())
-        for seed in range(100):
+        for seed in (*KNOWN_SEEDS.get(name, ()), *range(100)):
             found = violation_of(seed)
             if found is not None:
                 print(f"caught by seed {seed}: {found}")
