@@ -323,7 +323,11 @@ class Partitions:
 
     def _apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Let a partition lead or follow as the image says."""
-        partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
+        try:
+            partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
+        except StorageError as error:
+            # Its leader epochs cannot be written: that is the end of the disk, not of the broker.
+            partition.directory.fail(error)
         leader = self._image.brokers.get(state.leader)
         if leader is None or partition.is_leader or partition.directory.failure is not None:
             self._fetchers.unfollow(partition)

@@ -11,6 +11,7 @@ from tailrace.cluster.image import NO_LEADER, TopicImage
 from tailrace.cluster.keys import TOPICS
 from tailrace.cluster.store import Check, Entry, Unavailable, Write
 from tailrace.errors import ErrorCode, StorageError
+from tailrace.storage.checkpoints import LEADER_EPOCHS
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tailrace.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -335,5 +336,24 @@ def test_what_is_on_a_disk_that_failed_is_led_by_others() -> None:
         assert 1 not in cluster.state(2).isr
         assert (await cluster.produce(cluster.state(2).leader, b"more")).error_code == ErrorCode.NONE
         assert NO_LEADER not in [cluster.state(one).leader for one in (2, 3)]
+
+    simulate(test)
+
+
+def test_a_disk_that_fails_as_its_broker_is_to_lead_costs_the_directory_and_not_the_broker() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        await cluster.produce(1, b"everywhere")
+        ended: list[BaseException] = []
+        cluster.brokers[2].on_fatal = ended.append
+        cluster._disks[2].fail(lambda path: path.endswith(LEADER_EPOCHS), "replace_file", times=None)
+        await cluster.move(leader=2)
+        await cluster.until(lambda: cluster.state(3).leader in (1, 3), 60)
+        assert not ended
+        (directory,) = cluster.brokers[2].partitions.directories
+        assert directory.failure is not None
+        answer = await cluster.produce(cluster.state(3).leader, b"goes on")
+        assert answer.error_code == ErrorCode.NONE
+        await cluster.until_equal(1, 3)
 
     simulate(test)
