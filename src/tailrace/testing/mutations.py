@@ -359,7 +359,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Partition, "min_insync_replicas", property(lambda self: 1, lambda self, value: None), (TOO_FEW, LOST)
     ),
     "nobody gets back into the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
-    "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK,)),
+    "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK, ISR)),
     "consumers read up to the log end": Mutation(Partition, "read", _read_all, (BEYOND,)),
     "any incarnation of a broker may join the ISR": Mutation(
         ClusterMetadata, "alter_isr", _add_any_incarnation, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
