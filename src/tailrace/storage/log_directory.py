@@ -159,6 +159,8 @@ class LogDirectory:
         self._saved_points: dict[TopicPartition, int] = {}
         #: Logs that are being cut, and where: none of their recovery points may be beyond.
         self._cuts: dict[PartitionLog, int] = {}
+        #: Partitions whose directory was made here and whose log was not opened yet, as the disk has refused that.
+        self._being_made: dict[TopicPartition, None] = {}
         # New logs, whose directory and identity become durable with their first sync.
         self._unsynced_identities: dict[PartitionLog, UUID] = {}
         self._checkpointing = asyncio.Lock()
@@ -280,6 +282,7 @@ class LogDirectory:
                     # It must be gone before the first record. Rare: whoever removes a partition sees to it.
                     self._write_all(offsets := self._all_offsets())
                     self._saved_all(offsets)
+                self._being_made[partition] = None
                 disk.make_directory(directory)
                 write_topic_id(disk.directory(directory), topic_id, sync=False)
             log = open_log(
@@ -292,7 +295,7 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0),
             )
-            if not found or not self.stopped_cleanly:
+            if partition in self._being_made or not self.stopped_cleanly:
                 # After a crash nobody knows whether what is there would survive the next one.
                 self._unsynced_identities[log] = topic_id
             if log.flushed_offset < log.end_offset:
@@ -308,6 +311,7 @@ class LogDirectory:
             raise
         log.on_dirty = self._note_dirty
         self._logs[partition] = log
+        self._being_made.pop(partition, None)
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
         return log
@@ -353,6 +357,7 @@ class LogDirectory:
         self._log_starts.pop(partition, None)
         self._clean_offsets.pop(partition, None)
         self._high_watermarks.pop(partition, None)
+        self._being_made.pop(partition, None)
 
     def set_aside(self, partition: TopicPartition, owner: str = "no topic") -> None:
         """Rename a partition's directory that is not this topic's, or no topic's; nothing in it is removed."""
@@ -585,6 +590,8 @@ class LogDirectory:
 
     async def _write_checkpoints(self) -> None:
         points, starts = self._points_and_starts()
+        # From now on they may be written down, of a log too that is removed before the write is over.
+        self._saved_points, self._saved_log_starts = points | self._saved_points, starts | self._saved_log_starts
 
         def write() -> None:
             write_offsets(self._disk, f"{self.path}/{RECOVERY_POINTS}", points)
@@ -651,6 +658,8 @@ class LogDirectory:
             known = self._high_watermarks | {tp: offset for tp, offset in offsets.items() if tp in self._logs}
             if known == self._saved_high_watermarks:
                 return
+            self._saved_high_watermarks = known | self._saved_high_watermarks
+            logs = dict(self._logs)
             path = f"{self.path}/{HIGH_WATERMARKS}"
             try:
                 await self._disk.offload(lambda: write_offsets(self._disk, path, known))
@@ -662,7 +671,7 @@ class LogDirectory:
             self._saved_high_watermarks = known
             # Of logs that were removed meanwhile nothing is known any more.
             self._high_watermarks = {
-                tp: offset for tp, offset in known.items() if tp not in offsets or tp in self._logs
+                tp: offset for tp, offset in known.items() if tp not in offsets or self._logs.get(tp) is logs.get(tp)
             }
 
     def remove_later(self, log: PartitionLog, segments: list[Segment]) -> None:
@@ -831,6 +840,7 @@ class LogDirectory:
                 return
             self._clean_offsets[log.partition] = offset
             offsets = {partition: known for partition, known in self._clean_offsets.items() if partition in self._logs}
+            self._saved_clean_offsets = offsets | self._saved_clean_offsets
             await self._disk.offload(lambda: write_offsets(self._disk, f"{self.path}/{CLEANER_OFFSETS}", offsets))
             self._saved_clean_offsets = offsets
 

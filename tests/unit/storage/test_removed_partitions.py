@@ -302,3 +302,44 @@ async def test_partitions_are_removed_when_there_is_a_descriptor_again(world: Wo
     assert directory.failure is None
     with pytest.raises(KafkaError):
         log.read(0, 100, 1)
+
+
+@simulated
+async def test_a_checkpoint_that_is_being_written_of_a_removed_log_is_written_again(world: World) -> None:
+    directory, log = world.started()
+    world.append(log, 30)
+    log.advance_start(20)
+    writing = asyncio.ensure_future(directory.save_checkpoints())
+    await asyncio.sleep(0)
+    directory.remove_partition(ORDERS)
+    assert directory.has_outdated(ORDERS)
+    await directory.forget_removed()
+    await writing
+    world.append(directory.open_partition(ORDERS, RECREATED, LAZY), 3)
+    world.disk.kill()
+    log = world.directory().open_partition(ORDERS, RECREATED, LAZY)
+    assert (log.start_offset, log.end_offset) == (0, 3)
+
+
+@simulated
+async def test_a_partition_that_was_made_by_half_is_durable_with_its_first_sync(world: World) -> None:
+    directory, _ = world.started()
+    await directory.close()
+    for _ in range(20):
+        directory = world.directory()
+        assert directory.stopped_cleanly
+        world.disk.fail(lambda path: path.endswith(".log"), "open", TooManyOpenFilesError)
+        with pytest.raises(TooManyOpenFilesError):
+            directory.open_partition(PAYMENTS, IDS[PAYMENTS], SYNC_EACH)
+        log = directory.open_partition(PAYMENTS, IDS[PAYMENTS], SYNC_EACH)
+        directory.start()
+        world.append(log)
+        await asyncio.sleep(1)
+        assert log.promised_offset == 1
+        directory.tasks.abandon()
+        world.disk.crash()
+        directory = world.directory()
+        assert directory.open_partition(PAYMENTS, IDS[PAYMENTS], SYNC_EACH).end_offset == 1
+        directory.remove_partition(PAYMENTS)
+        directory.start()
+        await directory.close()
