@@ -1,7 +1,7 @@
 """The simulated clock of one host: virtual time plus an error of its own, which a test may change.
 
-Owns the host's idea of the date. `monotonic` is the loop's own time, so that timers and measurements agree, and what a
-test says that the host slept through.
+Owns the host's idea of the date. `monotonic` is the loop's own time, so that timers and measurements agree, plus what a
+test says that the host slept through; a test may let it run a little too fast or too slow.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ class SimClock:
         self.skew_ms = skew_ms
         #: For how long the host was suspended in which timers stood still; `monotonic` counts that, timers do not.
         self.suspended_seconds = 0.0
+        #: For how long the host was suspended while the loop's time went on, which `monotonic` counts.
+        self.slept_seconds = 0.0
+        #: How many seconds `monotonic` counts in a true second. Set it before the host uses the clock.
+        self.rate = 1.0
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, as this host believes."""
@@ -27,7 +31,10 @@ class SimClock:
 
     def monotonic(self) -> float:
         """Virtual seconds."""
-        return self._loop.time() + self.suspended_seconds
+        if self.rate == 1.0:
+            return self._loop.time() + self.suspended_seconds
+        # In nanoseconds, as real clocks: else what is left until a moment gets too small for the loop to wait for.
+        return round(self._loop.time() * self.rate, 9) + self.suspended_seconds
 
     def jump(self, by_ms: int) -> None:
         """Set the date forwards or back, as a time service does."""

@@ -19,6 +19,7 @@ from tailrace.runtime.disk import FileRange
 from tailrace.runtime.transport import Part, Receiver
 from tailrace.testing.loop import SimulationError
 from tailrace.testing.trace import Trace
+from tailrace.testing.work import charge_bytes
 
 _WINDOWS_BYTES = (2048, 16_384, 65_536, 262_144)
 _LARGEST_PIECE_BYTES = 65_536
@@ -357,6 +358,7 @@ class SimTransport:
             del self._inbox[:size]
             self._wire.trace.add(f"{self._wire.loop.time():.6f} {self.peer} > {self.local} {size}")
             self.incoming.acknowledge(size)
+            charge_bytes(size)
             receiver.received(size)
             self._read_soon()
         elif self._at_end:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TypeVar, cast
 
@@ -18,6 +18,7 @@ from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, TooManyOp
 from tailrace.testing.disk_thread import SimThread
 from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
 from tailrace.testing.trace import Trace
+from tailrace.testing.work import charge_bytes, charge_disk
 
 T = TypeVar("T")
 
@@ -92,11 +93,13 @@ class SimFile:
 
     def append(self, data: Buffer) -> None:
         self._begin("append", len(data))
+        self._disk._handle_bytes(len(data))
         self._disk._claim(self._node, len(data), self._path)
         self._node.append(self._disk._next_number(), bytes(data))
 
     def read(self, position: int, size: int) -> bytes:
         self._begin("read", position, size)
+        self._disk._handle_bytes(size)
         return bytes(self._node.content[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -114,7 +117,9 @@ class SimFile:
     def is_cached(self, position: int, size: int) -> bool:
         self._disk._check_generation(self._generation, self._path)
         start, end = self._node.prefetched
-        return self._disk._is_cached() or (start <= position and position + size <= end)
+        # What has rotted is on the disk: whoever sees it has read it from there.
+        is_cached = self._disk._is_cached() and not self._node.has_rotted(position, size)
+        return is_cached or (start <= position and position + size <= end)
 
     def prefetch(self, position: int, size: int) -> bytes:
         self._begin("prefetch", position, size)
@@ -185,6 +190,8 @@ class SimDisk:
         #: Whether the process has no descriptor left for most of what asks for one. The loop finds one among those that
         #: are idle where a file is open already, so that only threads, and whoever opens a new file, are refused.
         self.lacks_descriptors = False
+        #: Whether the loop of whoever calls pays for it; a helper process does its work elsewhere.
+        self.is_charged_to_loop = True
         self.used_bytes = 0
         self.generation = 0
         self.trace = Trace()
@@ -230,6 +237,26 @@ class SimDisk:
         self._faults.append(fault)
         return fault
 
+    def rot(self, applies_to: Callable[[str], bool]) -> str | None:
+        """Damage one byte of a file that is synced, as a disk does that has lost it; its path, if there is one."""
+        found = [
+            (path, node)
+            for path, node in self._files(self._tree.root, "")
+            if applies_to(path) and node.durable_bytes and not node.has_rotted(0, node.durable_bytes)
+        ]
+        if not found:
+            return None
+        path, node = self._random.choice(found)
+        node.rot(self._random.randrange(node.durable_bytes), self._random.randint(1, 255))
+        return path
+
+    def _files(self, directory: DirectoryNode, above: str) -> Iterator[tuple[str, FileNode]]:
+        for name, node in sorted(directory.names.items()):
+            if isinstance(node, FileNode):
+                yield f"{above}/{name}", node
+            else:
+                yield from self._files(node, f"{above}/{name}")
+
     # The port.
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
@@ -272,6 +299,8 @@ class SimDisk:
         self._parents[id(node)] = (node, directory, name)
         self.used_bytes += len(content)
         if sync:
+            if self._is_charged:
+                charge_disk("sync")
             self._tree.sync_change(change)
 
     def list(self, path: str) -> Sequence[str]:
@@ -467,8 +496,19 @@ class SimDisk:
         ):
             raise TooManyOpenFilesError(f"cannot {operation} {path}: too many open files in the simulation")
         self.trace.add(f"{operation} {path} {' '.join(map(str, details))}")
+        if self._is_charged:
+            charge_disk(operation)
         for fault in self._faults:
             fault.check(operation, path)
+
+    @property
+    def _is_charged(self) -> bool:
+        """Whether it is the loop that does it, not a thread or another process."""
+        return self.is_charged_to_loop and self._offloaded is None
+
+    def _handle_bytes(self, count: int) -> None:
+        if self._is_charged:
+            charge_bytes(count)
 
     def _check_generation(self, generation: int, path: str) -> None:
         if generation != self.generation:
@@ -532,6 +572,8 @@ class SimDisk:
         if isinstance(node, DirectoryNode):
             for child in list(node.names):
                 self._remove(node, child)
+                if self._is_charged:
+                    charge_disk("remove")
         self._forget(node)
         self._tree.change(node, (directory, name), None)
 

@@ -20,7 +20,7 @@ _PAGE_BYTES = 4096
 class FileNode:
     """A file's content, apart from its name."""
 
-    __slots__ = ("_durable", "_unsynced", "content", "prefetched")
+    __slots__ = ("_durable", "_rotten", "_unsynced", "content", "prefetched")
 
     def __init__(self, content: bytes = b"") -> None:
         """Make a file whose content, if any, is durable from the start."""
@@ -29,6 +29,8 @@ class FileNode:
         #: In order, with the number of each operation: bytes were appended, an int was the length cut to.
         self._unsynced: list[tuple[int, bytes | int]] = []
         self.prefetched = (0, 0)
+        #: Where the disk has lost what was synced.
+        self._rotten: list[int] = []
 
     def append(self, number: int, data: bytes) -> None:
         """Write at the end."""
@@ -51,6 +53,22 @@ class FileNode:
     def touched_after(self, number: int) -> bool:
         """Whether any unsynced operation is newer than a number."""
         return bool(self._unsynced) and self._unsynced[-1][0] > number
+
+    @property
+    def durable_bytes(self) -> int:
+        """How much of it is synced and still there."""
+        return min(len(self._durable), len(self.content)) if not self._unsynced else 0
+
+    def rot(self, position: int, bits: int) -> None:
+        """Lose a byte that was synced."""
+        self.content[position] ^= bits
+        self._durable[position] ^= bits
+        self._rotten.append(position)
+        self.prefetched = (0, 0)
+
+    def has_rotted(self, position: int, size: int) -> bool:
+        """Whether anything in a range was lost."""
+        return any(position <= lost < position + size for lost in self._rotten)
 
     def crash(self, random: Random) -> None:
         """Keep what a power cut might have left of the unsynced operations."""

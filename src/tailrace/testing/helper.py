@@ -66,6 +66,7 @@ class SimHelper:
         fault = None
         if self._operations_left is not None:
             fault = self._disk.fail(self._is_last_operation, error=lambda _: _Killed(), times=None)
+        self._disk.is_charged_to_loop = False
         try:
             result = _as_sent(call())
         except _Killed:
@@ -73,6 +74,7 @@ class SimHelper:
         except Exception as error:  # noqa: BLE001  it is raised where the call was made
             failure = error
         finally:
+            self._disk.is_charged_to_loop = True
             if fault is not None:
                 fault.lift()
         await asyncio.sleep(self._random.uniform(*self.latency_seconds))

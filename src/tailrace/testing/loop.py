@@ -60,6 +60,9 @@ class _OwnedHandle(asyncio.Handle):
         process = process_of(self._context)
         if process is None or not process.holds_back(self):
             super()._run()
+            if process is not None and process.cost_seconds:
+                loop: SimLoop = self._loop  # type: ignore[attr-defined]
+                loop.step_done(process)
 
 
 class _OrderedTimer(asyncio.TimerHandle):
@@ -84,6 +87,9 @@ class _OrderedTimer(asyncio.TimerHandle):
         process = process_of(self._context)
         if process is None or not process.holds_back(self):
             super()._run()
+            if process is not None and process.cost_seconds:
+                loop: SimLoop = self._loop  # type: ignore[attr-defined]
+                loop.step_done(process)
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -122,6 +128,8 @@ class SimLoop(asyncio.BaseEventLoop):
         # Of processes that have ended. They are kept, so that the collector does not choose when they are cleaned up.
         self._dead_tasks: list[asyncio.Task[Any]] = []
         self._has_ended_processes = False
+        #: Told of each step of a process that cost time, and how much.
+        self.on_costly_step: Callable[[Process, float], None] = _ignore_cost
         #: Called when the loop closes, by whoever holds something that has to end with the run.
         self.at_close: dict[int, Callable[[], None]] = {}
         self._own_context = contextvars.copy_context()
@@ -183,6 +191,38 @@ class SimLoop(asyncio.BaseEventLoop):
     def resume(self, process: Process) -> None:
         """Let a paused process go on."""
         process.resume(self._ready.extend)
+
+    def step_done(self, process: Process) -> None:
+        """A step of a process is over: for as long as it cost, nothing else of that process runs."""
+        cost_seconds, process.cost_seconds = process.cost_seconds, 0.0
+        if process.has_ended:
+            return
+        self.on_costly_step(process, cost_seconds)
+        process.occupy()
+        self.call_later(cost_seconds, process.set_free, self._ready.extend, context=self._own_context)
+
+    def wake(self, process: Process, slept_seconds: float) -> None:
+        """Let a process go on whose machine was suspended since it was paused: timers take as much longer."""
+        timers = [timer for timer in self._scheduled if process_of(_context_of(timer)) is process]
+        ready: list[asyncio.Handle] = []
+
+        def put_off(held: list[asyncio.Handle]) -> None:
+            for handle in held:
+                if handle.cancelled():
+                    continue
+                if isinstance(handle, _OrderedTimer):
+                    timers.append(handle)
+                    heapq.heappush(self._scheduled, handle)
+                    handle._scheduled = True
+                else:
+                    ready.append(handle)
+
+        process.resume(put_off)
+        for timer in timers:
+            assert isinstance(timer, _OrderedTimer)
+            timer._when += slept_seconds
+        heapq.heapify(self._scheduled)
+        self._ready.extend(ready)
 
     def end(self, process: Process) -> None:
         """End a process: none of its tasks goes on, nor does it end."""
@@ -321,6 +361,15 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nothing to wake: there is one thread."""
+
+
+def _ignore_cost(process: Process, cost_seconds: float) -> None:
+    """Nobody listens yet."""
+
+
+def _context_of(timer: asyncio.TimerHandle) -> Context:
+    assert isinstance(timer, _OrderedTimer)
+    return timer._context
 
 
 def _where(task: asyncio.Task[Any]) -> str:

@@ -135,12 +135,12 @@ class SimCoordination:
         self.note("pause", name)
         self._paused[name] = None
 
-    def resume(self, name: str) -> None:
-        """Let a paused process go on."""
+    def resume(self, name: str, *, renews_at_once: bool = True) -> None:
+        """Let a paused process go on; its timers may have stood still, too, so that it renews sessions later."""
         self.note("resume", name)
         self._paused.pop(name, None)
         for client in self._clients.get(name, []):
-            client.wake()
+            client.wake(renews_at_once=renews_at_once)
 
     def crash(self, name: str, *, seen_at_once: bool | None = None) -> None:
         """End a host's process without a word: its sessions expire, or end at once if the store sees it go.
@@ -207,7 +207,7 @@ class SimSession(HeldSession):
     """A session as its holder sees it; renewals and their answers take their way through the simulation."""
 
     def __init__(self, store: SimStore, session_id: int, ttl_ms: int, sent: float) -> None:
-        super().__init__(store.coordination.clock, sent + ttl_ms / 1000)
+        super().__init__(store.clock, sent + ttl_ms / 1000)
         self.session_id = session_id
         self._store = store
         self._coordination = store.coordination
@@ -218,12 +218,19 @@ class SimSession(HeldSession):
     def _renew_later(self) -> None:
         self._timer = self._coordination.later(self._ttl / RENEWALS_PER_TTL, self.renew)
 
+    def renew_soon(self) -> None:
+        """Go on with a timer that stood still."""
+        self.abandon()
+        self._timer = self._coordination.later(
+            self._coordination.random.uniform(0.0, self._ttl / RENEWALS_PER_TTL), self.renew
+        )
+
     def renew(self) -> None:
         """Send a renewal, unless the process is stopped: then when it goes on."""
         self.abandon()
         if self._coordination.is_paused(self._store.name) or self.is_lost:
             return
-        self._coordination.later(self._coordination.latency(), self._arrive, self._coordination.clock.monotonic())
+        self._coordination.later(self._coordination.latency(), self._arrive, self._store.clock.monotonic())
         self._renew_later()
 
     def _arrive(self, sent: float) -> None:
@@ -327,9 +334,11 @@ class _Subscription:
 class SimStore:
     """One process's client of the simulated store."""
 
-    def __init__(self, coordination: SimCoordination, name: str) -> None:
+    def __init__(self, coordination: SimCoordination, name: str, clock: Clock | None = None) -> None:
         self.coordination = coordination
         self.name = name
+        #: What the process measures its sessions with.
+        self.clock = clock or coordination.clock
         self.is_abandoned = False
         #: What becomes of the next change, where that is not left to chance.
         self.next_fate: str | None = None
@@ -365,7 +374,7 @@ class SimStore:
 
     async def open_session(self, ttl_ms: int) -> SimSession:
         coordination = self.coordination
-        sent = coordination.clock.monotonic()
+        sent = self.clock.monotonic()
         granted_ms = ttl_ms + int(coordination.random.uniform(*coordination.faults.late_expiry_seconds) * 1000)
         session_id = await self._call(
             f"open session {ttl_ms}", lambda: coordination.space.open_session(granted_ms), is_change=True
@@ -426,7 +435,7 @@ class SimStore:
         for session in self._sessions:
             session.renew()
 
-    def wake(self) -> None:
+    def wake(self, *, renews_at_once: bool = True) -> None:
         """The process goes on after a pause."""
         waiting, self._waiting = self._waiting, []
         for work in waiting:
@@ -434,7 +443,10 @@ class SimStore:
         for subscription in self._subscriptions:
             subscription.deliver()
         for session in self._sessions:
-            session.renew()
+            if renews_at_once:
+                session.renew()
+            else:
+                session.renew_soon()
 
     def abandon(self) -> Sequence[int]:
         """Let go of everything without a word, as the end of a process does; the sessions that are left to expire."""

@@ -358,3 +358,25 @@ def test_the_same_seed_gives_the_same_crash() -> None:
 
     assert remains(7) == remains(7)
     assert remains(7)[1] != remains(8)[1]
+
+
+def test_a_rotten_byte_is_read_from_the_disk_and_then_stays_as_it_is() -> None:
+    disk = _disk(1, cached_probability=1.0)
+    file = disk.open("/d/f.log", create=True)
+    file.append(b"synced")
+    file.sync()
+    assert disk.rot(lambda path: path.endswith(".txt")) is None
+    assert file.is_cached(0, 6)
+    assert disk.rot(lambda path: path.endswith(".log")) == "/d/f.log"
+    assert not file.is_cached(0, 6)
+    damaged = file.prefetch(0, 6)
+    assert sum(one != other for one, other in zip(damaged, b"synced", strict=True)) == 1
+    assert file.is_cached(0, 6)
+    disk.crash()
+    assert _content(disk, "/d/f.log") == damaged
+
+
+def test_what_is_not_synced_does_not_rot() -> None:
+    disk = _disk(1)
+    disk.open("/d/f.log", create=True).append(b"not synced")
+    assert disk.rot(lambda path: True) is None

@@ -257,3 +257,13 @@ def test_a_clock_shows_virtual_time_and_its_own_error() -> None:
         assert wrong.wall_ms() == true.wall_ms()
 
     sim.run(scenario(), seed=1)
+
+
+def test_a_clock_that_drifts_counts_more_or_fewer_seconds() -> None:
+    async def scenario() -> tuple[float, float]:
+        fast, slow = SimClock(sim.current()), SimClock(sim.current())
+        fast.rate, slow.rate = 1.5, 0.5
+        await asyncio.sleep(10)
+        return fast.monotonic(), slow.monotonic()
+
+    assert sim.run(scenario(), seed=1) == (15.0, 5.0)

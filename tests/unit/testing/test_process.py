@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
-from tailrace.testing.process import Process, current_process
+from tailrace.testing.process import Process, charge, current_process
 
 
 class Ticker:
@@ -172,5 +172,54 @@ def test_a_stalled_host_answers_but_nothing_passes_on_what_it_opened() -> None:
         outwards.close()
         inwards.close()
         await asyncio.sleep(1)
+
+    run(scenario)
+
+
+def test_timers_of_a_suspended_machine_do_not_count_the_time_in_which_it_slept() -> None:
+    async def scenario(loop: SimLoop) -> None:
+        ticker = Ticker(loop)
+        await asyncio.sleep(1.5)
+        ticker.process.pause()
+        await asyncio.sleep(5)
+        loop.wake(ticker.process, 5)
+        await asyncio.sleep(2)
+        assert ticker.ticks == [1.0, 7.0, 8.0]
+        assert ticker.timed == [7.5]
+        loop.end(ticker.process)
+
+    run(scenario)
+
+
+def test_a_process_is_busy_for_as_long_as_its_step_cost() -> None:
+    async def scenario(loop: SimLoop) -> None:
+        costs: list[float] = []
+        loop.on_costly_step = lambda process, seconds: costs.append(seconds)
+        ticker = Ticker(loop)
+        ticker.process.is_charged = True
+        loop.call_later(0.5, lambda: charge(2.25), context=ticker.process.context.copy())
+        loop.call_later(0.5, lambda: charge(100))  # of no process
+        await asyncio.sleep(4)
+        assert costs == [2.25]
+        assert ticker.ticks == [2.75, 3.75]
+        assert ticker.timed == [2.75]
+        loop.end(ticker.process)
+
+    run(scenario)
+
+
+def test_a_process_that_is_paused_while_it_is_busy_goes_on_when_both_are_over() -> None:
+    async def scenario(loop: SimLoop) -> None:
+        ticker = Ticker(loop)
+        ticker.process.is_charged = True
+        loop.call_later(0.5, lambda: charge(1), context=ticker.process.context.copy())
+        await asyncio.sleep(1.25)
+        ticker.process.pause()
+        await asyncio.sleep(2)
+        assert ticker.ticks == []
+        loop.resume(ticker.process)
+        await asyncio.sleep(0.5)
+        assert ticker.ticks == [3.25]
+        loop.end(ticker.process)
 
     run(scenario)
