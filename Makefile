@@ -8,7 +8,7 @@ FOLDERS ?=
 QUICK ?=
 PYTEST_ARGS ?=
 SEEDS ?= 100
-FIRST ?= 0
+FIRST ?= 50000000
 SUITES ?= kafka-python librdkafka
 export PYTHON PYTEST_ARGS
 # Hundreds of processes start from this checkout: each would compile it anew.

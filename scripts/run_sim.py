@@ -2,17 +2,21 @@
 """Runs seeds of the simulated cluster, several at a time, and prints what each came to.
 
 On a failure it prints the seed, what was violated, the last events and the command that runs the seed alone; the exit
-code is 1 then. All seeds are run whatever fails, up to a number of failures.
+code is 1 then. All seeds are run whatever fails, up to a number of failures. With --record a long run can be split: each
+seed that passed is written down with the commit it was run on, and not run again for that commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from tailrace.testing.cluster_run import run_seed
 
@@ -31,6 +35,20 @@ def run_one(seed: int) -> tuple[int, str, str | None, float]:
     return seed, line, failure, time.monotonic() - started
 
 
+def commit() -> str:
+    """The commit that is checked out, marked where files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=-changed"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def passed_before(record: Path, on: str) -> set[int]:
+    """The seeds that passed on a commit, by what was written down."""
+    if not record.exists():
+        return set()
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    return {row["seed"] for row in rows if row["commit"] == on and row["passed"]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
@@ -39,8 +57,18 @@ def main() -> int:
     parser.add_argument(
         "--trace", action="store_true", help="print the whole failure of every seed, not only the first"
     )
+    parser.add_argument(
+        "--record", type=Path, help="add each seed's result and commit to a file; skip seeds that passed on this commit"
+    )
     arguments = parser.parse_args()
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    record: Path | None = arguments.record
+    on = commit() if record is not None else ""
+    known = passed_before(record, on) if record is not None else set()
+    seeds = [seed for seed in range(arguments.first, arguments.first + arguments.seeds) if seed not in known]
+    if known:
+        print(f"{arguments.seeds - len(seeds)} of {arguments.seeds} seeds passed on {on} before", flush=True)
+    if not seeds:
+        return 0
     started = time.monotonic()
     failures: list[tuple[int, str, str]] = []
     done = 0
@@ -48,6 +76,9 @@ def main() -> int:
         for seed, line, failure, seconds in pool.imap_unordered(run_one, seeds):
             done += 1
             print(f"{line} [{seconds:.1f} s]" if failure is None else f"FAILED {line} [{seconds:.1f} s]", flush=True)
+            if record is not None:
+                with record.open("a") as file:
+                    print(json.dumps({"seed": seed, "commit": on, "passed": failure is None}), file=file)
             if failure is not None:
                 failures.append((seed, line, failure))
                 if arguments.trace or len(failures) == 1:

@@ -14,6 +14,8 @@ import pytest
 from tailrace.testing.cluster_history import Violation
 from tailrace.testing.cluster_run import run_seed
 from tailrace.testing.mutations import MUTATIONS
+from tailrace.testing.wider_mutations import WIDER_MUTATIONS
+from tailrace.testing.wider_run import FIRST_WIDER_SEED
 
 ALL = os.environ.get("TAILRACE_MUTATIONS") == "all"
 #: Seeds that bring a fault about, early; where the broker's code has changed since, it may take others.
@@ -42,26 +44,38 @@ KNOWN_SEEDS: dict[str, int] = {
     "retention does not wait for the archive": 3,
     "an archive is committed to on any version": 1,
     "what is only in the archive is not looked for there": 1,
+    "commits of a deleted topic count for its namesake": 50_000_001,
+    "records are deleted that nobody asked for": 50_000_000,
+    "a setting is acknowledged and not stored": 50_000_000,
+    "no election is unclean": 50_000_000,
+    "flush.messages does not hold back the promise": 50_000_010,
+    "what has rotted on disk is sent": 50_000_000,
+    "leases are measured by a clock that stands still in a machine that sleeps": 50_000_000,
+    "producers are forgotten too early": 50_000_000,
+    "a new epoch of a producer does not begin anew": 50_000_000,
+    "files are removed in the loop": 50_000_000,
 }
 MOST_SEEDS = 40 if ALL else 12
+_ALL_MUTATIONS = MUTATIONS | WIDER_MUTATIONS
 
 
 def test_there_is_a_seed_for_every_mutation() -> None:
-    assert set(KNOWN_SEEDS) == set(MUTATIONS)
+    assert set(KNOWN_SEEDS) == set(_ALL_MUTATIONS)
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", _ALL_MUTATIONS)
 def test_a_broken_broker_is_caught(name: str) -> None:
-    mutation = MUTATIONS[name]
+    mutation = _ALL_MUTATIONS[name]
     with mutation.switched_on():
-        seed, violation = first_violation([] if ALL else [KNOWN_SEEDS[name]])
+        seed, violation = first_violation([] if ALL else [KNOWN_SEEDS[name]], is_wider=name in WIDER_MUTATIONS)
     print(f"{name}: caught by seed {seed}: {violation}")
     assert violation.invariant in mutation.caught_by
 
 
-def first_violation(seeds: Sequence[int]) -> tuple[int, Violation]:
+def first_violation(seeds: Sequence[int], *, is_wider: bool) -> tuple[int, Violation]:
     """The first objection, in seeds that are known to bring the fault about, or else in any."""
-    for seed in (*seeds, *range(MOST_SEEDS)):
+    first = FIRST_WIDER_SEED if is_wider else 0
+    for seed in (*seeds, *range(first, first + MOST_SEEDS)):
         try:
             run_seed(seed)
         except Violation as violation:

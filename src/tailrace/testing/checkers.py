@@ -18,12 +18,14 @@ from tailrace.testing.cluster_history import (
     LOST,
     ORDER,
     TWO_VALUES,
+    UNASKED,
     ClusterHistory,
     Promise,
     Violation,
 )
 from tailrace.testing.cluster_watch import ClusterWatch
 from tailrace.testing.cluster_workload import ClusterProducer
+from tailrace.testing.roving_producer import RovingProducer
 
 ACKS_LEADER = 1
 
@@ -34,9 +36,8 @@ def what_is_missing(cluster: SimCluster, watch: ClusterWatch) -> list[str]:
     for topic in watch.topics.values():
         for number, state in enumerate(topic.partitions):
             if state.leader == NO_LEADER or set(state.isr) != set(state.replicas):
-                missing.append(
-                    f"{topic.name}-{number} is led by {state.leader}, in sync {state.isr} of {state.replicas}"
-                )
+                name = watch.names[topic.topic_id]
+                missing.append(f"{name}-{number} is led by {state.leader}, in sync {state.isr} of {state.replicas}")
     return missing
 
 
@@ -46,11 +47,20 @@ def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: 
     for node in cluster.nodes:
         assert node.broker is not None
         for replica in node.broker.partitions:
-            end, other = ends.setdefault(replica.partition, (replica.log.end_offset, node.name))
+            partition = watch.key_of(replica)
+            if partition.topic in watch.deleted:
+                continue
+            if replica.log.start_offset < history.trimmed_for_sure.get(partition, 0):
+                raise Violation(
+                    UNASKED,
+                    f"{partition} starts at {replica.log.start_offset} on {node.name}: what was deleted up to "
+                    f"{history.trimmed_for_sure[partition]} is back",
+                )
+            end, other = ends.setdefault(partition, (replica.log.end_offset, node.name))
             if replica.log.end_offset != end:
                 raise Violation(
                     DISAGREE,
-                    f"{replica.partition} ends at {end} on {other} and at {replica.log.end_offset} on {node.name}",
+                    f"{partition} ends at {end} on {other} and at {replica.log.end_offset} on {node.name}",
                 )
     watch.look()
     for partition, (end, _) in ends.items():
@@ -58,15 +68,19 @@ def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: 
         beyond = [offset for offset in committed if offset >= end]
         if beyond:
             raise Violation(LOST, f"{partition} ends at {end}, {committed[beyond[0]]} was at {beyond[0]}")
-        if partition.topic not in INTERNAL_TOPICS and len(committed) != end:
-            gap = next(offset for offset in range(end) if offset not in committed)
+        gap = next((each for each in range(history.trimmed.get(partition, 0), end) if each not in committed), None)
+        if partition.topic not in INTERNAL_TOPICS and gap is not None:
             raise Violation(DISAGREE, f"{partition} ends at {end}, but nobody has seen offset {gap}")
 
 
 def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
     """Every acknowledged record is where its producer was told, unless more brokers failed than it was to survive."""
     for promise in history.promises:
-        seen = history.committed.get(promise.partition, {}).get(promise.offset)
+        partition = promise.partition
+        is_gone = partition.topic in watch.deleted or promise.offset < history.trimmed.get(partition, 0)
+        if is_gone or history.may_lose(partition):
+            continue
+        seen = history.committed.get(partition, {}).get(promise.offset)
         if seen is not None and seen.value == promise.value:
             continue
         if promise.acks == ACKS_ALL:
@@ -83,7 +97,7 @@ def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
                 raise Violation(LOST, f"{promise} is not there, but {seen}; by then {failed} brokers had failed")
 
 
-def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer]) -> None:
+def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer | RovingProducer]) -> None:
     """What is in the logs was sent, in this order, and by producers that do not repeat themselves once."""
     idempotent = {f"{producer.name}~0" for producer in producers if producer.is_idempotent}
     again = {f"{producer.name}~0" for producer in producers if producer.sends_again and not producer.is_idempotent}

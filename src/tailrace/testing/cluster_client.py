@@ -1,13 +1,15 @@
 """A client of a simulated cluster: it finds leaders by Metadata and goes where they are, as client libraries do.
 
 Owns its connections and what it knows of leaders. Invariant: it never goes back to an older leader epoch than it has
-seen. It hides nothing: whatever fails is a `ConnectionError`, after which whoever uses it asks again.
+seen. A topic that may be deleted and created again is known by its id, under a name that no other topic ever has. It
+hides nothing: whatever fails is a `ConnectionError`, after which whoever uses it asks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from uuid import UUID
 
 from tailrace.errors import ErrorCode
 from tailrace.model import TopicPartition
@@ -31,6 +33,8 @@ class ClusterClient:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._connections: dict[tuple[str, int], KafkaClient] = {}
+        #: Topics that are asked for by id, by the names that they have here.
+        self.ids: dict[str, UUID] = {}
         #: How many partitions each topic has, as far as this client was told.
         self.partitions: dict[str, int] = {}
 
@@ -52,16 +56,18 @@ class ClusterClient:
 
     async def refresh(self, topic: str) -> None:
         """Ask somebody who leads the partitions of a topic."""
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        topic_id = self.ids.get(topic)
+        wanted = MetadataRequestTopic(name=topic) if topic_id is None else _by_id(topic_id)
+        request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
         connection = await self.any_broker()
         response = await connection.call(request, _METADATA_VERSION, MetadataResponse, _ANSWER_SECONDS)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for found in response.topics:
             if found.error_code or found.name is None:
                 continue
-            self.partitions[found.name] = max(self.partitions.get(found.name, 0), len(found.partitions))
+            self.partitions[topic] = max(self.partitions.get(topic, 0), len(found.partitions))
             for state in found.partitions:
-                partition = TopicPartition(found.name, state.partition_index)
+                partition = TopicPartition(topic, state.partition_index)
                 _, known_epoch = self._leaders.get(partition, (-1, -1))
                 if state.leader_epoch >= known_epoch:
                     self._leaders[partition] = (state.leader_id, state.leader_epoch)
@@ -86,6 +92,10 @@ class ClusterClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+
+def _by_id(topic_id: UUID) -> MetadataRequestTopic:
+    return MetadataRequestTopic(name=None, topic_id=topic_id)
 
 
 def code_of(number: int) -> ErrorCode:

@@ -23,6 +23,8 @@ from tailrace.testing.store import NASTY
 
 #: What is done to a broker.
 OnNode: TypeAlias = Callable[[ClusterNode], Coroutine[Any, Any, None]]
+#: Begins a fault, if it can be done now.
+BeginFault: TypeAlias = Callable[[], Coroutine[Any, Any, None] | None]
 
 _MOST_SKEW_MS = 20 * 60_000
 #: How often each kind is chosen, in parts.
@@ -64,6 +66,10 @@ class ClusterFaults:
     #: How many faults of each kind there were.
     injected: dict[str, int] = field(default_factory=dict)
     is_over: bool = False
+    most_skew_ms: int = _MOST_SKEW_MS
+    #: Faults of other kinds that may be chosen, too, and how often, in parts.
+    further: dict[str, BeginFault] = field(default_factory=dict)
+    further_weights: dict[str, int] = field(default_factory=dict)
     _under_way: list[asyncio.Task[None]] = field(default_factory=list)
     #: Brokers that something is being done to, so that no two faults start and stop one process.
     _busy: dict[int, None] = field(default_factory=dict)
@@ -78,7 +84,8 @@ class ClusterFaults:
         """Let things go wrong until a time, and until there were enough of them."""
         while self.cluster.loop.time() < until or self.count < at_least:
             await asyncio.sleep(self.random.expovariate(1 / 6.0) + 0.5)
-            self._begin(self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0])
+            weights = _WEIGHTS | self.further_weights
+            self._begin(self.random.choices(list(weights), list(weights.values()))[0])
             self._under_way = [task for task in self._under_way if not _is_fine(task)]
         self.is_over = True
 
@@ -97,7 +104,7 @@ class ClusterFaults:
     # --- beginning
 
     def _begin(self, kind: str) -> None:
-        fault = self._faults().get(kind)
+        fault = (self._faults() | self.further).get(kind)
         work = None if fault is None else fault()
         if work is None:
             return  # it cannot be done now
@@ -108,30 +115,30 @@ class ClusterFaults:
         self.injected[kind] = self.injected.get(kind, 0) + 1
         self._under_way.append(self.cluster.loop.create_task(work, context=self.cluster.network.context.copy()))
 
-    def _faults(self) -> dict[str, Callable[[], Coroutine[Any, Any, None] | None]]:
+    def _faults(self) -> dict[str, BeginFault]:
         return {
-            "kill": lambda: self._on_idle(self.kill),
-            "power cut": lambda: self._on_idle(self.cut_power, self.may_lose_power),
-            "empty disk": lambda: self._on_idle(self._wipe, self.may_lose_power),
-            "stop": lambda: self._on_idle(self._stop),
+            "kill": lambda: self.on_idle(self.kill),
+            "power cut": lambda: self.on_idle(self.cut_power, self.may_lose_power),
+            "empty disk": lambda: self.on_idle(self._wipe, self.may_lose_power),
+            "stop": lambda: self.on_idle(self._stop),
             "kill all": self._kill_all,
-            "pause": lambda: self._on_idle(self._pause),
-            "isolate": lambda: self._on_any(self._isolate),
+            "pause": lambda: self.on_idle(self._pause),
+            "isolate": lambda: self.on_any(self._isolate),
             "link": self._cut_link,
             "one way": self._cut_one_way,
-            "slow": lambda: self._on_any(self._slow_down),
-            "not fetching": lambda: self._on_any(self._stall),
-            "store cut": lambda: self._on_any(self._cut_from_store),
+            "slow": lambda: self.on_any(self._slow_down),
+            "not fetching": lambda: self.on_any(self._stall),
+            "store cut": lambda: self.on_any(self._cut_from_store),
             "store away": self._store_away,
             "store nasty": self._store_nasty,
-            "clock": lambda: self._on_any(self._set_clock),
+            "clock": lambda: self.on_any(self._set_clock),
             "resets": self._reset_connections,
-            "bounce": lambda: self._on_idle(self._bounce),
+            "bounce": lambda: self.on_idle(self._bounce),
             "join": self._join,
             "deposed": self._depose,
         }
 
-    def _on_idle(
+    def on_idle(
         self,
         fault: OnNode,
         may: Callable[[ClusterNode], bool] = lambda node: True,
@@ -146,7 +153,7 @@ class ClusterFaults:
         are_enough = len(self._busy) < max(2, len(self.cluster.nodes) - 2)
         return are_enough and node.is_serving and node.broker_id not in self._busy and self.may_go(node)
 
-    def _on_any(self, fault: OnNode) -> Coroutine[Any, Any, None] | None:
+    def on_any(self, fault: OnNode) -> Coroutine[Any, Any, None] | None:
         return fault(self.random.choice(self.cluster.nodes))
 
     def occupied(self, node: ClusterNode, fault: OnNode) -> Coroutine[Any, Any, None]:
@@ -160,7 +167,7 @@ class ClusterFaults:
         finally:
             del self._busy[node.broker_id]
 
-    def _duration(self) -> float:
+    def duration(self) -> float:
         """Mostly for longer or shorter than a session, now and then for a moment."""
         return self.random.choice([self.random.uniform(0.05, 1.0), self.random.uniform(1.0, 14.0)])
 
@@ -172,14 +179,19 @@ class ClusterFaults:
         """Something begins to go wrong with brokers."""
         return self.history.failed(kind, brokers, is_of_either=is_of_either)
 
-    async def _lasts(self, failure: Failure, seconds: float | None = None) -> None:
-        await asyncio.sleep(self._duration() if seconds is None else seconds)
+    async def lasts(self, failure: Failure, seconds: float | None = None) -> None:
+        await asyncio.sleep(self.duration() if seconds is None else seconds)
         failure.ended_at = self.cluster.loop.time()
 
     # --- how far it may go
 
     def _states(self) -> list[tuple[int, ...]]:
-        return [state.isr for topic in self.watch.topics.values() for state in topic.partitions]
+        return [
+            state.isr
+            for topic in self.watch.topics.values()
+            if self.watch.names[topic.topic_id] not in self.history.unclean_topics
+            for state in topic.partitions
+        ]
 
     def may_lose_power(self, node: ClusterNode) -> bool:
         """Whether every partition that a broker is in sync with is whole on another one that runs and is in sync."""
@@ -215,7 +227,7 @@ class ClusterFaults:
         self.note(f"kill {node.name}")
         failure = self.failed("kill", node.broker_id)
         node.kill()
-        await asyncio.sleep(self._duration())
+        await asyncio.sleep(self.duration())
         node.launch()
         await node.wait_until_serving()
         failure.ended_at = self.cluster.loop.time()
@@ -233,7 +245,7 @@ class ClusterFaults:
         self.damage(node)
         failure = self.failed("power", node.broker_id)
         how()
-        await asyncio.sleep(self._duration())
+        await asyncio.sleep(self.duration())
         node.launch()
         await self.settle_damage(node)
         failure.ended_at = self.cluster.loop.time()
@@ -242,7 +254,7 @@ class ClusterFaults:
         self.note(f"stop {node.name}")
         failure = self.failed(STOP, node.broker_id)
         await node.stop()
-        await asyncio.sleep(self._duration())
+        await asyncio.sleep(self.duration())
         node.launch()
         await node.wait_until_serving()
         failure.ended_at = self.cluster.loop.time()
@@ -271,17 +283,21 @@ class ClusterFaults:
         await node.wait_until_serving()
 
     def _kill_all(self) -> Coroutine[Any, Any, None] | None:
+        return self.on_all("kill all", ClusterNode.kill)
+
+    def on_all(self, kind: str, end: Callable[[ClusterNode], None]) -> Coroutine[Any, Any, None] | None:
+        """End the processes of all brokers at once, and start them in some order."""
         if self._busy or self._damaged:
             return None
-        return self._all_killed()
+        return self._all_ended(kind, end)
 
-    async def _all_killed(self) -> None:
-        self.note("kill all")
+    async def _all_ended(self, kind: str, end: Callable[[ClusterNode], None]) -> None:
+        self.note(kind)
         nodes = [node for node in self.cluster.nodes if node.launches]
-        failure = self.failed("kill all", *[node.broker_id for node in nodes])
+        failure = self.failed(kind, *[node.broker_id for node in nodes])
         self._busy.update(dict.fromkeys(node.broker_id for node in nodes))
         for node in nodes:
-            node.kill()
+            end(node)
         order = self.random.sample(nodes, len(nodes))
         for node in order:
             await asyncio.sleep(self.random.uniform(0.0, 4.0))
@@ -295,7 +311,7 @@ class ClusterFaults:
         self.note(f"pause {node.name}")
         failure = self.failed("pause", node.broker_id)
         node.pause()
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.note(f"resume {node.name}")
         node.resume()
 
@@ -312,7 +328,7 @@ class ClusterFaults:
         with_store = self.random.random() < 0.3
         if with_store:
             self.cluster.coordination.cut(node.name)
-        await self._lasts(failure)
+        await self.lasts(failure)
         for other in others:
             self.cluster.network.heal(node.name, other)
         if with_store:
@@ -324,7 +340,7 @@ class ClusterFaults:
         self.note(f"cut {one.name} - {other.name}")
         failure = self.failed("link", one.broker_id, other.broker_id, is_of_either=True)
         self.cluster.network.cut(one.name, other.name)
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.cluster.network.heal(one.name, other.name)
 
     async def _cut_one_way(self) -> None:
@@ -339,7 +355,7 @@ class ClusterFaults:
             failure = self.failed("one way", one.broker_id, other.broker_id, is_of_either=True)
         for target in targets:
             self.cluster.network.cut(one.name, target.name, one_way=True)
-        await self._lasts(failure)
+        await self.lasts(failure)
         for target in targets:
             self.cluster.network.heal(one.name, target.name)
 
@@ -349,14 +365,14 @@ class ClusterFaults:
         self.note(f"{node.name} is {factor:.0f} times slower")
         failure = self.failed("slow", node.broker_id)
         self.cluster.network.slowness[node.name] = factor
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.cluster.network.slowness.pop(node.name, None)
 
     async def _stall(self, node: ClusterNode) -> None:
         self.note(f"{node.name} does not fetch")
         failure = self.failed("not fetching", node.broker_id)
         self.cluster.network.stall(node.name)
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.cluster.network.unstall(node.name)
 
     async def _reset_connections(self) -> None:
@@ -372,7 +388,7 @@ class ClusterFaults:
         self.note(f"cut {node.name} from the store")
         failure = self.failed("store cut", node.broker_id)
         self.cluster.coordination.cut(node.name)
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.cluster.coordination.heal(node.name)
 
     async def _store_away(self) -> None:
@@ -380,7 +396,7 @@ class ClusterFaults:
         names = [node.name for node in self.cluster.nodes]
         failure = self.failed(STORE_AWAY, *[node.broker_id for node in self.cluster.nodes])
         self.cluster.coordination.cut(*names)
-        await self._lasts(failure)
+        await self.lasts(failure)
         self.cluster.coordination.heal(*names)
 
     async def _store_nasty(self) -> None:
@@ -390,7 +406,7 @@ class ClusterFaults:
         self.cluster.coordination.faults = USUAL_STORE_FAULTS
 
     async def _set_clock(self, node: ClusterNode) -> None:
-        skew_ms = self.random.randint(-_MOST_SKEW_MS, _MOST_SKEW_MS)
+        skew_ms = self.random.randint(-self.most_skew_ms, self.most_skew_ms)
         self.note(f"the clock of {node.name} is {skew_ms / 1000:.0f} s off")
         node.clock.skew_ms = skew_ms
 
@@ -399,7 +415,7 @@ class ClusterFaults:
     def _depose(self) -> Coroutine[Any, Any, None] | None:
         """Choose a partition whose leader will be deposed."""
         led = [
-            (TopicPartition(topic.name, number), self.cluster.node(state.leader))
+            (TopicPartition(self.watch.names[topic.topic_id], number), self.cluster.node(state.leader))
             for topic in self.watch.topics.values()
             for number, state in enumerate(topic.partitions)
             if state.leader == state.replicas[0] and len(state.isr) > 1
@@ -423,7 +439,7 @@ class ClusterFaults:
         for other in others:
             network.cut(node.name, other)
         self.cluster.coordination.cut(node.name)
-        await self._until(lambda: self._leader_of(partition) not in (node.broker_id, NO_LEADER))
+        await self.until(lambda: self._leader_of(partition) not in (node.broker_id, NO_LEADER))
         away = [client for client in self.clients if client.startswith("p")] if self.random.random() < 0.75 else []
         self.note(f"{node.name} is back{', while producers are cut off' if away else ''}")
         for client in away:
@@ -433,7 +449,7 @@ class ClusterFaults:
             network.heal(node.name, other)
         self.cluster.coordination.heal(node.name)
         if away:
-            await self._until(lambda: node.broker_id in self._isr_of(partition))
+            await self.until(lambda: node.broker_id in self._isr_of(partition))
             if node.broker_id in self._isr_of(partition):
                 await self._follow(partition, node)
             for client in away:
@@ -447,9 +463,9 @@ class ClusterFaults:
             return
         go = self.kill if self.random.random() < 0.25 else self._stop
         self.spawn("succession", self.occupied(self.cluster.node(leader), go))
-        await self._until(lambda: self._leader_of(partition) not in (leader, NO_LEADER))
+        await self.until(lambda: self._leader_of(partition) not in (leader, NO_LEADER))
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
+    async def until(self, is_so: Callable[[], bool]) -> None:
         for _ in range(round(_STEP_SECONDS / _LOOK_SECONDS)):
             if is_so():
                 return

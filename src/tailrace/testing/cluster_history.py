@@ -44,6 +44,13 @@ STALE = "a leader that was deposed keeps its clients"
 UNARCHIVED = "a broker has given up what is not archived"
 ARCHIVE = "the archive is not what was committed to it"
 SELF = "a broker says itself that it failed"
+CORRUPT = "a consumer is given what is damaged"
+UNASKED = "records are gone that nobody deleted"
+NAMESAKE = "what belonged to a deleted topic counts for its namesake"
+CONFIG = "an acknowledged setting is not kept"
+SKIPPED = "a group has committed what nobody in it has read"
+STALLED = "a step of a broker's loop takes too long"
+UNCLEAN = "a partition whose election may be unclean stays without a leader"
 
 # Failures that are told from others: one does no harm to what was acknowledged, the other to nobody in particular.
 STOP = "stop"
@@ -100,6 +107,16 @@ class ClusterHistory:
     failures: list[Failure] = field(default_factory=list)
     #: By producer: everything that was ever put into a request.
     sent: dict[bytes, str] = field(default_factory=dict)
+    #: Below which offset somebody has asked for records to be deleted.
+    trimmed: dict[TopicPartition, int] = field(default_factory=dict)
+    #: Below which offset somebody was told that records are deleted.
+    trimmed_for_sure: dict[TopicPartition, int] = field(default_factory=dict)
+    #: Topics in which elections may be unclean: what was committed may be lost, and offsets get other values.
+    unclean_topics: dict[str, None] = field(default_factory=dict)
+    #: Brokers whose disk has lost something, which they refuse to serve.
+    rotten: dict[int, None] = field(default_factory=dict)
+    #: Whether nothing goes wrong any more.
+    is_healed: bool = False
     #: Highest high watermark that a leader was seen to have, by partition and epoch.
     _watermarks: dict[tuple[TopicPartition, int], tuple[int, float]] = field(default_factory=dict)
     _leaders: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
@@ -116,11 +133,24 @@ class ClusterHistory:
             records[offset] = Seen(key, value, self.loop.time(), by)
             if offset >= self.committed_ends.get(partition, 0):
                 self.committed_ends[partition] = offset + 1
+        elif (known.key, known.value) != (key, value) and self.may_lose(partition) and not self.is_healed:
+            records[offset] = Seen(key, value, self.loop.time(), by)
         elif (known.key, known.value) != (key, value):
             raise Violation(
                 DISAGREE if by.startswith("replica") and known.by.startswith("replica") else TWO_VALUES,
                 f"{partition} at {offset}: {value!r} by {by}, but {known.value!r} by {known.by} at {known.at:.3f} s",
             )
+
+    def may_lose(self, partition: TopicPartition) -> bool:
+        """Whether what is committed in a partition may be lost."""
+        return partition.topic in self.unclean_topics
+
+    def begin_anew(self) -> None:
+        """Forget what partitions had that may lose it: nothing goes wrong any more, and what is there now counts."""
+        for partition in [partition for partition in self.committed if self.may_lose(partition)]:
+            del self.committed[partition]
+            self.committed_ends.pop(partition, None)
+        self.is_healed = True
 
     def committed_end(self, partition: TopicPartition) -> int:
         """One more than the highest offset that anybody knows to be committed."""

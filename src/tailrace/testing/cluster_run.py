@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Any
 
 from tailrace.errors import KafkaError
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
@@ -36,14 +36,14 @@ from tailrace.testing.cluster_history import (
     ClusterHistory,
     Violation,
 )
+from tailrace.testing.cluster_load import GROUP, ORDERS, ClusterLoad
 from tailrace.testing.cluster_watch import ClusterWatch
-from tailrace.testing.cluster_workload import ClusterConsumer, ClusterProducer, add_partitions, create_topic
-from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupHistory
+from tailrace.testing.cluster_workload import add_partitions, create_topic
+from tailrace.testing.group_members import GroupHistory
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.process import current_process
-
-if TYPE_CHECKING:
-    from tailrace.testing.archived_topic import ArchivedTopic
+from tailrace.testing.wider_run import WiderRun, is_wider
+from tailrace.testing.work import records_cost_time
 
 LOAD_SECONDS = 120.0
 MIN_FAULTS = 10
@@ -51,9 +51,7 @@ MIN_FAULTS = 10
 WHOLE_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
 _CALM_SECONDS = 5.0
-GROUP = "billing"
-ORDERS, AUDIT, LATE = "orders", "audit", "late"
-MIN_INSYNC_REPLICAS = 2
+AUDIT, LATE = "audit", "late"
 #: In two of five seeds there is an archived topic too; the others go as they always went.
 _ARCHIVED_OF_FIVE = (1, 3)
 
@@ -81,6 +79,8 @@ class RunReport:
     archive_versions: int
     steps: int
     digest: str
+    #: What only wider runs have, and how often.
+    further: dict[str, int] = field(default_factory=dict)
 
     def line(self) -> str:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
@@ -89,98 +89,9 @@ class RunReport:
             f"{sum(self.faults.values())} faults ({faults}; {self.store_faults} of the store), "
             f"{self.acknowledged} records acknowledged, {self.commits} group commits, "
             f"{self.archived} records archived by {self.archive_versions} commits, "
-            f"{self.elections} controllers, trace {self.digest}"
+            + "".join(f"{count} {what}, " for what, count in self.further.items())
+            + f"{self.elections} controllers, trace {self.digest}"
         )
-
-
-@dataclass(slots=True)
-class _Load:
-    """The clients of one run."""
-
-    cluster: SimCluster
-    history: ClusterHistory
-    watch: ClusterWatch
-    random: Random
-    pause_seconds: float
-    groups: GroupHistory
-    archive: ArchivedTopic | None = None
-    names: list[str] = field(default_factory=list)
-    producers: list[ClusterProducer] = field(default_factory=list)
-    consumers: list[ClusterConsumer] = field(default_factory=list)
-    members: list[ClassicMember | ConsumerMember] = field(default_factory=list)
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    producing: list[asyncio.Task[None]] = field(default_factory=list)
-
-    def client(self, name: str) -> ClusterClient:
-        self.names.append(name)
-        random = self.cluster.loop.random_for(f"client {name}")
-        return ClusterClient(name, self.cluster.network.host(name), self.cluster.addresses, random)
-
-    def produce(self, partition: TopicPartition, acks: int, *, is_idempotent: bool = False) -> None:
-        loop = self.cluster.loop
-        name = f"p{len(self.producers)}"
-        producer = ClusterProducer(
-            name,
-            partition,
-            acks,
-            is_idempotent,
-            self.client(name),
-            loop,
-            loop.random_for(name),
-            self.history,
-            self.watch,
-            MIN_INSYNC_REPLICAS,
-            self.pause_seconds,
-        )
-        self.producers.append(producer)
-        self.producing.append(loop.create_task(producer.run(), name=name))
-
-    def consume(self, partition: TopicPartition, *, starts_over: float = 0.0) -> None:
-        loop = self.cluster.loop
-        name = f"c{len(self.consumers)}"
-        random = loop.random_for(name)
-        consumer = ClusterConsumer(name, partition, self.client(name), loop, random, self.history, starts_over)
-        self.consumers.append(consumer)
-        self.tasks.append(loop.create_task(consumer.run(), name=name))
-
-    def use(self, partition: TopicPartition) -> None:
-        """Give a partition a producer of some kind and a reader."""
-        kind = self.random.choice(["idempotent", "plain", "two", "leader"])
-        acks = {"two": 2, "leader": 1}.get(kind, ACKS_ALL)
-        self.produce(partition, acks, is_idempotent=kind == "idempotent")
-        self.consume(partition)
-
-    def join(self, topic_id: UUID, partitions: int) -> None:
-        """Let somebody be a member of the group."""
-        loop = self.cluster.loop
-        name = f"m{len(self.members)}"
-        self.names.append(name)
-        host, port = self.random.choice(self.cluster.addresses)
-        common = (name, GROUP, ORDERS, self.cluster.network.host(name), host, port, loop, loop.random_for(name))
-        member: ClassicMember | ConsumerMember
-        if self.random.random() < 0.5:
-            member = ClassicMember(*common, self.groups, bootstrap=self.cluster.addresses, partitions=partitions)
-        else:
-            member = ConsumerMember(*common, self.groups, bootstrap=self.cluster.addresses, topic_id=topic_id)
-        self.members.append(member)
-        self.tasks.append(loop.create_task(member.run(), name=name))
-
-    def check(self) -> None:
-        """A client that ended by itself ended by an objection."""
-        for task in [*self.tasks, *self.producing]:
-            if task.done():
-                _result_of(task)
-
-
-def _result_of(task: asyncio.Task[None]) -> None:
-    try:
-        task.result()
-    except Violation:
-        raise
-    except AssertionError as error:
-        if task.get_name().startswith("m"):
-            raise Violation(GROUP_OFFSETS, str(error)) from error
-        raise
 
 
 async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None) -> RunReport:
@@ -194,6 +105,9 @@ async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda clu
         from tailrace.testing.archived_topic import SETTINGS
 
         settings.update(SETTINGS)
+    wider = WiderRun(loop.random_for("wider")) if is_wider(seed) else None
+    if wider is not None:
+        settings.update(wider.settings)
     cluster = SimCluster(loop, brokers, settings)
     log = ClusterLog(cluster, _process_name)
     logger = logging.getLogger("tailrace")
@@ -204,7 +118,8 @@ async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda clu
     history = ClusterHistory(loop)
     watch = ClusterWatch(cluster, history)
     try:
-        return await _run(seed, cluster, history, watch, log, random)
+        with records_cost_time() if wider is not None else nullcontext():
+            return await _run(seed, cluster, history, watch, log, random, wider)
     except BaseException as error:
         for line in [f"the last events before {loop.time():.3f} s:", *cluster.events.tail(80).splitlines()]:
             error.add_note(line)
@@ -220,11 +135,19 @@ def _process_name() -> str:
 
 
 async def _run(
-    seed: int, cluster: SimCluster, history: ClusterHistory, watch: ClusterWatch, log: ClusterLog, random: Random
+    seed: int,
+    cluster: SimCluster,
+    history: ClusterHistory,
+    watch: ClusterWatch,
+    log: ClusterLog,
+    random: Random,
+    wider: WiderRun | None,
 ) -> RunReport:
     loop = cluster.loop
     pause_seconds = random.choice([0.4, 0.8, 1.6])
-    load = _Load(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False))
+    load = ClusterLoad(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False), log)
+    if wider is not None:
+        wider.charge(cluster, load)
     # Three are there from the start; others may join under load.
     first = cluster.nodes if random.random() < 0.5 else cluster.nodes[:3]
     for node in first:
@@ -245,6 +168,8 @@ async def _run(
     orders = next(topic for topic in watch.topics.values() if topic.name == ORDERS)
     if has_archive(seed):
         await _begin_archive(load, admin)
+    if wider is not None:
+        await _within(60.0, "no topic is created", wider.begin(load, admin))
     for _ in range(random.randint(1, 3)):
         load.join(orders.topic_id, partitions)
     faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names)
@@ -254,6 +179,8 @@ async def _run(
         loop.create_task(faults.run(until, MIN_FAULTS), name="faults"),
         loop.create_task(_change_topics(load, admin, partitions, until), name="changes of topics"),
     ]
+    if wider is not None:
+        work += wider.tasks(load, faults, until)
     await _look_until(load, log, lambda: all(task.done() for task in work))
     for task in work:
         await task
@@ -261,6 +188,8 @@ async def _run(
     await _look_until(load, log, healing.done)
     await healing
     await _become(load, log, lambda: what_is_missing(cluster, watch))
+    if wider is not None:
+        wider.healed(load)
     _read_all_again(load)
     for producer in load.producers:
         producer.is_stopping = True
@@ -271,7 +200,9 @@ async def _run(
     _check_group(load, partitions)
     check_promises(history, watch)
     check_leader_order(watch, history.promises)
-    check_records(history, load.producers)
+    check_records(history, [*load.producers, *load.ended_producers])
+    if wider is not None:
+        wider.check()
     for task in load.tasks:
         task.cancel()
     report = RunReport(
@@ -288,6 +219,7 @@ async def _run(
         len(load.archive.checks.heads) if load.archive is not None else 0,
         loop.steps,
         cluster.digest(),
+        wider.counts() if wider is not None else {},
     )
     for node in cluster.nodes:
         await node.stop()
@@ -296,7 +228,7 @@ async def _run(
     return report
 
 
-async def _begin_archive(load: _Load, admin: ClusterClient) -> None:
+async def _begin_archive(load: ClusterLoad, admin: ClusterClient) -> None:
     """Have an archived topic, with producers, readers who begin anew at times, and who archives it."""
     from tailrace.testing.archived_topic import CONFIGS, ArchivedTopic
 
@@ -309,13 +241,13 @@ async def _begin_archive(load: _Load, admin: ClusterClient) -> None:
     load.tasks += archive.begin(load.client)
 
 
-def _read_all_again(load: _Load) -> None:
-    """Nothing fails any more: who reads an archived topic has to get all of it, from its first record on."""
+def _read_all_again(load: ClusterLoad) -> None:
+    """Nothing fails any more: who starts over now and then has to get all there is once more, archived or not."""
     if load.archive is not None:
         load.archive.location.is_away = False
-        for consumer in load.consumers:
-            if consumer.partition == load.archive.partition:
-                consumer.starts_over, consumer.shall_start_over = 0.0, True
+    for consumer in load.consumers:
+        if consumer.starts_over:
+            consumer.starts_over, consumer.shall_start_over = 0.0, True
 
 
 async def _within(seconds: float, otherwise: str, *work: Awaitable[Any]) -> None:
@@ -327,7 +259,7 @@ async def _within(seconds: float, otherwise: str, *work: Awaitable[Any]) -> None
         raise Violation(LIVENESS, f"{otherwise} within {seconds:.0f} s") from None
 
 
-async def _change_topics(load: _Load, admin: ClusterClient, partitions: int, until: float) -> None:
+async def _change_topics(load: ClusterLoad, admin: ClusterClient, partitions: int, until: float) -> None:
     """Create topics and add partitions under load, and give the new ones producers and readers."""
     random, loop = load.random, load.cluster.loop
     late = 0
@@ -346,7 +278,7 @@ async def _change_topics(load: _Load, admin: ClusterClient, partitions: int, unt
             load.use(TopicPartition(AUDIT, audit - 1))
 
 
-async def _look_until(load: _Load, log: ClusterLog, is_over: Callable[[], bool]) -> None:
+async def _look_until(load: ClusterLoad, log: ClusterLog, is_over: Callable[[], bool]) -> None:
     loop = load.cluster.loop
     deadline = loop.time() + LOAD_SECONDS + WHOLE_SECONDS
     while not is_over():
@@ -356,7 +288,7 @@ async def _look_until(load: _Load, log: ClusterLog, is_over: Callable[[], bool])
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _look(load: _Load, log: ClusterLog) -> None:
+def _look(load: ClusterLoad, log: ClusterLog) -> None:
     load.watch.look()
     if load.archive is not None:
         load.archive.checks.look()
@@ -369,7 +301,7 @@ def _check_log(log: ClusterLog) -> None:
         raise Violation(SELF, log.forbidden[0])
 
 
-async def _become(load: _Load, log: ClusterLog, what_is_missing: Callable[[], list[str]]) -> None:
+async def _become(load: ClusterLoad, log: ClusterLog, what_is_missing: Callable[[], list[str]]) -> None:
     """Nothing goes wrong any more: everything gets as it should be, within a bounded time, and stays so."""
     loop = load.cluster.loop
     deadline = loop.time() + WHOLE_SECONDS
@@ -386,7 +318,7 @@ async def _become(load: _Load, log: ClusterLog, what_is_missing: Callable[[], li
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _unfinished(load: _Load) -> list[str]:
+def _unfinished(load: ClusterLoad) -> list[str]:
     """Who waits for an answer, has not left, has not read all that is committed, or does not have it."""
     unfinished = [f"{each.name} waits for answers" for each in load.producers if not each.is_done]
     unfinished += [
@@ -399,16 +331,19 @@ def _unfinished(load: _Load) -> list[str]:
     ends: dict[TopicPartition, int] = {}
     for node in load.cluster.nodes:
         for replica in node.broker.partitions if node.broker is not None else ():
-            end = ends.setdefault(replica.partition, replica.log.end_offset)
+            partition = load.watch.key_of(replica)
+            if partition.topic in load.watch.deleted:
+                continue
+            end = ends.setdefault(partition, replica.log.end_offset)
             if end != replica.log.end_offset or replica.high_watermark != end:
                 unfinished.append(
-                    f"{replica.partition} on {node.name} ends at {replica.log.end_offset}, not {end}, "
+                    f"{partition} on {node.name} ends at {replica.log.end_offset}, not {end}, "
                     f"committed to {replica.high_watermark}"
                 )
     return unfinished
 
 
-def _check_group(load: _Load, partitions: int) -> None:
+def _check_group(load: ClusterLoad, partitions: int) -> None:
     """What the group would go on from is what was acknowledged last, or sent after that."""
     for node in load.cluster.nodes:
         assert node.broker is not None

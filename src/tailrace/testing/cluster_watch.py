@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
-from tailrace.cluster.keys import CONTROLLER, TOPICS, ElectedController
+from tailrace.cluster.keys import CONTROLLER, TOPICS, ElectedController, topic_of
 from tailrace.cluster.store import Entry
 from tailrace.model import INTERNAL_TOPICS, TopicPartition
 from tailrace.records.batch import has_valid_crc, iterate_batches
@@ -28,6 +28,7 @@ from tailrace.testing.cluster_history import (
     STALE,
     TOO_FEW,
     TWO_LEADERS,
+    UNASKED,
     ClusterHistory,
     Promise,
     Violation,
@@ -35,8 +36,9 @@ from tailrace.testing.cluster_history import (
 
 _READ_BYTES = 1 << 20
 _CONTROL_BIT = 0x20
-#: So long after another was elected, a leader that hears nothing of store and followers sends clients elsewhere.
-_STALE_SECONDS = 5.0
+#: So long after another was elected, a leader that hears nothing of store and followers sends clients elsewhere. One
+#: that has its lease may hear of it late, as watches may be.
+_STALE_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ class ClusterWatch:
         self._cluster = cluster
         self._history = history
         self.topics: dict[UUID, TopicImage] = {}
+        #: By id: the name under which each topic goes here, which no other one has. The first of a name has that name.
+        self.names: dict[UUID, str] = {}
+        #: Topics that were deleted, by the names they have here.
+        self.deleted: dict[str, None] = {}
+        #: Nodes whose disk fails, or has lost something that was synced.
+        self.unreadable: dict[str, None] = {}
         #: Everything that the store ever held of each partition.
         self.states: dict[TopicPartition, list[StateAt]] = {}
         self.controller_id = NO_LEADER
@@ -78,13 +86,20 @@ class ClusterWatch:
                 self._cluster.note(f"controller is {self.controller_id}")
             elif directory_of(key) == TOPICS and entry is not None:
                 self._topic_changed(entry)
+            elif directory_of(key) == TOPICS and (topic := self.topics.pop(topic_of(key), None)) is not None:
+                self.deleted[self.names[topic.topic_id]] = None
+                self._cluster.note(f"store: {self.names[topic.topic_id]} is deleted, by {self._cluster.writer}")
 
     def _topic_changed(self, entry: Entry) -> None:
         topic = TopicImage.from_bytes(entry.value)
         before = self.topics.get(topic.topic_id)
         self.topics[topic.topic_id] = topic
+        name = self.names.get(topic.topic_id)
+        if name is None:
+            namesakes = sum(1 for other in self.names.values() if other.partition("+")[0] == topic.name)
+            name = self.names[topic.topic_id] = f"{topic.name}+{namesakes}" if namesakes else topic.name
         for number, state in enumerate(topic.partitions):
-            partition = TopicPartition(topic.name, number)
+            partition = TopicPartition(name, number)
             former = before.partitions[number] if before is not None and number < len(before.partitions) else None
             if former == state:
                 continue
@@ -106,7 +121,7 @@ class ClusterWatch:
         for broker_id in added:
             node = self._cluster.node(broker_id)
             for replica in node.broker.partitions if node.is_serving and node.broker is not None else ():
-                if replica.partition == partition and replica.directory.failure is None:
+                if self.key_of(replica) == partition and replica.directory.failure is None:
                     self._look_at(node, replica)
 
     def _check_change(self, partition: TopicPartition, former: PartitionState | None, state: PartitionState) -> None:
@@ -129,6 +144,7 @@ class ClusterWatch:
             # One that is not in sync may be chosen for its log, in an epoch without a leader, and is in sync by that;
             # whether it has what it should is looked at as with everybody who gets into an ISR.
             is_added = former.leader == NO_LEADER and set(state.isr) <= {state.leader, *former.isr}
+            is_added = is_added or (self._history.may_lose(partition) and state.isr == (state.leader,))
             if state.leader != NO_LEADER and state.leader not in former.isr and not is_added:
                 raise Violation(ELECTION, f"{partition}: {state.leader} was not in sync in {former}")
         elif set(state.isr) - set(former.isr) and state.leader_epoch != former.leader_epoch:
@@ -160,6 +176,10 @@ class ClusterWatch:
         first = max((number for number, each in enumerate(states) if each.at <= since), default=0)
         return [each.state for each in states[first:] if each.at <= until]
 
+    def object(self, violation: Violation) -> None:
+        """Say at the next look what somebody else has seen."""
+        self._objections.append(violation)
+
     # --- the brokers
 
     def look(self) -> None:
@@ -170,13 +190,19 @@ class ClusterWatch:
             name, error = self._cluster.fatal[0]
             raise Violation(SELF, f"{name} cannot go on: {error!r}") from error
         for node in self._cluster.nodes:
-            if node.is_serving and node.broker is not None:
+            if node.is_serving and node.broker is not None and node.name not in self.unreadable:
                 for partition in node.broker.partitions:
                     if partition.directory.failure is None:
                         self._look_at(node, partition)
 
+    def key_of(self, replica: Partition) -> TopicPartition:
+        """The partition that a replica is of, by a name that no other topic ever has."""
+        return TopicPartition(self.names.get(replica.topic_id, replica.partition.topic), replica.partition.partition)
+
     def _look_at(self, node: ClusterNode, replica: Partition) -> None:
-        partition, history = replica.partition, self._history
+        partition, history = self.key_of(replica), self._history
+        if partition.topic in self.deleted:
+            return
         state = self.state(partition)
         if replica.is_leader:
             history.leads(partition, replica.leader_epoch, node.broker_id)
@@ -187,7 +213,11 @@ class ClusterWatch:
         self._check_stale(node, replica, state)
         end_offset = replica.log.end_offset
         limit = min(replica.high_watermark, end_offset)
-        if state is not None and node.broker_id in state.isr:
+        trimmed = history.trimmed.get(partition, 0)
+        if replica.log.start_offset > trimmed and not replica.log.config.is_archived and not replica.is_internal:
+            start_offset = replica.log.start_offset
+            raise Violation(UNASKED, f"{partition}: {node.name} starts at {start_offset}, {trimmed} was asked for")
+        if state is not None and node.broker_id in state.isr and not history.may_lose(partition):
             limit = history.committed_end(partition)
             if end_offset < limit:
                 raise Violation(
@@ -199,7 +229,7 @@ class ClusterWatch:
 
     def _check_stale(self, node: ClusterNode, replica: Partition, state: PartitionState | None) -> None:
         """One that was deposed without hearing of it sends clients elsewhere, unless followers have not either."""
-        key, now = (node.name, node.launches, replica.partition), self._cluster.loop.time()
+        key, now = (node.name, node.launches, self.key_of(replica)), self._cluster.loop.time()
         is_deposed = state is not None and state.leader not in (NO_LEADER, node.broker_id)
         followers = replica._followers
         if not is_deposed or followers is None or replica.is_cut_off or node.is_paused:
@@ -208,14 +238,16 @@ class ClusterWatch:
         since = max(self._stale_since.setdefault(key, now), followers.last_fetch)
         if now - since > _STALE_SECONDS:
             epoch = replica.leader_epoch
-            raise Violation(STALE, f"{replica.partition}: {node.name} leads on in epoch {epoch}; {state}")
+            raise Violation(STALE, f"{self.key_of(replica)}: {node.name} leads on in epoch {epoch}; {state}")
 
     def _compare(self, node: ClusterNode, replica: Partition, limit: int) -> None:
         """Compare what a replica has below an offset with what is known to be committed."""
-        partition = replica.partition
+        partition = self.key_of(replica)
         key = (node.name, node.launches, partition)
         # What was not compared and is gone is in the archive, where it is looked at too.
         offset = max(self._compared.get(key, 0), replica.log.start_offset)
+        if replica.log.end_offset < offset and self._history.may_lose(partition):
+            offset = replica.log.start_offset
         if replica.log.end_offset < offset:
             raise Violation(
                 DISAGREE, f"{partition}: {node.name} has cut its log to {replica.log.end_offset}, below {offset}"
@@ -236,6 +268,11 @@ class ClusterWatch:
                 break
         self._compared[key] = min(offset, limit) if partition.topic not in INTERNAL_TOPICS else offset
 
+    def compare_anew(self) -> None:
+        """Compare again what replicas have that may have lost something since it was looked at."""
+        for key in [key for key in self._compared if self._history.may_lose(key[2])]:
+            del self._compared[key]
+
     # --- acknowledgements
 
     def check_holders(self, promise: Promise, wanted: int) -> None:
@@ -244,6 +281,8 @@ class ClusterWatch:
         A leader may hear late of a replica that left the ISR by itself: whoever was in it in this epoch counts.
         """
         partition = promise.partition
+        if partition.topic in self.deleted:
+            return
         since = self.states_since(partition, promise.sent_at)
         # With another epoch whoever had it may have cut it off since. A leader that was deposed and has not heard of it
         # is confirmed by who has not either, and who is asked for the end of its log before another leads.
@@ -269,10 +308,9 @@ class ClusterWatch:
             )
         self.on_promise(promise, [broker_id for broker_id in lacking if broker_id in states[-1].isr])
 
-    @staticmethod
-    def _has(node: ClusterNode, partition: TopicPartition, offset: int) -> bool:
+    def _has(self, node: ClusterNode, partition: TopicPartition, offset: int) -> bool:
         assert node.broker is not None
         for replica in node.broker.partitions:
-            if replica.partition == partition:
+            if self.key_of(replica) == partition:
                 return replica.log.end_offset > offset
         return False

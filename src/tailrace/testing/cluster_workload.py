@@ -20,7 +20,7 @@ from tailrace.records.record import NewRecord, build_batch, iterate_records
 from tailrace.runtime.disk import FileRange
 from tailrace.testing.client import KafkaClient
 from tailrace.testing.cluster_client import ClusterClient, code_of
-from tailrace.testing.cluster_history import ACKS_ALL, BEYOND, LOST, ORDER, ClusterHistory, Promise, Violation
+from tailrace.testing.cluster_history import ACKS_ALL, BEYOND, CORRUPT, LOST, ORDER, ClusterHistory, Promise, Violation
 from tailrace.testing.cluster_watch import ClusterWatch
 from tailrace.testing.loop import SimLoop
 from tailrace.wire.messages.create_partitions import (
@@ -38,32 +38,35 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
-_START_MS = 1_700_000_000_000
-_RETRY_SECONDS = (0.05, 0.4)
-_ANSWER_SECONDS = 8.0
-_PRODUCE_TIMEOUT_MS = 5_000
+START_MS = 1_700_000_000_000
+RETRY_SECONDS = (0.05, 0.4)
+ANSWER_SECONDS = 8.0
+PRODUCE_TIMEOUT_MS = 5_000
 _IN_FLIGHT = 5
-_PRODUCE_VERSION = 9
+PRODUCE_VERSION = 9
+_PRODUCE_BY_ID_VERSION = 13
 _FETCH_VERSION = 12
-_INIT_VERSION = 4
+_FETCH_BY_ID_VERSION = 13
+INIT_VERSION = 4
 _CREATE_TOPICS_VERSION = 7
 _CREATE_PARTITIONS_VERSION = 3
 _CONTROL_BIT = 0x20
 #: An idempotent producer may be refused by a leader that was deposed and does not know it; not for as long as this.
 _STALE_SECONDS = 60.0
-_NOT_NOW = (
+NOT_NOW = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
 #: How a change of topics may be refused for now: too few brokers, or a store that is away or calls it too large.
-_NOT_CHANGED_NOW = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.POLICY_VIOLATION, *_NOT_NOW)
+_NOT_CHANGED_NOW = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.POLICY_VIOLATION, *NOT_NOW)
 _FETCH_ELSEWHERE = (
-    *_NOT_NOW,
+    *NOT_NOW,
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.OFFSET_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -94,6 +97,8 @@ class ClusterProducer:
     watch: ClusterWatch
     min_insync_replicas: int
     pause_seconds: float
+    #: After how long without an answer it gives up what it sent, and goes on under another name; None: never.
+    give_up_seconds: float | None = None
     is_stopping: bool = False
     #: How many batches were acknowledged, and how often something failed.
     acknowledged: int = 0
@@ -121,10 +126,18 @@ class ClusterProducer:
             except ConnectionError:
                 self.failures += 1
                 self.client.doubt(self.partition)
-                if not self.sends_again:
+                if not self.sends_again or self._has_waited_too_long():
                     self._unanswered.clear()
                     self._renamed += 1
-                await asyncio.sleep(self.random.uniform(*_RETRY_SECONDS))
+                    self._producer_id, self._next_sequence = -1, 0
+                await asyncio.sleep(self.random.uniform(*RETRY_SECONDS))
+
+    def _has_waited_too_long(self) -> bool:
+        """Whether it has tried for so long that brokers may have forgotten what they have of it."""
+        if self.give_up_seconds is None or not self._unanswered:
+            return False
+        sent_at = self._unanswered[0].sent_at
+        return sent_at is not None and self.loop.time() - sent_at > self.give_up_seconds
 
     async def _produce(self) -> None:
         connection, leader, _ = await self.client.leader_of(self.partition)
@@ -155,19 +168,19 @@ class ClusterProducer:
                 return
             batch, future = in_flight[0]
             try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
+                async with asyncio.timeout(ANSWER_SECONDS):
                     body = await asyncio.shield(future)
             except TimeoutError:
                 # Nothing more is taken from this connection: what is on it may still arrive.
                 connection.close()
                 raise ConnectionError("no answer") from None
             in_flight.popleft()
-            self._answered(batch, leader, ProduceResponse.decode(_PRODUCE_VERSION, body))
+            self._answered(batch, leader, ProduceResponse.decode(self._version, body))
             await asyncio.sleep(self.random.expovariate(1 / self.pause_seconds))
 
     async def _take_identity(self, connection: KafkaClient) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-        response = await connection.call(request, _INIT_VERSION, InitProducerIdResponse, _ANSWER_SECONDS)
+        response = await connection.call(request, INIT_VERSION, InitProducerIdResponse, ANSWER_SECONDS)
         if response.error_code:
             raise ConnectionError("no producer id yet")
         self._producer_id = response.producer_id
@@ -188,7 +201,7 @@ class ClusterProducer:
         now = self.loop.time()
         if batch.sent_at is None:
             batch.sent_at = now
-        now_ms = _START_MS + int(now * 1000)
+        now_ms = START_MS + int(now * 1000)
         records = build_batch(
             [NewRecord(value, timestamp=now_ms) for value in batch.values],
             compression=self.random.choice((Compression.NONE, Compression.LZ4)),
@@ -197,9 +210,13 @@ class ClusterProducer:
             base_sequence=batch.base_sequence,
         )
         topic, number = self.partition
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=number, records=records)])
-        request = ProduceRequest(acks=self.acks, timeout_ms=_PRODUCE_TIMEOUT_MS, topic_data=[data])
-        return connection.send(request, _PRODUCE_VERSION)
+        data = topic_data(self.client, topic, [PartitionProduceData(index=number, records=records)])
+        request = ProduceRequest(acks=self.acks, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[data])
+        return connection.send(request, self._version)
+
+    @property
+    def _version(self) -> int:
+        return _PRODUCE_BY_ID_VERSION if self.partition.topic in self.client.ids else PRODUCE_VERSION
 
     def _answered(self, batch: _Batch, leader: int, response: ProduceResponse) -> None:
         result = response.responses[0].partition_responses[0]
@@ -207,7 +224,7 @@ class ClusterProducer:
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.is_idempotent:
             self._refused(batch)
             raise ConnectionError("must send again")
-        if code in _NOT_NOW:
+        if code in NOT_NOW:
             raise ConnectionError(code.name)
         if code is not ErrorCode.NONE:
             raise AssertionError(f"{self.name} was refused: {code.name} {result.error_message}")
@@ -267,7 +284,7 @@ class ClusterConsumer:
                 await self._read()
             except ConnectionError:
                 self.client.doubt(self.partition)
-                await asyncio.sleep(self.random.uniform(*_RETRY_SECONDS))
+                await asyncio.sleep(self.random.uniform(*RETRY_SECONDS))
 
     async def _read(self) -> None:
         connection, leader, epoch = await self.client.leader_of(self.partition)
@@ -277,14 +294,18 @@ class ClusterConsumer:
             wanted = FetchPartition(
                 partition=number, current_leader_epoch=epoch, fetch_offset=self.offset, partition_max_bytes=1 << 16
             )
-            request = FetchRequest(
-                max_wait_ms=1000, min_bytes=1, session_epoch=-1, topics=[FetchTopic(topic=topic, partitions=[wanted])]
-            )
-            response = await connection.call(request, _FETCH_VERSION, FetchResponse, _ANSWER_SECONDS)
+            topic_id = self.client.ids.get(topic)
+            fetched = FetchTopic(topic=topic) if topic_id is None else FetchTopic(topic_id=topic_id)
+            fetched.partitions = [wanted]
+            request = FetchRequest(max_wait_ms=1000, min_bytes=1, session_epoch=-1, topics=[fetched])
+            version = _FETCH_VERSION if topic_id is None else _FETCH_BY_ID_VERSION
+            response = await connection.call(request, version, FetchResponse, ANSWER_SECONDS)
             data = response.responses[0].partitions[0]
             code = code_of(data.error_code)
-            if code in _FETCH_ELSEWHERE:
+            if code in _FETCH_ELSEWHERE or (code is ErrorCode.CORRUPT_MESSAGE and leader in self.history.rotten):
                 raise ConnectionError(code.name)
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._was_removed():
+                continue
             if code is not ErrorCode.NONE:
                 raise Violation(
                     LOST, f"{self.partition}: broker {leader} answers {code.name} at {self.offset} in epoch {epoch}"
@@ -298,12 +319,24 @@ class ClusterConsumer:
                 self.offset = 0
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
 
+    def _was_removed(self) -> bool:
+        """Go on where nobody has asked for records to be deleted, if what was to be read next may be deleted."""
+        if self.history.may_lose(self.partition):
+            self.offset = 0
+            return True
+        trimmed = self.history.trimmed.get(self.partition, 0)
+        if self.offset >= trimmed:
+            return False
+        self.offset = trimmed
+        return True
+
     def _take(self, data: PartitionData, leader: int) -> None:
         records = data.records
         assert records is not None
         assert not isinstance(records, FileRange)
         for position, header in iterate_batches(records):
-            assert has_valid_crc(records, header, position), f"{self.partition}: corrupt at {header.base_offset}"
+            if not has_valid_crc(records, header, position):
+                raise Violation(CORRUPT, f"{self.partition} at {header.base_offset} by b{leader}")
             if header.next_offset > data.high_watermark:
                 raise Violation(
                     BEYOND, f"{self.partition}: up to {header.next_offset - 1} of {data.high_watermark} by b{leader}"
@@ -313,9 +346,17 @@ class ClusterConsumer:
                     if record.offset >= self.offset:
                         by = f"consumer {self.name} of b{leader}"
                         self.history.is_committed(self.partition, record.offset, record.key, record.value, by)
-            if header.base_offset > self.offset:
+            if header.base_offset > self.offset and not self.history.may_lose(self.partition):
                 raise Violation(ORDER, f"{self.partition}: {header.base_offset} is read where {self.offset} was due")
             self.offset = max(self.offset, header.next_offset)
+
+
+def topic_data(client: ClusterClient, topic: str, partitions: list[PartitionProduceData]) -> TopicProduceData:
+    """What goes to one topic, which is named as the client knows it."""
+    topic_id = client.ids.get(topic)
+    data = TopicProduceData(name=topic) if topic_id is None else TopicProduceData(topic_id=topic_id)
+    data.partition_data = partitions
+    return data
 
 
 async def create_topic(client: ClusterClient, name: str, partitions: int, configs: dict[str, str]) -> None:
@@ -330,7 +371,7 @@ async def create_topic(client: ClusterClient, name: str, partitions: int, config
         try:
             connection = await client.any_broker()
             response = await connection.call(
-                CreateTopicsRequest(topics=[topic]), _CREATE_TOPICS_VERSION, CreateTopicsResponse, _ANSWER_SECONDS
+                CreateTopicsRequest(topics=[topic]), _CREATE_TOPICS_VERSION, CreateTopicsResponse, ANSWER_SECONDS
             )
             code = code_of(response.topics[0].error_code)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -351,7 +392,7 @@ async def add_partitions(client: ClusterClient, name: str, count: int) -> None:
         try:
             connection = await client.any_broker()
             response = await connection.call(
-                request, _CREATE_PARTITIONS_VERSION, CreatePartitionsResponse, _ANSWER_SECONDS
+                request, _CREATE_PARTITIONS_VERSION, CreatePartitionsResponse, ANSWER_SECONDS
             )
             code = code_of(response.results[0].error_code)
             expected = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, *_NOT_CHANGED_NOW)

@@ -26,6 +26,7 @@ from tailrace.groups.subscription import (
 from tailrace.groups.subscription import TopicPartitions as NamedPartitions
 from tailrace.runtime.transport import Network
 from tailrace.testing.client import KafkaClient
+from tailrace.testing.group_reader import GroupReader
 from tailrace.testing.loop import SimLoop
 from tailrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -145,6 +146,8 @@ class _Member:
     rebalance_timeout_ms: int = 4_000
     #: Brokers that may be asked for the coordinator where the last one does not answer; without any there is only one.
     bootstrap: Sequence[tuple[str, int]] = ()
+    #: Reads what is committed then; without one the member only says that it did.
+    reader: GroupReader | None = None
     member_id: str = ""
     #: The generation, or the member epoch.
     epoch: int = -1
@@ -236,7 +239,9 @@ class _Member:
         chosen = [partition for partition in self.owned if self.random.random() < 0.7]
         if not chosen:
             return ErrorCode.NONE
-        offsets = {partition: self.owned[partition] + self.random.randint(1, 5) for partition in chosen}
+        offsets = await self._read_on(chosen)
+        if not offsets:
+            return ErrorCode.NONE
         request = OffsetCommitRequest(
             group_id=self.group,
             member_id=self.member_id,
@@ -265,6 +270,18 @@ class _Member:
             self.history.committed(self.member_id, offsets, sent_at)
             self.owned.update(offsets)
         return error
+
+    async def _read_on(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Read on in some partitions; how far it came in those in which there was something."""
+        if self.reader is None:
+            return {partition: self.owned[partition] + self.random.randint(1, 5) for partition in partitions}
+        read: dict[int, int] = {}
+        for partition in partitions:
+            offset = await self.reader.read(partition, self.owned[partition])
+            if offset > self.owned[partition]:
+                read[partition] = offset
+        self.reader.reading.committing(read)
+        return read
 
     def freeze(self, seconds: float) -> None:
         """Stand still for a while, as a process does that is stopped or swapped out, and then go on."""
