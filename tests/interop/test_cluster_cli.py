@@ -8,16 +8,16 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
+from tests.support.broker_process import EXECUTABLE, BrokerProcess
 from tests.support.cluster_process import ClusterBroker, coordination_store
 from tests.support.confluent_client import ConfluentClient
+from tests.support.local_cluster import free_ports, running_cluster
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually, topic_names
 
@@ -34,51 +34,6 @@ def ok(*arguments: str) -> str:
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def free_ports(count: int) -> int:
-    """The first of several free ports in a row."""
-    while True:
-        first = free_port()
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-
-
-@contextmanager
-def running_cluster(directory: Path, port: int, brokers: int = 3, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`tailrace cluster start`, from its ready line to its end by SIGTERM."""
-    process = subprocess.Popen(
-        [
-            *(str(EXECUTABLE), "cluster", "start", "--brokers", str(brokers), "--data-dir", str(directory)),
-            *("--port", str(port), *options),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert f"cluster of {brokers} ready on 127.0.0.1:{port}" in line, line + (
-            process.stderr.read() if process.stderr is not None and not line else ""
-        )
-        yield process
-        if process.poll() is None:
-            process.terminate()
-            assert process.wait(TIMEOUT_SECONDS) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def status(port: int) -> dict[str, Any]:
