@@ -12,6 +12,7 @@ from random import Random
 from uuid import UUID
 
 from tailrace.broker.config import BrokerConfig
+from tailrace.broker.partition_view import replica_to_ask
 from tailrace.broker.partitions import Partitions
 from tailrace.cluster.image import BrokerEndpoint, ClusterImage, TopicImage
 from tailrace.cluster.metadata import ClusterMetadata
@@ -124,9 +125,11 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC) or await self._create_topic()
         number = partition_for(group_id, len(topic.partitions))
-        broker = self._metadata.image.brokers.get(topic.partitions[number].leader)
+        state, brokers = topic.partitions[number], self._metadata.image.brokers
+        is_cut_off = self._partitions.is_cut_off(topic, number)
+        broker = brokers.get(replica_to_ask(state, brokers) if is_cut_off else state.leader)
         endpoint = None if broker is None else broker.endpoint(listener)
-        if broker is None or endpoint is None or self._partitions.is_cut_off(topic, number):
+        if broker is None or endpoint is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
         return broker.broker_id, endpoint
 

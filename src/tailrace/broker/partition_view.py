@@ -1,15 +1,16 @@
 """What clients of one listener see of a partition: a leader they can reach or why there is none, replicas that are not.
 
 A broker that is gone, or has no listener of that name, cannot be reached through it. One that may have been deposed and
-does not hear of it names nobody in its own place.
+does not hear of it names another replica in its own place, although that may not lead either: clients ask brokers that
+they are connected to, and those that are connected to this one alone would ask it for ever. The other one knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, TopicImage
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ErrorCode
 
 NO_LEADER = -1
@@ -40,10 +41,17 @@ class ListenerView:
         brokers, state = self.brokers, topic.partitions[number]
         offline = [replica for replica in state.replicas if replica not in brokers]
         if self._is_cut_off is not None and self._is_cut_off(topic, number):
-            return PartitionView(NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE, offline)
+            other = replica_to_ask(state, brokers)
+            error = ErrorCode.NONE if other != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE
+            return PartitionView(other, error, offline)
         if state.leader in brokers:
             return PartitionView(state.leader, ErrorCode.NONE, offline)
         is_alive = state.leader in self.image.brokers
         return PartitionView(
             NO_LEADER, ErrorCode.LISTENER_NOT_FOUND if is_alive else ErrorCode.LEADER_NOT_AVAILABLE, offline
         )
+
+
+def replica_to_ask(state: PartitionState, reachable: Container[int]) -> int:
+    """Who leads a partition, or knows who does, where its leader may have been deposed; -1 where nobody else can."""
+    return next((each for each in state.isr if each != state.leader and each in reachable), NO_LEADER)

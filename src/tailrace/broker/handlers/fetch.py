@@ -209,6 +209,8 @@ def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders:
     if topic is None or number >= len(topic.partitions):
         return
     state = topic.partitions[number]
+    if fetch.services.partitions.is_cut_off(topic, number):
+        return  # this broker names itself no more, and asks nobody to believe that another leads in this epoch
     broker = image.brokers.get(state.leader)
     endpoint = None if broker is None else broker.endpoint(fetch.context.listener)
     if broker is not None and endpoint is not None:

@@ -1,10 +1,10 @@
 """Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow.
 
 Odd: a leader that cannot be reached is none: LEADER_NOT_AVAILABLE, from version 6 LISTENER_NOT_FOUND where it only
-lacks the listener; and so is this broker itself where another may lead in its place by now. Version 0 lists no replicas
-that are offline. Every broker takes what clients send to the controller, so while there is none this broker is named.
-Whoever asks before any broker is registered, which is in the first moments of the first one, is answered when one is:
-some clients that are told of no broker ask again only minutes later.
+lacks the listener; and this broker names another replica where that may lead in its place by now. Version 0 lists no
+replicas that are offline. Every broker takes what clients send to the controller, so while there is none this broker is
+named. Whoever asks before any broker is registered, which is in the first moments of the first one, is answered when
+one is: some clients that are told of no broker ask again only minutes later.
 """
 
 from __future__ import annotations
