@@ -19,6 +19,7 @@ from tailrace.records.batch import CONTROL_BIT, HEADER_BYTES
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.apis import FIRST_OWN_KEY, ApiKey
 from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.wire.messages.describe_groups import DescribeGroupsRequest
 from tailrace.wire.messages.fetch import FetchResponse
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -26,9 +27,10 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.wire.messages.produce import ProduceRequest, ProduceResponse
 from tailrace.wire.messages.tables import REQUESTS
-from tailrace.wire.primitives import encode_uvarint
+from tailrace.wire.primitives import MOST_ELEMENTS, encode_uvarint
 from tests.fault.target import TOPIC, Target
 from tests.support.raw_client import RawClient, frame_of, request_frame
 from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
@@ -301,6 +303,29 @@ def test_a_huge_length_anywhere_in_a_request_takes_no_memory(key: int, target: T
                     client.send(frame_of(key, version, changed, flexible=flexible))
                     client.end_sending()
                     client.receive_frame()
+
+
+# --- requests of very many elements
+
+
+def many_groups(count: int) -> bytes:
+    return request_frame(DescribeGroupsRequest(groups=[""] * count), 5)
+
+
+def many_topics(count: int) -> bytes:
+    return request_frame(MetadataRequest(topics=[MetadataRequestTopic(name="") for _ in range(count)]), 8)
+
+
+@pytest.mark.parametrize("make", [many_groups, many_topics])
+def test_a_request_of_more_elements_than_anybody_needs_closes_the_connection(
+    make: Callable[[int], bytes], target: Target
+) -> None:
+    line = target.refused_with_one_line(make(300_000))
+    assert "its arrays have more than 65536 elements: ask for less at once" in line
+    # As many as are allowed are answered, in slices: whoever stops the broker sees that no step was long.
+    with RawClient(target.broker.port) as client:
+        client.send(make(MOST_ELEMENTS))
+        assert client.receive_frame() is not None
 
 
 FLEXIBLE = [key for key in sorted(APIS) if APIS[key].max_version >= APIS[key].request.FLEXIBLE_FROM]

@@ -12,6 +12,7 @@ from pathlib import Path
 from tailrace.broker.handlers import APIS, Api
 from tailrace.errors import ErrorCode
 from tailrace.wire.apis import ApiKey
+from tailrace.wire.primitives import MOST_ELEMENTS
 
 _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.protocol_docs`; change src/tailrace/broker/handlers, not this page. -->
@@ -34,7 +35,8 @@ _NOTES = """
   KIP-511 asks. Any other API or version that is not in the table closes the connection.
 - **Trailing bytes** of a request body are ignored, and so are unknown tagged fields.
 - **Every length** in a request is checked against the bytes that remain before anything is allocated. A request
-  larger than `socket.request.max.bytes`, or one without records larger than {control_mib} MiB, closes the connection.
+  larger than `socket.request.max.bytes`, or one without records larger than {control_mib} MiB, closes the connection;
+  so does one whose arrays have more than {most_elements:,} elements together: all others would wait for its answer.
 - **acks=0** has no response. If such a request fails, the connection is closed, so that the producer looks for news.
 - **Auto-creation** (`auto.create.topics.enable`, and the client's own wish from Metadata version 4 on) has happened
   by the time Metadata is answered: the first answer names the leader.
@@ -62,6 +64,7 @@ def render() -> str:
     notes = _NOTES.format(
         produce=APIS[ApiKey.PRODUCE].first_decodable,
         api_versions=APIS[ApiKey.API_VERSIONS].max_version,
+        most_elements=MOST_ELEMENTS,
         control_mib=APIS[ApiKey.METADATA].max_bytes >> 20,
     )
     errors = [f"| {error.value} | {error.name} |" for error in ErrorCode if error is not ErrorCode.NONE]

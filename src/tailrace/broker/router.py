@@ -26,6 +26,7 @@ from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_request_header
+from tailrace.wire.primitives import MOST_ELEMENTS
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -81,9 +82,10 @@ class Router:
             if header.api_key == ApiKey.API_VERSIONS:
                 return _frame(header._replace(api_version=0), api, unsupported_version())
             raise WireError(f"API {_api_name(header.api_key)} is not served in version {header.api_version}")
-        if len(frame) > api.max_bytes:
-            raise WireError(f"a {_api_name(header.api_key)} request of {len(frame)} bytes; the most is {api.max_bytes}")
-        request = api.decode(header.api_version, frame[position:])
+        if len(frame) <= MOST_ELEMENTS:  # and so it cannot have more of them
+            request = api.decode(header.api_version, frame[position:])
+        else:
+            request = _decode_large(header, api, frame, position)
         if repeated is not None:
             self._repeated.remember(repeated, frame, position, request)
         counter = counters.versions[header.api_version]
@@ -147,6 +149,17 @@ class Router:
         answer = [] if response is None else _frame(header, served.api, response)
         served.counters.times.observe(self._services.clock.monotonic() - received)
         return answer
+
+
+def _decode_large(header: RequestHeader, api: Api, frame: memoryview, position: int) -> Any:
+    """Decode a request, unless there is more of it than can be answered without that others wait."""
+    name = _api_name(header.api_key)
+    if len(frame) > api.max_bytes:
+        raise WireError(f"a {name} request of {len(frame)} bytes; the most is {api.max_bytes}")
+    try:
+        return api.decode_bounded(header.api_version, frame[position:])
+    except WireError as error:
+        raise WireError(f"a {name} request of {len(frame)} bytes: {error}") from None
 
 
 def _unexpected(header: RequestHeader, error: Exception) -> WireError:

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+
+#: So many items of a request are looked at before others are served; some take several microseconds each.
+ITEMS_PER_SLICE = 500
 
 
 class Memory(Protocol):
@@ -65,6 +69,14 @@ class LongWork:
             result = work()
             await asyncio.sleep(0)
         return result
+
+    async def each(self, work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+        """Do something with each of many items, a slice of them at a time."""
+        results: list[T] = []
+        for first in range(0, len(items), ITEMS_PER_SLICE):
+            some = items[first : first + ITEMS_PER_SLICE]
+            results += await self.slice(lambda some=some: [work(item) for item in some])  # type: ignore[misc]
+        return results
 
     @asynccontextmanager
     async def holding(self, size: int) -> AsyncIterator[Held]:

@@ -66,12 +66,14 @@ class Message(Struct):
     FLEXIBLE_FROM: ClassVar[int]
 
     _decoders: ClassVar[dict[int, Callable[[Buffer], Any]]]
+    _bounded_decoders: ClassVar[dict[int, Callable[[Buffer], Any]]]
     _encoders: ClassVar[dict[int, Callable[[Struct], bytearray]]]
     _parts_encoders: ClassVar[dict[int, Callable[[Struct], list[Part]]]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._decoders = {}
+        cls._bounded_decoders = {}
         cls._encoders = {}
         cls._parts_encoders = {}
 
@@ -81,6 +83,16 @@ class Message(Struct):
         decoder = cls._decoders.get(version)
         if decoder is None:
             decoder = cls._decoders[version] = compile_decoder(cls, version, cls._check(version))
+        message: Self = decoder(body)
+        return message
+
+    @classmethod
+    def decode_bounded(cls, version: int, body: Buffer) -> Self:
+        """Decode a body as `decode` does, unless it has more elements than `MOST_ELEMENTS`."""
+        decoder = cls._bounded_decoders.get(version)
+        if decoder is None:
+            decoder = compile_decoder(cls, version, cls._check(version), is_bounded=True)
+            cls._bounded_decoders[version] = decoder
         message: Self = decoder(body)
         return message
 

@@ -3,6 +3,8 @@
 Keeps the invariant that every length is checked against the bytes that remain before anything is allocated
 for it, and that bytes which are not the protocol are a `WireError` and nothing else. Runs of fixed-size
 fields, with the length or tag count that follows them, become one unpack; nested structs are inlined.
+
+Bytes that others sent can hold more elements than anybody has the time to look at: a bounded decoder refuses those.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from collections.abc import Callable
 from tailrace.errors import WireError
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.fields import FIXED_FORMATS, Field, Kind, S, Struct
-from tailrace.wire.primitives import finish_uvarint, skip_tagged_fields, tag_count, uuid_from_bytes
+from tailrace.wire.primitives import (
+    MOST_ELEMENTS,
+    finish_uvarint,
+    skip_tagged_fields,
+    tag_count,
+    too_many_elements,
+    uuid_from_bytes,
+)
 from tailrace.wire.source import Source
 
 _CONSTANTS: dict[str, object] = {
@@ -22,6 +31,7 @@ _CONSTANTS: dict[str, object] = {
     "new": object.__new__,
     "skip_tagged_fields": skip_tagged_fields,
     "tag_count": tag_count,
+    "too_many_elements": too_many_elements,
     "struct_error": packing.error,
     "unpack_from": packing.unpack_from,
     "uuid_from_bytes": uuid_from_bytes,
@@ -29,14 +39,21 @@ _CONSTANTS: dict[str, object] = {
 _BAD_LENGTH = 'raise WireError("a length is negative, null or runs past the end")'
 
 
-def compile_decoder(struct: type[S], version: int, flexible: bool) -> Callable[[Buffer], S]:
-    """The function that decodes a body of one version; bytes after the struct are ignored."""
+def compile_decoder(
+    struct: type[S], version: int, flexible: bool, *, is_bounded: bool = False
+) -> Callable[[Buffer], S]:
+    """The function that decodes a body of one version; bytes after the struct are ignored.
+
+    A bounded one refuses bodies whose arrays have more than `MOST_ELEMENTS` together.
+    """
     source = Source(_CONSTANTS)
-    writer = _DecoderSource(source, version, flexible)
+    writer = _DecoderSource(source, version, flexible, is_bounded)
     with source.block("def decode(body):"):
         source.line("view = memoryview(body)")
         source.line("end = len(view)")
         source.line("p = 0")
+        if is_bounded:
+            source.line(f"left = {MOST_ELEMENTS}")
         with source.block("try:"):
             result = writer.read_struct(struct)
             writer.flush()
@@ -72,10 +89,11 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 class _DecoderSource:
     """Writes the lines that read fields at `p` in `view`; a run of fixed-size reads is pending until flushed."""
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool, is_bounded: bool) -> None:
         self._source = source
         self._version = version
         self._flexible = flexible
+        self._is_bounded = is_bounded
         self._run: list[tuple[str, str]] = []
         self._after_run: list[str] = []
 
@@ -189,6 +207,9 @@ class _DecoderSource:
             assert field.element is not None
             size = _minimum_field_size(Field(field.element), self._version, self._flexible)
         source.line(f"if not 0 <= {length} * {size} <= end - p: {_BAD_LENGTH}")
+        if self._is_bounded:
+            source.line(f"left -= {length}")
+            source.line("if left < 0: raise too_many_elements()")
         if field.element in FIXED_FORMATS and field.element is not Kind.UUID:
             code = FIXED_FORMATS[field.element][0]
             source.line(f'{target} = list(unpack_from(f">{{{length}}}{code}", view, p))')

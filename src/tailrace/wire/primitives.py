@@ -14,6 +14,9 @@ from tailrace.errors import WireError
 MAX_UVARINT = 0xFFFF_FFFF
 #: No message has nearly as many in one struct; a sender of more only wants to keep the reader busy.
 MAX_TAGGED_FIELDS = 256
+#: The most elements that all arrays of a request have together. What clients ask for mostly takes 16 bytes for each and
+#: more, so that hardly a request of 1 MiB, the largest but for Produce, has as many unless it is to keep a broker busy.
+MOST_ELEMENTS = 65_536
 
 
 def finish_uvarint(view: memoryview, position: int, first: int) -> tuple[int, int]:
@@ -31,6 +34,11 @@ def finish_uvarint(view: memoryview, position: int, first: int) -> tuple[int, in
                 break
             return value, position
     raise WireError("a varint has more than 32 bits")
+
+
+def too_many_elements() -> WireError:
+    """Why a request is refused that has more elements than one may have."""
+    return WireError(f"its arrays have more than {MOST_ELEMENTS} elements: ask for less at once")
 
 
 def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:

@@ -12,7 +12,14 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from tailrace.errors import WireError
-from tailrace.wire.primitives import encode_uvarint, finish_uvarint, skip_tagged_fields, uuid_from_bytes
+from tailrace.wire.primitives import (
+    MOST_ELEMENTS,
+    encode_uvarint,
+    finish_uvarint,
+    skip_tagged_fields,
+    too_many_elements,
+    uuid_from_bytes,
+)
 
 Topic: TypeAlias = str | UUID
 
@@ -104,6 +111,7 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceCall:
         topic_count, at = finish_uvarint(view, at, topic_count)
     if topic_count == 0 or topic_count - 1 > end - at:
         raise WireError("an array of topics is null or longer than its request")
+    left = MOST_ELEMENTS - topic_count
     topics: list[tuple[Topic, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count - 1):
         topic: Topic
@@ -127,6 +135,9 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceCall:
             count, at = finish_uvarint(view, at, count)
         if count == 0 or count - 1 > end - at:
             raise WireError("an array of partitions is null or longer than its request")
+        left -= count
+        if left < 0:
+            raise too_many_elements()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(count - 1):
             (index,) = _unpack_int(view, at)
@@ -172,6 +183,7 @@ def _decode_plain(view: memoryview) -> ProduceCall:
     at += 10
     if not 0 <= topic_count <= end - at:
         raise WireError("an array of topics is null or longer than its request")
+    left = MOST_ELEMENTS - topic_count
     topics: list[tuple[Topic, list[tuple[int, memoryview | None]]]] = []
     for _ in range(topic_count):
         (length,) = _unpack_short(view, at)
@@ -184,6 +196,9 @@ def _decode_plain(view: memoryview) -> ProduceCall:
         at += 4
         if not 0 <= count <= end - at:
             raise WireError("an array of partitions is null or longer than its request")
+        left -= count
+        if left < 0:
+            raise too_many_elements()
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(count):
             (index,) = _unpack_int(view, at)

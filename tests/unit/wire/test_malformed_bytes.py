@@ -19,7 +19,9 @@ from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from tailrace.wire.messages.create_topics import CreateTopicsRequest
 from tailrace.wire.messages.fetch import FetchRequest
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tailrace.wire.messages.produce import ProduceRequest
+from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.wire.primitives import MOST_ELEMENTS
+from tailrace.wire.produce_frames import decode_produce
 from tests.unit.wire.strategies import all_versions, sample, structs, version_id
 
 SOME = settings(
@@ -189,3 +191,31 @@ def test_random_headers_give_a_value_or_a_wire_error(body: bytes, flexible: bool
     flexible_from = {int.from_bytes(body[:2], "big", signed=True): -(1 << 15)} if flexible else {}
     decodes_or_refuses(lambda: decode_request_header(memoryview(body), flexible_from))
     decodes_or_refuses(lambda: decode_response_header(memoryview(body), flexible))
+
+
+def names(count: int) -> MetadataRequest:
+    return MetadataRequest(topics=[MetadataRequestTopic(name="") for _ in range(count)])
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_a_bounded_decoder_takes_as_many_elements_as_allowed_and_no_more(version: int) -> None:
+    most = names(MOST_ELEMENTS)
+    assert MetadataRequest.decode_bounded(version, most.encode(version)) == most
+    more = bytes(names(MOST_ELEMENTS + 1).encode(version))
+    with pytest.raises(WireError, match="more than 65536 elements: ask for less at once"):
+        MetadataRequest.decode_bounded(version, more)
+    # What others answer is not bounded so.
+    assert len(MetadataRequest.decode(version, more).topics or ()) == MOST_ELEMENTS + 1
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_elements_of_all_arrays_count_together(version: int) -> None:
+    def request(topics: int, partitions: int) -> bytes:
+        wanted = [PartitionProduceData(index=0, records=None)] * partitions
+        topic = TopicProduceData(name="orders", partition_data=wanted)
+        return bytes(ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic] * topics).encode(version))
+
+    for decode in (ProduceRequest.decode_bounded, decode_produce):
+        decode(version, memoryview(request(60, 1000)))
+        with pytest.raises(WireError, match="elements"):
+            decode(version, memoryview(request(66, 1000)))

@@ -116,10 +116,13 @@ class Api:
     decode_by_hand: Callable[[int, memoryview], Any] | None = None
     encode: Callable[[int, Any], list[Part]] = _encode_message
     decode: Callable[[int, memoryview], Any] = field(init=False)
+    #: The same for requests so large that they could have too many elements.
+    decode_bounded: Callable[[int, memoryview], Any] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "first_decodable", max(self.min_version, self.request.MIN_VERSION))
         object.__setattr__(self, "decode", self.decode_by_hand or self.request.decode)
+        object.__setattr__(self, "decode_bounded", self.decode_by_hand or self.request.decode_bounded)
 
 
 _TABLE = (

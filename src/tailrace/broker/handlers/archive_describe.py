@@ -19,7 +19,7 @@ from tailrace.wire.messages.archive_describe import (
 async def handle(
     services: Services, context: RequestContext, request: ArchiveDescribeRequest
 ) -> ArchiveDescribeResponse:
-    archives = [_describe(services, name) for name in request.topics]
+    archives = await services.partitions.long_work.each(lambda name: _describe(services, name), request.topics)
     if request.checks_reading:
         for archive in archives:
             if archive.is_enabled:

@@ -6,6 +6,7 @@ is stored at that moment, so that of two who change different keys at once neith
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ALL_BROKERS, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -68,7 +70,9 @@ async def make_changes(
     """Make each change, or with `validate_only` say whether it could be made; why not, in the order of the changes."""
     named = Counter((change.resource_type, change.resource_name) for change in changes)
     outcomes: list[KafkaError | None] = []
-    for change in changes:
+    for count, change in enumerate(changes, 1):
+        if count % ITEMS_PER_SLICE == 0:
+            await asyncio.sleep(0)
         try:
             if named[change.resource_type, change.resource_name] > 1:
                 raise _invalid("Each resource must appear at most once.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from tailrace.broker.authorized_operations import ON_GROUP
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
@@ -9,6 +12,7 @@ from tailrace.groups.assignment import NOTHING
 from tailrace.groups.assignment import Assignment as Partitions
 from tailrace.groups.consumer import partitions_by_name
 from tailrace.groups.consumer_group import ConsumerGroup, ConsumerMember
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -24,8 +28,18 @@ _CONSUMER_MEMBER = 1
 
 def handle(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
-    groups = [_describe(services, group_id) for group_id in request.group_ids]
+) -> ConsumerGroupDescribeResponse | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
+    if len(request.group_ids) > ITEMS_PER_SLICE:
+        return _describe_many(services, request)
+    return _answer(request, [_describe(services, group_id) for group_id in request.group_ids])
+
+
+async def _describe_many(services: Services, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    groups = await services.partitions.long_work.each(lambda name: _describe(services, name), request.group_ids)
+    return _answer(request, groups)
+
+
+def _answer(request: ConsumerGroupDescribeRequest, groups: list[DescribedGroup]) -> ConsumerGroupDescribeResponse:
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:

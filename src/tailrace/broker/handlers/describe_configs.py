@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
 from tailrace.broker import loggers
 from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
 from tailrace.broker.handlers.config_changes import ResourceType, broker_number
@@ -18,21 +22,42 @@ from tailrace.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+#: Each of them may have a hundred keys.
+_RESOURCES_PER_TURN = 20
 
-def handle(services: Services, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    results = []
+
+def handle(
+    services: Services, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
     # Named twice is answered once.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    for resource in resources.values():
-        result = DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-        )
-        try:
-            result.configs = _describe(services, resource, request)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
-        results.append(result)
+    if len(resources) > _RESOURCES_PER_TURN:
+        return _describe_many(services, list(resources.values()), request)
+    return DescribeConfigsResponse(results=[_result(services, each, request) for each in resources.values()])
+
+
+async def _describe_many(
+    services: Services, resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    results: list[DescribeConfigsResult] = []
+    for first in range(0, len(resources), _RESOURCES_PER_TURN):
+        some = resources[first : first + _RESOURCES_PER_TURN]
+        results += [_result(services, each, request) for each in some]
+        await asyncio.sleep(0)
     return DescribeConfigsResponse(results=results)
+
+
+def _result(
+    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+    )
+    try:
+        result.configs = _describe(services, resource, request)
+    except KafkaError as error:
+        result.error_code, result.error_message = error.code, error.message
+    return result
 
 
 def _describe(

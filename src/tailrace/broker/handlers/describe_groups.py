@@ -5,10 +5,14 @@ Odd: before version 6 a group that does not exist is described as a dead one.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from tailrace.broker.authorized_operations import ON_GROUP
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup, GroupState
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -19,8 +23,23 @@ from tailrace.wire.messages.describe_groups import (
 _NOT_FOUND_FROM = 6
 
 
-def handle(services: Services, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    groups = [_describe(services, context.version, group_id) for group_id in request.groups]
+def handle(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse | Coroutine[Any, Any, DescribeGroupsResponse]:
+    if len(request.groups) > ITEMS_PER_SLICE:
+        return _describe_many(services, context, request)
+    return _answer(request, [_describe(services, context.version, group_id) for group_id in request.groups])
+
+
+async def _describe_many(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    version = context.version
+    groups = await services.partitions.long_work.each(lambda name: _describe(services, version, name), request.groups)
+    return _answer(request, groups)
+
+
+def _answer(request: DescribeGroupsRequest, groups: list[DescribedGroup]) -> DescribeGroupsResponse:
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:

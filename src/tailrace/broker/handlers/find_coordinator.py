@@ -5,8 +5,11 @@ Transactions and share groups are not served yet: COORDINATOR_NOT_AVAILABLE and 
 
 from __future__ import annotations
 
+import asyncio
+
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 _GROUP = 0
@@ -18,7 +21,11 @@ async def handle(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= 4 else [request.key]
-    found = [await _find(services, context, request.key_type, key) for key in keys]
+    found = []
+    for count, key in enumerate(keys, 1):
+        found.append(await _find(services, context, request.key_type, key))
+        if count % ITEMS_PER_SLICE == 0:
+            await asyncio.sleep(0)
     if context.version >= 4:
         return FindCoordinatorResponse(coordinators=found)
     (one,) = found

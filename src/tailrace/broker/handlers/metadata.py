@@ -20,6 +20,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.create_topics import CreatableTopic
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -61,8 +62,12 @@ async def _describe(
         topics = [_topic(topic, view, context.version) for topic in before.topics.values()]
     else:
         topics = []
-        for wanted in request.topics or ():
+        # Named twice is answered once.
+        named = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}
+        for count, wanted in enumerate(named.values(), 1):
             topics.append(await _find(services, context, request, wanted, view))
+            if count % ITEMS_PER_SLICE == 0:
+                await asyncio.sleep(0)
             view = _up_to_date(services, context, view)
     image = view.image
     brokers = [

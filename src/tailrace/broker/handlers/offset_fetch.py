@@ -15,6 +15,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from tailrace.groups.shard import GroupShard
 from tailrace.model import TopicPartition
+from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -35,7 +36,12 @@ _NOTHING = CommittedOffset(NO_COMMITTED_OFFSET)
 async def handle(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version < _MANY_FROM:
         return await _one_group(services, context.version, request)
-    return OffsetFetchResponse(groups=[await _group(services, context.version, group) for group in request.groups])
+    groups = []
+    for count, group in enumerate(request.groups, 1):
+        groups.append(await _group(services, context.version, group))
+        if count % ITEMS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return OffsetFetchResponse(groups=groups)
 
 
 class _Offsets:
