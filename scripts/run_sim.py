@@ -2,8 +2,8 @@
 """Runs seeds of the simulated cluster, several at a time, and prints what each came to.
 
 On a failure it prints the seed, what was violated, the last events and the command that runs the seed alone; the exit
-code is 1 then. All seeds are run whatever fails, up to a number of failures. With --record a long run can be split: each
-seed that passed is written down with the commit it was run on, and not run again for that commit.
+code is 1 then. All seeds are run whatever fails, up to a number of failures. With --record a long run can be split: it
+notes each seed that passed and the commit, and does not run it again for that commit.
 """
 
 from __future__ import annotations
