@@ -50,7 +50,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "no election is unclean": 50_000_000,
     "flush.messages does not hold back the promise": 50_000_010,
     "what has rotted on disk is sent": 50_000_000,
-    "leases are measured by a clock that stands still in a machine that sleeps": 50_000_000,
+    "leases are measured by a clock that stands still in a machine that sleeps": 50_000_011,
     "producers are forgotten too early": 50_000_000,
     "a new epoch of a producer does not begin anew": 50_000_000,
     "files are removed in the loop": 50_000_000,
