@@ -24,6 +24,7 @@ from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.segment import Segment
 from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
@@ -172,6 +173,12 @@ class World:
         """Close the newest segment."""
         if self.log.end_offset > self.log.segment_bases[-1]:
             self.log._roll()
+
+    async def remove_expired(self) -> list[Segment]:
+        """Take out of the log what retention has ended."""
+        return await self.directory.take_out_expired(
+            self.log, lambda: self.log.remove_expired(self.partition.high_watermark)
+        )
 
     async def clean(self) -> bool:
         """One cleaning, as the broker's; the model learns of it."""

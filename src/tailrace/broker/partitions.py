@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -487,10 +488,11 @@ class Partitions:
             if partition.directory.failure is not None:
                 continue
             try:
-                while removed := self._remove_expired(partition):
-                    partition.directory.remove_later(partition.log, removed)
+                directory, log, take_out = partition.directory, partition.log, partial(self._remove_expired, partition)
+                while removed := await directory.take_out_expired(log, take_out):
+                    directory.remove_later(log, removed)
                     await asyncio.sleep(0)
-                    if not partition.directory.holds(partition.log):
+                    if not directory.holds(log):
                         break
             except (KafkaError, PassingStorageError) as error:
                 logger.error("retention of %s is held up: %s", partition.partition, error)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
-from tailrace.errors import StorageError
 from tailrace.model import TopicPartition
 from tailrace.runtime.disk import Directory, Disk
 
@@ -22,10 +22,10 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-#: In a partition's directory: below which offset compaction may have left gaps.
+#: In a partition's directory: where compaction may have left gaps.
 COMPACTED = "compaction-checkpoint"
-PARTITION_METADATA = "partition.metadata"
 _VERSION = 0
+_ANYWHERE = 2**63 - 1
 
 
 def render_lines(lines: Iterable[str]) -> bytes:
@@ -67,22 +67,37 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
     disk.replace_file(path, render_lines(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()))
 
 
-def read_gaps_below(disk: Disk, directory: str) -> int | None:
-    """Below which offset a log may have gaps; None where the file that says so is unreadable."""
+class Gaps(NamedTuple):
+    """Where a log may have gaps between offsets."""
+
+    #: A batch that follows a gap in its segment begins below this offset.
+    within_below: int = 0
+    #: A segment that follows a gap begins at or below this offset. All up to there was durable when this was written;
+    #: beyond, a gap means that what was between is lost.
+    between_up_to: int = 0
+
+
+NO_GAPS = Gaps()
+
+
+def read_gaps(disk: Disk, directory: str) -> Gaps:
+    """Where a log may have gaps; anywhere within its segments if the file that says so is unreadable."""
     content = disk.read_file(f"{directory}/{COMPACTED}")
     if content is None:
-        return 0
+        return NO_GAPS
     try:
-        ((offset,),) = parse_lines(content)
-        return int(offset)
+        ((within, *more),) = parse_lines(content)
+        # Earlier versions have written one number for both.
+        (between,) = more or [within]
+        return Gaps(int(within), int(between))
     except ValueError as error:
         logger.warning("%s/%s is unreadable: gaps may be anywhere: %s", directory, COMPACTED, error)
-        return None
+        return Gaps(_ANYWHERE)
 
 
-def write_gaps_below(directory: Directory, offset: int, *, sync: bool = True) -> None:
-    """Say that compaction may leave gaps below an offset, or may have done so on a leader, before there are any."""
-    directory.replace_file(COMPACTED, render_lines([str(offset)]), sync=sync)
+def write_gaps(directory: Directory, gaps: Gaps, *, sync: bool = True) -> None:
+    """Say where compaction may leave gaps, or may have done so on a leader, before recovery could find any."""
+    directory.replace_file(COMPACTED, render_lines([f"{gaps.within_below} {gaps.between_up_to}"]), sync=sync)
 
 
 def encode_uuid(value: UUID) -> str:
@@ -92,25 +107,3 @@ def encode_uuid(value: UUID) -> str:
 
 def decode_uuid(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-
-
-def read_topic_id(disk: Disk, directory: str) -> UUID | None:
-    """The topic that a partition directory belongs to; None where the directory does not say."""
-    content = disk.read_file(f"{directory}/{PARTITION_METADATA}")
-    if content is None:
-        return None
-    fields = dict(line.split(": ", 1) for line in content.decode(errors="replace").split("\n") if ": " in line)
-    version = fields.get("version", "")
-    if version.isdecimal() and int(version) > 0:
-        raise StorageError(f"{directory}/{PARTITION_METADATA} has version {version}, this software knows 0")
-    try:
-        return decode_uuid(fields["topic_id"]) if version else None
-    except (KeyError, ValueError):
-        # A power cut before the first sync may leave the file empty: that must not keep the broker from starting.
-        return None
-
-
-def write_topic_id(directory: Directory, topic_id: UUID, *, sync: bool) -> None:
-    """Say which topic a partition directory belongs to."""
-    content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
-    directory.replace_file(PARTITION_METADATA, content, sync=sync)

@@ -27,17 +27,22 @@ from tailrace.storage.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
+    Gaps,
     encode_uuid,
     read_offsets,
-    read_topic_id,
-    write_gaps_below,
+    write_gaps,
     write_offsets,
-    write_topic_id,
 )
 from tailrace.storage.log_config import NEVER, LogConfig
 from tailrace.storage.partition_log import LogPast, PartitionLog
+from tailrace.storage.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    read_metadata,
+    read_topic_id,
+    write_metadata,
+)
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.recovery import open_log
 from tailrace.storage.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment
@@ -275,8 +280,10 @@ class LogDirectory:
         directory = f"{self.path}/{partition}"
         disk = self._disk
         try:
-            found = self._find_owned(partition, topic_id)
-            if not found:
+            if self._find_owned(partition, topic_id):
+                found = read_metadata(disk, directory)
+                first_offset = None if found is None else found[1]
+            else:
                 self._forget(partition)
                 if self.has_outdated(partition):
                     # It must be gone before the first record. Rare: whoever removes a partition sees to it.
@@ -284,7 +291,8 @@ class LogDirectory:
                     self._saved_all(offsets)
                 self._being_made[partition] = None
                 disk.make_directory(directory)
-                write_topic_id(disk.directory(directory), topic_id, sync=False)
+                first_offset = 0
+                write_metadata(disk.directory(directory), topic_id, first_offset, sync=False)
             log = open_log(
                 partition,
                 directory,
@@ -294,7 +302,14 @@ class LogDirectory:
                 stopped_cleanly=self.stopped_cleanly,
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0),
+                metadata=PartitionMetadata(disk.directory(directory), topic_id, first_offset),
             )
+            if self._recovery_points.get(partition, 0) > log.end_offset:
+                # What is appended now is not synced, and the next recovery must look at it. Rare: damage, or a log that
+                # was cut where it had a gap.
+                self._recovery_points[partition] = log.end_offset
+                self._write_all(offsets := self._all_offsets())
+                self._saved_all(offsets)
             if partition in self._being_made or not self.stopped_cleanly:
                 # After a crash nobody knows whether what is there would survive the next one.
                 self._unsynced_identities[log] = topic_id
@@ -542,13 +557,11 @@ class LogDirectory:
 
     def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
         """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""
-        target, work = log.sync_work()
-        topic_id = self._unsynced_identities.pop(log, None)
-        if topic_id is None:
+        target, work = log.sync_work(with_identity=log in self._unsynced_identities)
+        if self._unsynced_identities.pop(log, None) is None:
             return target, work
 
         def first_work() -> None:
-            write_topic_id(log.opened_directory, topic_id, sync=True)
             self._disk.sync_directory(self.path)
             work()
 
@@ -720,8 +733,7 @@ class LogDirectory:
     ) -> asyncio.Task[KafkaError | None]:
         if log in self._cuts:
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is being cut already")
-        # Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
-        self._cuts[log] = 0 if to_nothing else offset
+        self._cuts[log] = log.end_offset
         log.is_being_cut = True
         return self.tasks.spawn(self._cut(log, offset, is_wanted, to_nothing, past), f"cut {log.partition}")
 
@@ -730,6 +742,11 @@ class LogDirectory:
     ) -> KafkaError | None:
         is_syncing = False
         try:
+            if not await self.settle_start(log):
+                # Its recovery point would no longer say that it starts where it does.
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "where the log starts cannot be written: retry")
+            # Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
+            self._cuts[log] = 0 if to_nothing else offset
             await self._lower_recovery_point(log)
             producers = ProducerState() if to_nothing else await self._producers_below(log, offset)
             await self._until_nobody_works_on(log, 0 if to_nothing else offset)
@@ -747,7 +764,8 @@ class LogDirectory:
             if self._clean_offsets.get(log.partition, 0) > log.end_offset:
                 await self._note_clean_offset(log, log.end_offset)
             if log.start_offset < start_offset:
-                await self.save_checkpoints()
+                # All below the start that is written down is taken for given up.
+                await self._save_start_of_cut(log)
         except DiskFullError as error:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry")
         except TooManyOpenFilesError as error:
@@ -813,6 +831,68 @@ class LogDirectory:
                 logger.error("%s is cut, which waits to be synced: %s", log.partition, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    async def _save_start_of_cut(self, log: PartitionLog) -> None:
+        while True:
+            try:
+                await self.save_checkpoints()
+                return
+            except PassingStorageError as error:
+                logger.error("%s is cut, its new start waits to be written: %s", log.partition, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def take_out_expired(self, log: PartitionLog, take_out: Callable[[], list[Segment]]) -> list[Segment]:
+        """Let retention take segments out of a log, once it is durable that the log starts after them."""
+        removed = take_out()
+        if not removed and log.waits_for_start:
+            if not await self.settle_start(log):
+                await self._vouch_for_next_segment(log)
+            if self.holds(log):
+                removed = take_out()
+        return removed
+
+    async def settle_start(self, log: PartitionLog) -> bool:
+        """Make it durable where a log starts; False if the disk refuses for now."""
+        metadata = log.metadata
+        if (running := self._syncing.get(log)) is not None:
+            await asyncio.wait([running], timeout=_RETRY_SECONDS)
+        if metadata is None or metadata.is_durable:
+            return True
+        if log not in self._syncing and self._logs.get(log.partition) is log and not self._is_closing:
+            task = self.tasks.spawn(self._write_start(log, metadata), f"start of {log.partition}")
+            self._syncing[log] = task
+            await asyncio.wait([task])
+        return metadata.is_durable
+
+    async def _vouch_for_next_segment(self, log: PartitionLog) -> None:
+        """Let the oldest segment of a log go without a write: the disk may be full of what is to go.
+
+        The recovery point on disk says as well that nothing is missing, if the one before is gone for good.
+        """
+        if log.metadata is None or log.segment_count < 2 or not self.holds(log):
+            return
+        path, next_base = f"{self.path}/{RECOVERY_POINTS}", log.segment_bases[1]
+
+        def settle_names_and_look() -> int:
+            log.opened_directory.sync()
+            return read_offsets(self._disk, path).get(log.partition, 0)
+
+        async with self._checkpointing:
+            if await self._disk.offload(settle_names_and_look) >= next_base:
+                log.metadata.vouched(next_base)
+
+    async def _write_start(self, log: PartitionLog, metadata: PartitionMetadata) -> None:
+        try:
+            await self._disk.offload(lambda: metadata.write(sync=True))
+        except PassingStorageError as error:
+            logger.warning("%s: where the log starts is written later: %s", log.partition, error)
+        except StorageError as error:
+            if self._logs.get(log.partition) is log:
+                self.fail(error)
+        finally:
+            del self._syncing[log]
+            if log.needs_flush and not self._is_closing and self._logs.get(log.partition) is log:
+                self._sync_soon(log)
+
     # --- compaction
 
     def first_dirty_offset(self, log: PartitionLog) -> int:
@@ -846,13 +926,17 @@ class LogDirectory:
 
     async def allow_gaps(self, log: PartitionLog, below: int) -> None:
         """Let a log have gaps below an offset, from the next swap on; recovery must know before there are any."""
-        if below <= log.gaps_below or not self.holds(log):
+        if below <= log.gaps.between_up_to or not self.holds(log):
             return
         # Recovery looks again at all that is beyond its recovery point, and would cut a log at the first damaged batch.
         # What compaction makes was synced before and is synced again.
         await self.save_checkpoints()
-        await self._disk.offload(lambda: write_gaps_below(log.opened_directory, below))
-        log.gaps_below = max(log.gaps_below, below)
+        gaps = Gaps(max(log.gaps.within_below, below), below)
+        await self._disk.offload(lambda: write_gaps(log.opened_directory, gaps))
+        if not self.holds(log):
+            return
+        # Once more, as the log may have learned of others meanwhile.
+        log.allow_gaps(Gaps(max(log.gaps.within_below, below), max(log.gaps.between_up_to, below)))
 
     async def replace_segments(self, log: PartitionLog, old: Sequence[Segment]) -> bool:
         """Put the cleaned segment, whole and synced, in the place of those it was made of; whether it is there.

@@ -21,9 +21,10 @@ from tailrace.records.time_search import TimeSearch
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk, FileRange, PassingStorageError, Readable
 from tailrace.runtime.long_work import LongWork
-from tailrace.storage.checkpoints import write_gaps_below
+from tailrace.storage.checkpoints import COMPACTED, NO_GAPS, Gaps, write_gaps
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
+from tailrace.storage.partition_metadata import PartitionMetadata
 from tailrace.storage.producer_snapshots import find_producers, remove_snapshots_beyond, snapshot_path
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.replicated_batches import checked_batches, gaps_end
@@ -89,7 +90,8 @@ class PartitionLog:
         producers: ProducerState,
         log_start_offset: int,
         flushed_offset: int,
-        gaps_below: int = 0,
+        gaps: Gaps = NO_GAPS,
+        metadata: PartitionMetadata | None = None,
     ) -> None:
         self.partition = partition
         self.directory = directory
@@ -102,14 +104,18 @@ class PartitionLog:
         #: Everything below survives a power cut; recovery after a crash starts here.
         self.flushed_offset = flushed_offset
         self.end_offset = segments[-1].end_offset
-        #: Compaction may have left gaps below this offset, and has left none above.
-        self.gaps_below = gaps_below
+        #: Where compaction may have left gaps; elsewhere it has left none.
+        self.gaps = gaps
+        #: None for a log that nobody may find again, and that loses nothing in a power cut.
+        self.metadata = metadata
         #: While compaction works on the log nobody else takes segments out of it.
         self.is_being_cleaned = False
         #: From the decision to cut the log until that is durable: nothing is appended to it, nor compacted in it.
         self.is_being_cut = False
         #: Whether its oldest segment would be gone if it were archived, as of the last look.
         self.waits_for_archive = False
+        #: Whether segments would be gone if it were durable that the log starts after them, as of the last look.
+        self.waits_for_start = False
         #: Acknowledgements may be given up to here: the flush policy has been met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
@@ -122,8 +128,9 @@ class PartitionLog:
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
         self._names_unsynced = True
-        # Where gaps are sound is written down before it is relied upon, like the leader epochs.
-        self._gaps_unsynced = False
+        # Where gaps are sound is written down before it is relied upon. What a cut changes is not even written yet: it
+        # says that all before is durable.
+        self._gaps_unsynced = self._gaps_unwritten = False
         self._has_too_many_producers = False
         self._active.grow_on()
         self.synced(flushed_offset)
@@ -226,7 +233,10 @@ class PartitionLog:
         )
 
     def _roll(self, base_offset: int | None = None) -> Segment:
-        """Start a new segment at the log end, or at the first offset after a gap there."""
+        """Start a new segment at the log end, or at another offset after a gap there.
+
+        Where a segment begins tells recovery that the one before is whole: it ends there.
+        """
         # Sealed first: a new file that the log then does not use would cut it short at the next start.
         self._active.seal()
         base_offset = self.end_offset if base_offset is None else base_offset
@@ -269,8 +279,8 @@ class PartitionLog:
         first = batches[0][1]
         if first.base_offset < self.end_offset:
             self._begin_within(first)
-        if (gap_end := gaps_end(batches, self.end_offset)) >= self.gaps_below:
-            self._allow_gaps(max(gap_end + 1, committed_offset))
+        if (gap_end := gaps_end(batches, self.end_offset)) >= self.gaps.within_below:
+            self.allow_gaps(self.gaps._replace(within_below=max(gap_end + 1, committed_offset)))
         now_ms = self._clock.wall_ms()
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = total = 0
@@ -281,7 +291,10 @@ class PartitionLog:
             if may_roll and self._must_roll(segment, run_bytes + size, header.last_offset, header.max_timestamp):
                 if run:
                     self._append_run(data, run, now_ms)
-                self._roll(header.base_offset)
+                if header.last_offset - self.end_offset > MAX_RELATIVE_OFFSET:
+                    self._roll_far_away(header.base_offset)
+                else:
+                    self._roll()
                 run, run_bytes = [], 0
             run.append((position, header))
             run_bytes += size
@@ -309,26 +322,44 @@ class PartitionLog:
         self._account(end - start)
 
     def _begin_within(self, header: BatchHeader) -> None:
-        """Let a log without records begin with a batch that starts below it: the leader's log starts within that batch.
+        """Let a log that is new begin with a batch that starts below it: the leader's log starts within that batch.
 
         Any other batch that is not wholly beyond the log end is refused.
         """
-        if self.start_offset != self.end_offset or header.next_offset <= self.end_offset:
+        if self._bases != [self.end_offset] or header.next_offset <= self.end_offset:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Batch {header.base_offset} to {header.last_offset} for {self.partition}, whose log ends at "
                 f"{self.end_offset}",
             )
         start_offset = self.start_offset
-        for segment in self.restart_at(header.base_offset):
+        # What the metadata says stays true: the log starts at an offset that this segment holds.
+        for segment in self._restart_at(header.base_offset):
             segment.remove_files()
         self.start_offset = start_offset
+        if self._gaps_unwritten:
+            self.allow_gaps(self.gaps)  # at once, for there is nothing before that had to be durable
+            self._gaps_unwritten = False
 
-    def _allow_gaps(self, below: int) -> None:
-        """Let the log have gaps below an offset; recovery must know by the time that it finds any."""
-        write_gaps_below(self.opened_directory, below, sync=False)
-        self.gaps_below = below
-        self._gaps_unsynced = True
+    def allow_gaps(self, gaps: Gaps, *, sync: bool = False) -> None:
+        """Let the log have gaps; recovery must know by the time that it finds any. Blocks where it is synced.
+
+        Not in a thread, which might put what was known before in the place of what is known now.
+        """
+        write_gaps(self.opened_directory, gaps, sync=sync)
+        self.gaps = gaps
+        self._gaps_unsynced = not sync
+
+    def _roll_far_away(self, base_offset: int) -> None:
+        """Start a new segment after a gap that no index can express, 2^31 offsets or more.
+
+        No segment ends where this one begins, so all before must be durable. This blocks, once in so many offsets.
+        """
+        for segment in self._segments[self._first_unsynced :]:
+            segment.log.sync()
+        self.opened_directory.sync()
+        self.allow_gaps(self.gaps._replace(between_up_to=base_offset), sync=True)
+        self._roll(base_offset)
 
     def find_producers(self, end_offset: int) -> Generator[None, None, ProducerState]:
         """The producers as they were at an earlier log end, from disk and step by step."""
@@ -354,7 +385,7 @@ class PartitionLog:
             offset = min(offset, header.base_offset)
         kept.open_indexes()  # which may fail on a full disk, while nothing has been done
         removed = self._segments[index + 1 :]
-        self._take_out(removed)
+        self._take_out(removed, offset)
         del self._segments[index + 1 :], self._bases[index + 1 :]
         if position is None:
             kept.end_offset = offset
@@ -363,17 +394,29 @@ class PartitionLog:
         self._active = kept
         kept.grow_on()
         self._was_cut(offset, producers)
+        metadata = self.metadata
+        if metadata is not None and metadata.first_offset is not None and metadata.first_offset > offset:
+            metadata.move_start(self._bases[0])  # retention has to think again
         return removed
 
     def restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
-        """Become an empty log that starts at an offset, given what is known of before; the segments that left it."""
+        """Become an empty log that starts at an offset, given what is known of before; the segments that left it.
+
+        Nothing may be appended until the next sync: a crash before leaves a run of the old log from its start, or none.
+        """
+        removed = self._restart_at(offset, past)
+        if self.metadata is not None:
+            self.metadata.move_start(offset)
+        return removed
+
+    def _restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
         segment = next((segment for segment in self._segments if segment.base_offset == offset), None)
         if segment is None:
             segment = Segment(self._disk, self.directory, offset, offset, create=True)
         else:
             segment.open_indexes()
         removed = [other for other in self._segments if other is not segment]
-        self._take_out(removed)
+        self._take_out(removed, 0)
         segment.truncate(0, offset)
         segment.grow_on()
         self._segments, self._bases = [segment], [offset]
@@ -395,15 +438,14 @@ class PartitionLog:
             logger.warning("%s: no producer snapshot at %d: %s", self.partition, offset, error)
         return removed
 
-    def _take_out(self, segments: Sequence[Segment]) -> None:
+    def _take_out(self, segments: Sequence[Segment], offset: int) -> None:
         """Take the files of segments out of the log's sight, the newest first, so that a crash leaves no hole."""
-        # Where gaps are sound recovery would not miss a segment, so the order itself must be durable. This blocks, but
-        # only where a log gives up what compaction has been through, which is all committed.
-        are_missed = not segments or segments[0].base_offset > self.gaps_below
+        if segments and self.gaps.between_up_to > offset:
+            # Recovery must miss those that are gone, whichever come back. This blocks, but only where a log gives up
+            # what compaction has been through, which is all committed.
+            self.allow_gaps(self.gaps._replace(between_up_to=offset), sync=True)
         for segment in reversed(segments):
             segment.rename_for_deletion()
-            if not are_missed:
-                self._disk.sync_directory(self.directory)
 
     def _was_cut(self, offset: int, producers: ProducerState) -> None:
         """Let everything that is known of the log go no further than its new end."""
@@ -414,34 +456,47 @@ class PartitionLog:
         self.leader_epochs.cut(offset)
         self.producers = producers
         remove_snapshots_beyond(self._disk, self.directory, offset)
-        if self.gaps_below > offset:
-            self.gaps_below = offset
-            self._gaps_unsynced = True
+        if self.gaps.within_below > offset:
+            # The log may end in a gap, and what is appended then follows it. The cut makes all before durable.
+            self.gaps = Gaps(offset + 1, offset)
+            self._gaps_unwritten = True
         self._names_unsynced = True
         if self.dirty_since is None:
             self.dirty_since = self._clock.monotonic()
 
     # --- durability
 
-    def sync_work(self) -> tuple[int, Callable[[], None]]:
+    @property
+    def _first_unsynced(self) -> int:
+        return max(0, bisect_right(self._bases, self.flushed_offset) - 1)
+
+    def sync_work(self, *, with_identity: bool = False) -> tuple[int, Callable[[], None]]:
         """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
-        first = max(0, bisect_right(self._bases, self.flushed_offset) - 1)
         # By themselves, and not by their names: the loop may rename them, and the whole directory, meanwhile.
-        files = [segment.log for segment in self._segments[first:]]
+        files = [segment.log for segment in self._segments[self._first_unsynced :]]
+        gaps_file = self._disk.open(f"{self.directory}/{COMPACTED}") if self._gaps_unsynced else None
         directory = self.opened_directory
         has_new_names, self._names_unsynced = self._names_unsynced, False
-        gaps_below = self.gaps_below if self._gaps_unsynced else None
+        gaps = self.gaps if self._gaps_unwritten else None
         self._gaps_unsynced = False
         epochs = self.leader_epochs.sync_work()
+        metadata = self.metadata
+        has_metadata = metadata is not None and (with_identity or not metadata.is_durable)
 
         def work() -> None:
-            if gaps_below is not None:
-                write_gaps_below(directory, gaps_below)
             for file in files:
                 file.sync()
             epochs()
-            if has_new_names:
+            if gaps_file is not None:
+                gaps_file.sync()
+            if has_new_names or gaps_file is not None:
                 directory.sync()
+            # Both say what need not be there, so what is there has to be durable before.
+            if gaps is not None:
+                write_gaps(directory, gaps)
+                self._gaps_unwritten = False
+            if metadata is not None and has_metadata:
+                metadata.write(sync=True)
 
         self.unsynced_bytes = 0
         self.dirty_since = None
@@ -463,17 +518,20 @@ class PartitionLog:
     @property
     def is_durable(self) -> bool:
         """Whether a sync would have nothing to do."""
-        return self.flushed_offset == self.end_offset and not self._names_unsynced and not self.has_files_to_write
+        has_unsynced = self._names_unsynced or self._gaps_unsynced or self.has_files_to_write
+        return self.flushed_offset == self.end_offset and not has_unsynced
 
     @property
     def has_files_to_write(self) -> bool:
         """Whether a sync has to write something, and not only to sync what is written."""
-        return self._gaps_unsynced or not self.leader_epochs.is_durable
+        metadata = self.metadata
+        has_metadata = metadata is not None and not metadata.is_durable
+        return self._gaps_unwritten or has_metadata or not self.leader_epochs.is_durable
 
     def sync_failed(self) -> None:
         """A sync did not get to its end: the next one has to do all of it again."""
         self._names_unsynced = True
-        self._gaps_unsynced = self._gaps_unsynced or self.gaps_below > 0
+        self._gaps_unsynced = self._gaps_unsynced or self._disk.exists(f"{self.directory}/{COMPACTED}")
         self.leader_epochs.sync_failed()
         if self.dirty_since is None:
             self.dirty_since = self._clock.monotonic()
@@ -662,19 +720,14 @@ class PartitionLog:
 
         Nor one that is not archived, where that has to be before; what was given up is not waited for. Epochs are
         forgotten below an offset, or below the new start of the log. Each segment is some calls of the disk: who names
-        how many are taken out at most lets others have their turn before the next.
+        how many are taken out at most lets others have their turn before the next. None is taken out before it is
+        durable that the log starts after it, and the next sync makes it so.
         """
+        self.waits_for_start = False
         if self.is_being_cleaned or self.is_being_cut:
             return []
-        now_ms = self._clock.wall_ms()
-        total = self.size_bytes
         removed: list[Segment] = []
-        self.waits_for_archive = False
-        while (most is None or len(removed) < most) and self._has_expired_segment(limit_offset, now_ms, total):
-            segment = self._segments[0]
-            if archived_offset is not None and segment.end_offset > max(archived_offset, self.start_offset):
-                self.waits_for_archive = True
-                break
+        for segment in self._expired(limit_offset, archived_offset, most):
             if segment is self._active:
                 try:
                     self._roll()
@@ -682,7 +735,6 @@ class PartitionLog:
                     # What was taken out already must still be removed: that is what makes room.
                     logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
                     break
-            total -= segment.size
             self._take_out_first()
             removed.append(segment)
         if removed:
@@ -690,13 +742,36 @@ class PartitionLog:
             self.leader_epochs.truncate(first, self.end_offset)
         return removed
 
-    def _has_expired_segment(self, limit_offset: int, now_ms: int, total_bytes: int) -> bool:
-        """Whether the oldest segment has nothing that is to be kept, for its age, its size, or the log start."""
+    def _expired(self, limit_offset: int, archived_offset: int | None, most: int | None) -> list[Segment]:
+        """The segments that may go now, oldest first."""
+        now_ms = self._clock.wall_ms()
+        total = self.size_bytes
+        start_offset = self.start_offset
+        expired: list[Segment] = []
+        self.waits_for_archive = False
+        for index, segment in enumerate(self._segments[:most]):
+            if not self._is_expired(index, limit_offset, start_offset, now_ms, total):
+                break
+            if archived_offset is not None and segment.end_offset > max(archived_offset, start_offset):
+                self.waits_for_archive = True
+                break
+            expired.append(segment)
+            total -= segment.size
+            start_offset = max(start_offset, segment.end_offset)
+        metadata = self.metadata
+        if metadata is None or not expired or metadata.allows_start_at(expired[-1].end_offset):
+            return expired
+        metadata.move_start(max(metadata.first_offset or 0, expired[-1].end_offset))
+        self.waits_for_start = True
+        return [segment for segment in expired if metadata.allows_start_at(segment.end_offset)]
+
+    def _is_expired(self, index: int, limit_offset: int, start_offset: int, now_ms: int, total_bytes: int) -> bool:
+        """Whether a segment has nothing that is to be kept, for its age, its size, or the log start."""
         config = self.config
-        segment = self._segments[0]
+        segment = self._segments[index]
         if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
             return False
-        if segment.end_offset <= self.start_offset:
+        if segment.end_offset <= start_offset:
             return True
         if not config.delete_expired:
             return False
@@ -704,12 +779,12 @@ class PartitionLog:
             return True
         if config.retention_ms < 0:
             return False
-        newest_ms = self._newest_timestamp()
+        newest_ms = self._newest_timestamp(index)
         return newest_ms >= 0 and now_ms - newest_ms > config.retention_ms
 
-    def _newest_timestamp(self) -> int:
-        """Of the oldest segment or, where that is damaged or compaction left it empty, of the first after it."""
-        for segment in self._segments:
+    def _newest_timestamp(self, index: int) -> int:
+        """Of a segment or, where that is damaged or compaction left it empty, of the first after it."""
+        for segment in self._segments[index:]:
             try:
                 if (newest_ms := segment.max_timestamp) >= 0:
                     return newest_ms

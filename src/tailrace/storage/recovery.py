@@ -3,22 +3,26 @@
 After a crash every batch from the recovery point's segment on is checked by its CRC; at the first that is torn,
 corrupt or out of order the log is cut, and segments beyond are dropped: they were never promised, because older
 segments are synced first. Segments before it are whole, and never cut: damage in them ends what is served of them.
-Gaps between offsets are sound where compaction says that it may have left some, and only there. A cleaned segment
+Gaps between offsets are sound where compaction says that it may have left some, and only there. A log starts with the
+segment that its metadata names: earlier ones are what is left of those that retention took out, and one without it has
+lost its start with the names of its first segments, before anything was synced, and begins anew. A cleaned segment
 that a crash kept from its place is put there. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from tailrace.model import TopicPartition
 from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
-from tailrace.storage.checkpoints import read_gaps_below
+from tailrace.storage.checkpoints import Gaps, read_gaps, write_gaps
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.partition_metadata import PartitionMetadata
 from tailrace.storage.producer_snapshots import find_producers_at_once, remove_snapshots_beyond
 from tailrace.storage.segment import (
     CLEANED_SUFFIX,
@@ -37,7 +41,6 @@ logger = logging.getLogger("tailrace.storage")
 
 _CHUNK_BYTES = 4 << 20
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
-_ANYWHERE = 2**63 - 1
 
 
 def open_log(
@@ -50,28 +53,38 @@ def open_log(
     stopped_cleanly: bool,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    metadata: PartitionMetadata | None = None,
 ) -> PartitionLog:
     """Open the log in a directory, empty or not, recovering it where the last stop was not clean."""
     _remove_leftovers(disk, directory)
-    found_gaps_below = read_gaps_below(disk, directory)
-    gaps_below = _ANYWHERE if found_gaps_below is None else found_gaps_below
-    _finish_swaps(partition, disk, directory, gaps_below)
+    gaps = read_gaps(disk, directory)
+    _finish_swaps(partition, disk, directory, gaps.within_below)
     epochs = LeaderEpochs(disk, directory)
-    segments = _list_segments(disk, directory, log_start_offset)
-    if stopped_cleanly:
+    found = _list_segments(disk, directory)
+    # After a clean stop every name is as it was left.
+    known_start = None if metadata is None or stopped_cleanly else metadata.first_offset
+    first_offset = max(log_start_offset, known_start or 0)
+    segments = _lawful(partition, found, known_start, first_offset, recovery_point)
+    if segments and stopped_cleanly:
         for segment in segments[:-1]:
             if not segment.has_index_files:
                 _rebuild_sealed(segment, config)
         _open_trusted(segments[-1], config)
-    else:
-        segments = _recover(partition, segments, config, epochs, recovery_point, gaps_below)
-    if segments[-1].end_offset < log_start_offset:
-        # Everything that survived was given up before the crash; offsets must not be used a second time.
-        for segment in segments:
-            segment.remove_files()
-        segments = [Segment(disk, directory, log_start_offset, log_start_offset, create=True)]
+    elif segments:
+        segments = _recover(partition, segments, config, epochs, recovery_point, gaps)
+    if segments and segments[-1].end_offset < first_offset:
+        segments = []  # all that survived was given up before the crash; offsets must not be used a second time
+    kept = dict.fromkeys(map(id, segments))
+    _drop(disk, directory, [segment for segment in found if id(segment) not in kept])
+    if not segments:
+        segments = [Segment(disk, directory, first_offset, first_offset, create=True)]
+        segments[0].open_indexes()
     end_offset = segments[-1].end_offset
-    start_offset = min(max(log_start_offset, segments[0].base_offset), end_offset)
+    if gaps.between_up_to > end_offset:
+        # It goes for what was there, and not for what will be.
+        gaps = gaps._replace(between_up_to=end_offset)
+        write_gaps(disk.directory(directory), gaps)
+    start_offset = min(max(first_offset, segments[0].base_offset), end_offset)
     # Epochs of what is in the archive are still asked for.
     epochs.truncate(0 if config.is_archived else start_offset, end_offset)
     if remove_snapshots_beyond(disk, directory, end_offset):
@@ -79,6 +92,8 @@ def open_log(
         disk.sync_directory(directory)
     producers = find_producers_at_once(partition, disk, directory, segments, end_offset, config.max_producers)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
+    if metadata is not None:
+        _correct(metadata, segments[0].base_offset, end_offset, is_trusted=stopped_cleanly)
     return PartitionLog(
         partition,
         directory,
@@ -90,8 +105,46 @@ def open_log(
         producers,
         start_offset,
         flushed,
-        gaps_below,
+        gaps,
+        metadata,
     )
+
+
+def _lawful(
+    partition: TopicPartition, found: list[Segment], known_start: int | None, first_offset: int, recovery_point: int
+) -> list[Segment]:
+    """The segments from the one on with which the log may start; none where its start is lost."""
+    if known_start is None or not found:
+        return found
+    # Retention was about to take these out: some may be gone.
+    segments = [segment for segment in found[:-1] if segment.end_offset > known_start] + found[-1:]
+    # What the recovery point says was durable can only have gone otherwise, and is no reason to lose more.
+    if segments[0].base_offset <= max(first_offset, recovery_point):
+        return segments
+    logger.warning(
+        "%s: segment %d and all after it are dropped, the log starts at %d: a power cut took what was between, and "
+        "nothing was promised from there on",
+        partition,
+        segments[0].base_offset,
+        first_offset,
+    )
+    return []
+
+
+def _drop(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
+    """Remove segments that are not the log's, for good: others will have their names."""
+    for segment in reversed(segments):
+        segment.remove_files()
+    if segments:
+        disk.sync_directory(directory)
+
+
+def _correct(metadata: PartitionMetadata, base_offset: int, end_offset: int, *, is_trusted: bool) -> None:
+    """Let the log start with the first segment that there is, where its metadata cannot be right or says nothing."""
+    first_offset = metadata.first_offset
+    if (not is_trusted) if first_offset is None else not base_offset <= first_offset <= end_offset:
+        metadata.move_start(base_offset)
+        metadata.write_soon()
 
 
 def _remove_leftovers(disk: Disk, directory: str) -> None:
@@ -130,16 +183,14 @@ def _finish_swaps(partition: TopicPartition, disk: Disk, directory: str, gaps_be
         disk.sync_directory(directory)
 
 
-def _list_segments(disk: Disk, directory: str, first_offset: int) -> list[Segment]:
+def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     names = disk.list(directory)
     bases = [int(name[: -len(LOG_SUFFIX)]) for name in names if _is_segment(name, LOG_SUFFIX)]
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         for name in names:
             if _is_segment(name, suffix) and int(name[: -len(suffix)]) not in bases:
                 disk.remove(f"{directory}/{name}")
-    if not bases:
-        return [Segment(disk, directory, first_offset, first_offset, create=True)]
-    ends = [*bases[1:], bases[-1]]
+    ends = [*bases[1:], *bases[-1:]]
     return [Segment(disk, directory, base, end) for base, end in zip(bases, ends, strict=True)]
 
 
@@ -211,9 +262,9 @@ def _recover(
     config: LogConfig,
     epochs: LeaderEpochs,
     recovery_point: int,
-    gaps_below: int,
+    gaps: Gaps,
 ) -> list[Segment]:
-    """Check everything from the recovery point's segment on; cut at the first batch that is not sound."""
+    """Check everything from the recovery point's segment on; cut at the first batch that is not sound. What is kept."""
     kept: list[Segment] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1] if index + 1 < len(segments) else None
@@ -222,11 +273,11 @@ def _recover(
             if not segment.has_index_files or not _offset_index_fits(segment):
                 _rebuild_sealed(segment, config)
             continue
-        whole = _check_segment(partition, segment, config, epochs, gaps_below)
+        whole = _check_segment(partition, segment, config, epochs, gaps.within_below)
         if following is None:
             break
         # But for compaction segments follow each other without a gap: one means that the older lost its end.
-        if whole and segment.end_offset < following.base_offset <= gaps_below:
+        if whole and segment.end_offset < following.base_offset <= gaps.between_up_to:
             segment.end_offset = following.base_offset
         if not whole or segment.end_offset != following.base_offset:
             for lost in segments[index + 1 :]:
@@ -235,7 +286,6 @@ def _recover(
                     partition,
                     lost.base_offset,
                 )
-                lost.remove_files()
             break
     return kept
 
@@ -266,6 +316,8 @@ def _check_segment(
                 size - position,
             )
             segment.truncate(position, segment.end_offset)
+            # What comes back in the next crash might pass for sound behind other records.
+            log.sync()
             return False
         segment.index_batch(position, header, config.index_interval_bytes)
         epochs.observe(header.leader_epoch, header.base_offset)

@@ -29,9 +29,11 @@ from tailrace.records.record import iterate_records
 from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.partition import Partition
 from tailrace.runtime.disk import Disk, FileRange
-from tailrace.storage.checkpoints import read_topic_id, write_topic_id
+from tailrace.storage import recovery
+from tailrace.storage.checkpoints import Gaps, read_gaps
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.partition_metadata import PartitionMetadata, read_topic_id, write_metadata
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.testing.cluster_history import (
@@ -292,7 +294,7 @@ def _adopt_without_identity(directory: LogDirectory, partition: TopicPartition, 
     path = f"{directory.path}/{partition}"
     names = directory._disk.list(path)
     if names and read_topic_id(directory._disk, path) is None:
-        write_topic_id(directory._disk.directory(path), topic_id, sync=False)
+        write_metadata(directory._disk.directory(path), topic_id, 0, sync=False)
         return True
     return _right_find_owned(directory, partition, topic_id)
 
@@ -319,6 +321,34 @@ def _fail_for_anything(directory: LogDirectory, error: StorageError) -> None:
 def _fail_at_once(directory: LogDirectory, call: Callable[[], None], problem: str) -> Any:
     return directory._disk.offload(call)
 
+
+# --- what a power cut leaves of names
+
+
+def _start_with_what_is_found(
+    partition: TopicPartition, found: list[Segment], known_start: int | None, first_offset: int, recovery_point: int
+) -> list[Segment]:
+    return found
+
+
+def _gaps_anywhere_below(disk: Disk, directory: str) -> Gaps:
+    gaps = read_gaps(disk, directory)
+    return Gaps(gaps.within_below, gaps.within_below)
+
+
+#: Caught by runs of one log on a disk that reorders changes of names.
+POWER_CUT_MUTATIONS: Mapping[str, Mutation] = {
+    "a log starts with the first segment that is found": Mutation(
+        recovery, "_lawful", _start_with_what_is_found, ("false start", "hole", "lost")
+    ),
+    "segments go before it is durable that the log starts after them": Mutation(
+        PartitionMetadata, "allows_start_at", lambda metadata, offset: True, ("lost", "hole")
+    ),
+    "a log begins anew and does not say where": Mutation(
+        PartitionMetadata, "move_start", lambda metadata, offset: None, ("lost",)
+    ),
+    "a segment that is missing is taken for a gap": Mutation(recovery, "read_gaps", _gaps_anywhere_below, ("hole",)),
+}
 
 #: Caught by runs that delete topics and create them again under the same name. Some rules are kept twice over: then a
 #: mutation breaks both.

@@ -21,10 +21,10 @@ from tailrace.storage.checkpoints import (
     CLEANER_OFFSETS,
     LEADER_EPOCHS,
     LOG_START_OFFSETS,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
 )
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
+from tailrace.storage.partition_metadata import PARTITION_METADATA
 from tailrace.stores.sqlite import SqliteStore
 from tests.unit.broker.brokers import TestedBroker, with_broker
 

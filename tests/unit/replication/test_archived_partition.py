@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -24,8 +25,10 @@ async def ten_committed(replicas: Replicas, archived: int) -> None:
     await asyncio.sleep(1)
     for replica in replicas.all:
         replica.partition.apply_archive(ArchivedRange(0, archived), archived)
-    log = replicas.leader.partition.log
-    log.remove_expired(10, archived, replicas.leader.partition.log_start_offset)
+    partition = replicas.leader.partition
+    log = partition.log
+    take_out = partial(log.remove_expired, 10, archived, partition.log_start_offset)
+    await partition.directory.take_out_expired(log, take_out)
     assert 0 < log.start_offset <= archived
 
 
@@ -97,7 +100,7 @@ def test_a_log_whose_last_record_was_taken_out_says_in_an_election_how_far_it_wa
                 replicas.leader.append()
             await replicas.fetch(rounds=10)
             await asyncio.sleep(1)
-            partition.log.remove_expired(10)
+            await partition.directory.take_out_expired(partition.log, lambda: partition.log.remove_expired(10))
         assert (partition.log.start_offset, partition.log.end_offset) == (10, 10)
         assert partition.fetch_position() == (10, -1)
         assert partition.last_position() == replicas.third.partition.last_position() == (10, 2)

@@ -11,14 +11,12 @@ from tailrace.errors import StorageError
 from tailrace.model import TopicPartition
 from tailrace.runtime.system.disk import SystemDisk
 from tailrace.storage.checkpoints import (
-    PARTITION_METADATA,
     decode_uuid,
     encode_uuid,
     read_offsets,
-    read_topic_id,
     write_offsets,
-    write_topic_id,
 )
+from tailrace.storage.partition_metadata import PARTITION_METADATA, read_metadata, read_topic_id, write_metadata
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
 OFFSETS = {TopicPartition("orders", 0): 1234567, TopicPartition("a.b-c_d", 17): 0}
@@ -59,9 +57,18 @@ def test_a_uuid_is_written_as_kafka_does() -> None:
 
 
 def test_a_directory_says_which_topic_it_belongs_to(tmp_path: Path) -> None:
-    write_topic_id(SystemDisk().directory(str(tmp_path)), TOPIC_ID, sync=True)
-    assert (tmp_path / PARTITION_METADATA).read_text() == "version: 0\ntopic_id: ASNFZ4mrTN6PASNFZ4mrzQ\n"
-    assert read_topic_id(SystemDisk(), str(tmp_path)) == TOPIC_ID
+    whole = "version: 0\ntopic_id: ASNFZ4mrTN6PASNFZ4mrzQ\n"
+    for first_offset, expected in ((None, whole), (0, f"{whole}first_offset: 0\n"), (71, f"{whole}first_offset: 71\n")):
+        write_metadata(SystemDisk().directory(str(tmp_path)), TOPIC_ID, first_offset, sync=True)
+        assert (tmp_path / PARTITION_METADATA).read_text() == expected
+        assert read_topic_id(SystemDisk(), str(tmp_path)) == TOPIC_ID
+        assert read_metadata(SystemDisk(), str(tmp_path)) == (TOPIC_ID, first_offset)
+
+
+@pytest.mark.parametrize("damage", ["first_offset: 7", "first_offset: -7\n", "first_offset: x\n", "first_offset: \n"])
+def test_a_first_offset_that_is_damaged_limits_nothing(tmp_path: Path, damage: str) -> None:
+    (tmp_path / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: ASNFZ4mrTN6PASNFZ4mrzQ\n{damage}")
+    assert read_metadata(SystemDisk(), str(tmp_path)) == (TOPIC_ID, None)
 
 
 def test_an_identity_that_a_power_cut_damaged_is_none_and_does_not_keep_the_broker_from_starting(

@@ -381,10 +381,10 @@ def test_a_compacted_log_loses_nothing_to_age_and_one_that_is_deleted_too_does()
         await world.sync()
         assert await world.clean()
         await asyncio.sleep(100)
-        assert world.log.remove_expired(world.partition.high_watermark) == []
+        assert await world.remove_expired() == []
         assert world.log.start_offset == 0
         world.reconfigure(delete_expired=True)
-        assert world.log.remove_expired(world.partition.high_watermark) != []
+        assert await world.remove_expired() != []
         assert world.log.start_offset == world.log.end_offset == 3
 
     simulate(test, replace(CONFIG, retention_ms=50_000))
@@ -399,7 +399,7 @@ def test_a_segment_that_compaction_left_without_records_does_not_hold_up_retenti
         assert await world.clean()
         assert [segment.max_timestamp >= 0 for segment in world.log.sealed_segments] == [False, False, True]
         await asyncio.sleep(100)
-        world.log.remove_expired(world.partition.high_watermark)
+        await world.remove_expired()
         assert world.log.start_offset == 12
 
     simulate(test, replace(CONFIG, retention_ms=50_000, delete_expired=True, segment_bytes=700))

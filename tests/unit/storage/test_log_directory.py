@@ -321,14 +321,14 @@ async def test_files_of_expired_segments_are_removed_later_but_never_those_of_a_
     directory, log = world.started(config)
     world.append(log, 3)
     log.advance_start(2)
-    directory.remove_later(log, log.remove_expired(3))
+    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
     assert "00000000000000000000.log.deleted" in world.disk.list("/data/orders-0")
     await asyncio.sleep(1.5)
     assert [name for name in world.disk.list("/data/orders-0") if name.startswith("00000000000000000000.")] == []
 
-    directory.remove_later(log, log.remove_expired(3))
+    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
     log.advance_start(3)
-    directory.remove_later(log, log.remove_expired(3))
+    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
     directory.remove_partition(ORDERS)
     again = directory.open_partition(ORDERS, UUID(int=99), config)
     world.append(again, 4)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -227,7 +228,8 @@ def test_removing_more_segments_than_descriptors_takes_none_of_them(tmp_path: Pa
                 append(log)
             if how == "retention":
                 log.advance_start(log.end_offset)
-                directory.remove_later(log, log.remove_expired(log.end_offset))
+                take_out = partial(log.remove_expired, log.end_offset)
+                directory.remove_later(log, await directory.take_out_expired(log, take_out))
             else:
                 directory.remove_partition(ORDERS)
             while _is_being_removed(tmp_path):

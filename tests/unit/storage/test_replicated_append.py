@@ -112,7 +112,7 @@ def test_what_is_not_sound_is_refused_and_says_what_is_wrong(logs: Logs) -> None
 def test_gaps_are_sound_below_what_is_committed_and_recovery_knows(logs: Logs) -> None:
     log = logs.open()
     take(log, sent(3), sent(7), committed=20)
-    assert (log.end_offset, log.gaps_below) == (8, 20)
+    assert (log.end_offset, log.gaps.within_below) == (8, 20)
     take(log, sent(19), committed=20)
     assert "a gap from 20 on" in refusal(log, sent(21), committed=20)
     reopened = logs.open()

@@ -16,7 +16,7 @@ from tailrace.model import TopicPartition
 from tailrace.records.batch import read_header
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
-from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tailrace.storage.checkpoints import RECOVERY_POINTS, Gaps, read_offsets
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -100,9 +100,9 @@ def test_in_a_gap_the_log_ends_where_it_was_told_to(logs: Logs) -> None:
     data = whole.file.read(0, whole.size)
     kept = b"".join(data[at * BATCH_BYTES : (at + 1) * BATCH_BYTES] for at in (0, 1, 2, 7, 8, 9))
     assert log.append_replicated(memoryview(kept), 10) == len(kept)
-    assert (log.end_offset, log.gaps_below) == (10, 10)
+    assert (log.end_offset, log.gaps.within_below) == (10, 10)
     cut(log, 5)
-    assert (log.end_offset, list(values(log)), log.gaps_below) == (5, [0, 1, 2], 5)
+    assert (log.end_offset, list(values(log)), log.gaps) == (5, [0, 1, 2], Gaps(6, 5))
     append(log)
     assert list(values(log)) == [0, 1, 2, 5]
 

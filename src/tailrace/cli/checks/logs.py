@@ -26,9 +26,9 @@ from tailrace.storage.checkpoints import (
     RECOVERY_POINTS,
     parse_lines,
     parse_offsets,
-    read_topic_id,
 )
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN, is_deleted, is_stray, partition_named
+from tailrace.storage.partition_metadata import read_topic_id
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX
 
