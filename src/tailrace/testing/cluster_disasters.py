@@ -21,7 +21,7 @@ from tailrace.testing.cluster_history import UNCLEAN, Violation
 from tailrace.testing.disk import ANY_OPERATION
 
 #: How often each kind is chosen, in parts, beside those of `cluster_faults`.
-_WEIGHTS = {"disk fails": 3, "disk full": 3, "disk hangs": 3, "disk rots": 3, "suspend": 8, "stranded": 15}
+_WEIGHTS = {"disk fails": 3, "disk full": 3, "disk hangs": 3, "disk rots": 8, "suspend": 8, "stranded": 15}
 #: All brokers have to run for one, which is not often so.
 _BLACKOUT_WEIGHT = 25
 #: What a disk that fails does not do any more.

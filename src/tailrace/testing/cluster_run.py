@@ -147,7 +147,7 @@ async def _run(
     pause_seconds = random.choice([0.4, 0.8, 1.6])
     load = ClusterLoad(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False), log)
     if wider is not None:
-        wider.charge(cluster, load)
+        wider.prepare(cluster, load)
     # Three are there from the start; others may join under load.
     first = cluster.nodes if random.random() < 0.5 else cluster.nodes[:3]
     for node in first:

@@ -59,8 +59,9 @@ class WiderRun:
         """What brokers are started with."""
         return _SETTINGS | (_EVERY_RECORD if self.survives_blackout else {})
 
-    def charge(self, cluster: SimCluster, load: ClusterLoad) -> None:
-        """Let the steps of brokers cost time from now on, and object to one that costs too much."""
+    def prepare(self, cluster: SimCluster, load: ClusterLoad) -> None:
+        """Let producers give up in time, let steps of brokers cost time, and object to one that costs too much."""
+        load.give_up_seconds = _EXPIRATION_MS / 1000 - 15.0
 
         def step_done(process: Process, seconds: float) -> None:
             node = next(node for node in cluster.nodes if node.name == process.name)
@@ -74,7 +75,6 @@ class WiderRun:
         """Create the topics, and begin the clients that go on all the time."""
         loop = load.cluster.loop
         load.reading = GroupReading()
-        load.give_up_seconds = _EXPIRATION_MS / 1000 - 15.0
         partitions = self._random.randint(2, 3)
         await create_topic(admin, _LEDGER, partitions, {})
         ledger = [TopicPartition(_LEDGER, number) for number in range(partitions)]
