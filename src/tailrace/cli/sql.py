@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "avro", "text", "raw")
 _OUTPUT_FORMATS = ("parquet", "csv")
+#: The years 1 to 9999, which every part of Spark and Python has.
+EARLIEST_MS = -62_135_596_800_000
+LATEST_MS = 253_402_300_799_999
 
 
 class WhenType(ParamType):
@@ -54,13 +57,16 @@ class WhenType(ParamType):
         except ValueError:
             pass
         try:
-            return parse_moment(text)
+            moment = parse_moment(text, EARLIEST_MS)
         except ValueError:
             self.fail(
                 f"'{text}' is neither {self._end}, a time such as 2026-01-31T12:00:00Z, nor a span as 2h or 1d12h.",
                 param,
                 ctx,
             )
+        if moment > LATEST_MS:
+            self.fail(f"'{text}' is later than the year 9999.", param, ctx)
+        return moment
 
 
 class OfTopicType(ParamType):
@@ -105,10 +111,20 @@ class OfTopicType(ParamType):
     "start",
     type=WhenType("earliest"),
     default="earliest",
-    help="Read from there: earliest, a time, or so long ago as 2h. [default: earliest]",
+    help="Only records of this time or later: a time, or a span before now such as 2h. [default: earliest, all]",
 )
 @click.option(
-    "--to", "end", type=WhenType("latest"), default="latest", help="Read up to there. [default: latest, as of now]"
+    "--to",
+    "end",
+    type=WhenType("latest"),
+    default="latest",
+    help="Only records from before this time. [default: latest, all that are there now]",
+)
+@click.option(
+    "--time-index",
+    is_flag=True,
+    help="With --from: skip what brokers take for older by the headers of batches. Faster on long topics, and misses "
+    "records whose producer wrote too early a time into the header.",
 )
 @click.option("--limit", type=WholeNumber(0, MAX_INT64), help="Only this many rows of the result.")
 @click.option("--output", metavar="PATH", help="Write the result there: one file *.parquet or *.csv, else a directory.")
@@ -125,6 +141,7 @@ def command(
     schemas: tuple[tuple[str | None, str], ...],
     start: int | str,
     end: int | str,
+    time_index: bool,
     limit: int | None,
     output: str | None,
     output_format: str | None,
@@ -175,7 +192,9 @@ def command(
 
     if output is not None:
         check_output(output, overwrite=overwrite)
-    reading = reading_of(bootstrap, formats, schemas, start, end)
+    if time_index and start == "earliest":
+        raise click.UsageError("--time-index is for --from.")
+    reading = reading_of(bootstrap, formats, schemas, start, end, time_index=time_index)
     settings = pairs_without_repeats(conf, "--conf")
     topics = [topic.name for topic in Topics(bootstrap).list()]
     with progress("starting Spark", shown=not quiet and not verbose) as line:
@@ -194,6 +213,8 @@ def reading_of(
     schemas: tuple[tuple[str | None, str], ...],
     start: int | str,
     end: int | str,
+    *,
+    time_index: bool = False,
 ) -> TopicReading:
     """What the options say about topics; a schema says the format where no option does."""
     from tailrace.pipeline.formats import read_schema
@@ -216,6 +237,7 @@ def reading_of(
         None if end == "latest" else int(end),
         chosen,
         contents,
+        time_index,
     )
 
 

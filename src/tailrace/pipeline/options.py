@@ -54,6 +54,7 @@ _OPTIONS = (
     "subscribePattern",
     "tailrace.archive",
     "tailrace.archive.uri",
+    "timeIndex",
 )
 _CANONICAL = {name.lower(): name for name in _OPTIONS}
 _CHOICES = ("assign", "subscribe", "subscribePattern")
@@ -107,6 +108,8 @@ class ReadOptions:
     max_trigger_delay_ms: int
     poll_timeout_ms: int
     archive: ArchiveAccess
+    #: A condition on the time begins where brokers find that time by the headers of batches.
+    uses_time_index: bool = False
 
 
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -142,6 +145,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
             uri=named.get("tailrace.archive.uri"),
             location_options=tuple(sorted(location.items())),
         ),
+        uses_time_index=_boolean(named, "timeIndex", default=False),
     )
 
 

@@ -91,9 +91,14 @@ class TopicReader(DataSourceReader):
         return ranges, {name.topic: topic_id for name, topic_id in names.items()}
 
     def _first_of_time(self, brokers: Brokers, names: list[TopicPartition]) -> Offsets:
-        """Below which offset no record of a partition can be as young as a filter wants them."""
+        """The offsets below which brokers find no record as young as a filter asks for.
+
+        A broker knows the times of a batch by its header, which the producer wrote, and Kafka's producers are not the
+        only ones. A header that understates the largest time hides its records from this search. So it is used only
+        where a query accepts that; else all offsets are read, and each record is judged by its own time.
+        """
         least_ms = -(-self._only.min_timestamp_us // 1000)
-        if least_ms <= 0:
+        if not self._options.uses_time_index or least_ms <= 0:
             return {}
         found = brokers.offsets_at(dict.fromkeys(names, least_ms))
         # Where no record is so young now, some that are still to come may be: the range ends before them anyway.

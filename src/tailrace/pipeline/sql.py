@@ -53,6 +53,8 @@ class TopicReading:
     end_ms: int | None = None
     formats: Mapping[str | None, Format] = field(default_factory=dict)
     schemas: Mapping[str | None, str] = field(default_factory=dict)
+    #: Begin where brokers find the start by the headers of batches; see the option `timeIndex` of the data source.
+    uses_time_index: bool = False
 
     def values_of(self, topic: str) -> tuple[Format | None, str | None]:
         """The format and the schema of a topic, as far as they are given; a schema for all is for its format only."""
@@ -61,14 +63,30 @@ class TopicReading:
         return format, self.schemas.get(topic, self.schemas.get(None) if format == for_all else None)
 
     def options(self, topic: str) -> dict[str, str]:
-        """What the data source is told."""
+        """What the data source is told.
+
+        Times are not part of it: its options for them are offsets, as in Spark's Kafka connector, and the records
+        of a partition are in no order of time.
+        """
         options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
-        if self.start_ms is not None:
-            options["startingTimestamp"] = str(self.start_ms)
-            options["startingOffsetsByTimestampStrategy"] = "latest"
-        if self.end_ms is not None:
-            options["endingTimestamp"] = str(self.end_ms)
+        if self.uses_time_index:
+            options["timeIndex"] = "true"
         return options
+
+    @property
+    def has_times(self) -> bool:
+        return self.start_ms is not None or self.end_ms is not None
+
+    def within_times(self, frame: DataFrame) -> DataFrame:
+        """The records from the start on and before the end, each by its own time."""
+        from pyspark.sql import functions as F
+
+        time = F.col("timestamp")
+        if self.start_ms is not None:
+            frame = frame.where(time >= F.timestamp_millis(F.lit(self.start_ms)))
+        if self.end_ms is not None:
+            frame = frame.where(time < F.timestamp_millis(F.lit(self.end_ms)))
+        return frame
 
 
 @dataclass(slots=True)
@@ -222,11 +240,14 @@ class TopicQuery:
         from pyspark.sql import functions as F
 
         # A count asks for no column at all, and is still of records.
-        options = {**self._reading.options(table.topic), "columns": ",".join(columns or ("offset",))}
+        read = columns or ("offset",)
+        if self._reading.has_times and "timestamp" not in read:
+            read = (*read, "timestamp")
+        options = {**self._reading.options(table.topic), "columns": ",".join(read)}
         tasks = min(table.sample.offsets // _OFFSETS_PER_TASK, self._spark.sparkContext.defaultParallelism)
         if tasks > 1:
             options["minPartitions"] = str(tasks)
-        loaded = self._spark.read.format(_SOURCE).options(**options).load()
+        loaded = self._reading.within_times(self._spark.read.format(_SOURCE).options(**options).load())
         return loaded.select(
             *(
                 F.col(one.name) if one.name in columns else F.lit(None).cast(one.dataType).alias(one.name)

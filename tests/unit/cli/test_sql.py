@@ -69,11 +69,10 @@ def test_nothing_said_leaves_all_to_be_guessed() -> None:
     assert reading.options("orders") == {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 
 
-def test_times_become_options_of_the_source() -> None:
-    options = reading_of("127.0.0.1:1", (), (), 1000, 2000).options("orders")
-    assert options["startingTimestamp"] == "1000"
-    assert options["endingTimestamp"] == "2000"
-    assert options["startingOffsetsByTimestampStrategy"] == "latest"
+def test_times_are_no_options_of_the_source() -> None:
+    reading = reading_of("127.0.0.1:1", (), (), 1000, 2000)
+    assert (reading.start_ms, reading.end_ms, reading.has_times) == (1000, 2000, True)
+    assert reading.options("orders") == {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 
 
 def test_a_schema_that_does_not_fit_the_format_is_a_usage_error() -> None:
