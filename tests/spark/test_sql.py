@@ -237,9 +237,9 @@ def test_a_table_is_aligned_and_says_how_much_it_is(shop: Shop, capsys: pytest.C
         ' 3  new     [{"n": 3, "sku": "ä"}]',
         '44  paid    [{"n": 44, "sku": "ä"}]',
     ]
-    assert printed.err.startswith("2 rows, ")
-    shop.query("SELECT id FROM orders WHERE id IS NOT NULL ORDER BY id DESC", limit=2, quiet=True)
-    assert capsys.readouterr() == ("id\n59\n58\n", "")
+    assert printed.err.splitlines()[-1].startswith("2 rows, ")
+    shop.query("SELECT _offset FROM orders WHERE _partition = 1 ORDER BY 1 DESC", limit=2, quiet=True)
+    assert capsys.readouterr() == ("_offset\n     19\n     18\n", "")
 
 
 def test_describe_and_explain_work_on_topics(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +260,7 @@ def test_parquet_and_csv_hold_what_the_query_gave(
 ) -> None:
     everything = "SELECT id, status, lines, _timestamp, _value FROM orders ORDER BY id NULLS LAST, _offset"
     shop.query(everything, output=str(tmp_path / "orders.parquet"))
-    assert capsys.readouterr().err.startswith(f"{ORDERS + 3} rows to {tmp_path / 'orders.parquet'}, ")
+    assert f"{ORDERS + 3} rows to {tmp_path / 'orders.parquet'}, " in capsys.readouterr().err
     table = pyarrow.parquet.read_table(tmp_path / "orders.parquet")
     assert table.column("id").to_pylist() == [*range(ORDERS), None, None, None]
     assert table.column("_value").to_pylist()[-2:] == [b"\xff\xfe", None]
@@ -380,8 +380,9 @@ def test_the_command_prints_its_rows_and_not_a_line_of_sparks(shop: Shop) -> Non
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert out == '{"id": 0, "status": "new"}\n{"id": 1, "status": "sent"}\n'
-    assert len(err.splitlines()) == 1, err
-    assert err.startswith("2 rows, ")
+    warning, count = err.splitlines()
+    assert warning.startswith("Warning: 2 values of topic 'orders' are not JSON objects"), err
+    assert count.startswith("2 rows, ")
 
 
 def test_an_interrupted_command_ends_with_130_and_leaves_no_java_behind(shop: Shop) -> None:

@@ -19,7 +19,7 @@ from tailrace.cli.options import (
     pairs_without_repeats,
     parse_moment,
 )
-from tailrace.cli.output import count_of, json_line
+from tailrace.cli.output import count_of, json_line, warn
 from tailrace.cli.query_output import distinct, json_object, table_lines
 from tailrace.cli.spark_progress import ProgressLine, progress
 from tailrace.model import topic_name_problem
@@ -104,7 +104,7 @@ class OfTopicType(ParamType):
     type=OfTopicType("SCHEMA"),
     multiple=True,
     help="The fields of values: 'id INT, total DOUBLE', or a file with that or with an Avro schema. "
-    "[default: for JSON, those of a sample]",
+    "[default: for JSON, those of all values]",
 )
 @click.option(
     "--from",
@@ -163,8 +163,9 @@ def command(
       _partition, _offset, _timestamp, _headers
       _corrupt          the value where it could not be decoded, else null
 
-    A field of such a name has one underscore more. What can be guessed is guessed from a sample of values from both
-    ends of the topic; --schema makes sure. Avro values are bare or in Confluent's wire format, of the schema given.
+    A field of such a name has one underscore more. Without --schema the fields of JSON are those of all its values,
+    of types that hold all of them: a long topic is read once more for that. Avro values are bare or in Confluent's
+    wire format, of the schema given.
 
     \b
     Examples:
@@ -294,6 +295,8 @@ def run(
             rows = write_output(frame, output, format, overwrite=overwrite, seen=line.count)
             ending = f" to {output}"
     line.stop()
+    for warning in over_topics.warnings:
+        warn(warning)
     if not quiet:
         click.echo(f"{count_of(rows, 'row')}{ending}, {time.monotonic() - began:.1f} s", err=True)
 

@@ -143,12 +143,20 @@ def _json(schema: str | StructType | None) -> _Steps:
     parsed = StructType([*fields.fields, StructField(_UNPARSED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNPARSED}
     return _Steps(
-        lambda value: F.from_json(value.cast("string"), parsed, options),
+        lambda value: F.from_json(json_text(value), parsed, options),
         "decoded",
         fields.names,
         F.col("decoded").isNull() | F.col(f"decoded.{_UNPARSED}").isNotNull(),
         (_UNPARSED,),
     )
+
+
+def json_text(value: Column) -> Column:
+    """Bytes as text for Spark's parser of JSON, which would take the first object of an array and drop the others."""
+    from pyspark.sql import functions as F
+
+    text = value.cast("string")
+    return F.when(F.ltrim(text).startswith("["), F.lit("[")).otherwise(text)
 
 
 def _avro(schema: str | StructType | None) -> _Steps:

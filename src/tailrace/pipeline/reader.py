@@ -62,21 +62,22 @@ class TopicReader(DataSourceReader):
         """Find the offsets to read, and split them into tasks."""
         brokers = Brokers(self._options.client)
         try:
-            ranges, topic_ids = self._ranges(brokers)
+            ranges, topic_ids, _ = self._ranges(brokers)
             parts = Archives(brokers, self._options.archive).parts(ranges, topic_ids)
         finally:
             brokers.close()
         return input_partitions(self._options, ranges, parts, self._only)
 
-    def ranges(self) -> list[OffsetRange]:
-        """The offsets to read of each partition, wherever they are."""
+    def ranges_and_ends(self) -> tuple[list[OffsetRange], Offsets]:
+        """The offsets to read of each partition, wherever they are, and the ends of all of them."""
         brokers = Brokers(self._options.client)
         try:
-            return self._ranges(brokers)[0]
+            ranges, _, ends = self._ranges(brokers)
+            return ranges, ends
         finally:
             brokers.close()
 
-    def _ranges(self, brokers: Brokers) -> tuple[list[OffsetRange], dict[str, UUID]]:
+    def _ranges(self, brokers: Brokers) -> tuple[list[OffsetRange], dict[str, UUID], Offsets]:
         names = existing_partitions(brokers, self._options.selection)
         starts = starting_offsets(brokers, self._options, names)
         ends = ending_offsets(brokers, self._options, names)
@@ -88,7 +89,7 @@ class TopicReader(DataSourceReader):
             for one in ranges_between(starts, {name: ends[name] for name in taken})
             if max(one.start, only.min_offset) < min(one.end, only.max_offset + 1)
         ]
-        return ranges, {name.topic: topic_id for name, topic_id in names.items()}
+        return ranges, {name.topic: topic_id for name, topic_id in names.items()}, ends
 
     def _first_of_time(self, brokers: Brokers, names: list[TopicPartition]) -> Offsets:
         """The offsets below which brokers find no record as young as a filter asks for.

@@ -151,7 +151,7 @@ def run_replay(
 ) -> ReplayOutcome:
     """Replay what is left until it is done, asked to stop, or fails, which is an error in the user's words."""
     replay, source, progress = prepared.replay, prepared.source, prepared.progress
-    tasks = _Tasks(spark, replay, source, stop)
+    tasks = _Tasks(spark, replay, source, stop, warn)
     limit, pace = RateLimit(replay.records_per_second), Pace()
     batches = records = 0
     while progress.left and stop.signal is None:
@@ -210,12 +210,14 @@ def _wait(seconds: float, stop: Stop) -> None:
 class _Tasks:
     """Spark's part of a replay: spans in, how many records of them were written out."""
 
-    def __init__(self, spark: SparkSession, replay: Replay, source: Source, stop: Stop) -> None:
+    def __init__(
+        self, spark: SparkSession, replay: Replay, source: Source, stop: Stop, warn: Callable[[str], None]
+    ) -> None:
         self._spark = spark
         self._replay = replay
         self._source = source
         self._stop = stop
-        self._schema = _schema_of(spark, replay, source)
+        self._schema = _schema_of(spark, replay, source, warn)
         self._settings = write_settings({"kafka.bootstrap.servers": replay.bootstrap, "topic": replay.target})
 
     def run(self, spans: Sequence[Span]) -> tuple[int | None, int | None]:
@@ -266,8 +268,10 @@ class _Tasks:
         return collecting.result()
 
 
-def _schema_of(spark: SparkSession, replay: Replay, source: Source) -> str | StructType | None:
-    """What values are made of, as given or, for JSON of a topic, as a sample has it."""
+def _schema_of(
+    spark: SparkSession, replay: Replay, source: Source, warn: Callable[[str], None]
+) -> str | StructType | None:
+    """What values are made of, as given or, for JSON of a topic, as all its values have it."""
     if replay.format is None or replay.where is None:
         return None
     if replay.schema is not None:
@@ -281,8 +285,17 @@ def _schema_of(spark: SparkSession, replay: Replay, source: Source) -> str | Str
         return None
     if source.client is None:
         raise ConfigError("JSON values of an archive without its topic need --schema, such as 'id INT, total DOUBLE'")
-    from tailrace.pipeline.sampling import infer_json, take_sample
+    from tailrace.pipeline.sampling import infer_all_json, infer_json, take_sample
 
+    options = {"kafka.bootstrap.servers": replay.bootstrap, "subscribe": source.topic}
     with in_users_words():
-        sample = take_sample({"kafka.bootstrap.servers": replay.bootstrap, "subscribe": source.topic})
-        return infer_json(spark, sample)
+        sample = take_sample(options)
+        if sample.is_complete:
+            fields = infer_json(spark, sample)
+        else:
+            values = spark.read.format("tailrace").options(**options, columns="value").load()
+            fields = infer_all_json(spark, values, source.topic)
+    if fields.misfits != 0:
+        count = "some" if fields.misfits is None else f"{fields.misfits:,}"
+        warn(f"{count} values of topic '{source.topic}' are not JSON objects: for --where their fields are null")
+    return fields.schema

@@ -3,13 +3,15 @@
 Spark itself says which names these are, when it looks for a table and finds none: names of common table expressions,
 aliases and tables of the catalogue are never asked for. The query is first analysed over stand-ins that have the
 columns of the topics and no rows; so mistakes show before anything is read, and it is known which columns of the
-topics the query needs. It must not know how results are shown.
+topics the query needs. Columns that are guessed are those of all values that the query reads: where a sample is not
+all, every value is looked at first. It must not know how results are shown.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,9 @@ from pyspark.sql.types import StructField, StructType
 
 from tailrace.errors import ConfigError
 from tailrace.pipeline.errors import PipelineError, in_users_words
-from tailrace.pipeline.formats import METADATA, Format, decode
-from tailrace.pipeline.sampling import Sample, guess_format, infer_json, take_sample
+from tailrace.pipeline.formats import CORRUPT, METADATA, Format, decode
+from tailrace.pipeline.offsets import to_stream_offset
+from tailrace.pipeline.sampling import Sample, guess_format, infer_all_json, infer_json, is_utf8, take_sample
 from tailrace.pipeline.schema import COLUMNS, spark_schema
 from tailrace.pipeline.session import silence_query_logging
 
@@ -99,6 +102,10 @@ class _TopicTable:
     schema: str | StructType | None
     sample: Sample
     guessed: bool
+    #: How many values have no fields for a reason that nobody asked about; None where that is some.
+    misfits: int | None = 0
+    #: Whether all values were looked at, and not a sample.
+    is_known: bool = True
 
 
 class TopicQuery:
@@ -115,6 +122,8 @@ class TopicQuery:
         self._tables: dict[str, _TopicTable] = {}
         #: What Spark is given at last: the query, with dotted names of topics in quotes.
         self.text = query
+        #: What the result does not show by itself, a sentence each.
+        self.warnings: list[str] = []
 
     @property
     def is_explanation(self) -> bool:
@@ -136,9 +145,15 @@ class TopicQuery:
             if name is not None and name not in self._tables:
                 raise ConfigError(f"--format or --schema is given for '{name}', which the query does not read")
         needed = _needed_columns(stand_in._jdf.queryExecution().optimizedPlan())
+        # A query of offsets or times alone needs no value, and with that no guess either.
+        if self._look_through(table for table in self._tables.values() if "value" in needed.get(table.number, ())):
+            text, stand_in = self._resolve(text)
+            needed = _needed_columns(stand_in._jdf.queryExecution().optimizedPlan())
         for table in self._tables.values():
             wanted = needed.get(table.number, set())
             self._view(table, self._load(table, tuple(name for name in _RAW_COLUMNS if name in wanted)))
+            if "value" in wanted and table.misfits != 0:
+                self.warnings.append(_misfits_of(table))
         self.text = head + text
         with in_users_words(self.text):
             return self._spark.sql(self.text)
@@ -171,6 +186,9 @@ class TopicQuery:
                 condition = error.getCondition() or ""
                 if condition.startswith(_NOT_FOUND):
                     text = self._add_topic(error, text)
+                    continue
+                # A field that no sampled value has may be in others.
+                if condition.startswith(_NO_COLUMN) and self._look_through(self._tables.values()):
                     continue
                 with in_users_words(text):
                     if condition.startswith(_NO_COLUMN):
@@ -220,14 +238,35 @@ class TopicQuery:
         guessed = format is None or (format == "json" and schema is None)
         if format is None:
             format = guess_format(sample)
+        misfits: int | None = 0
         if format == "json" and schema is None:
             with in_users_words():
-                schema = infer_json(self._spark, sample)
+                fields = infer_json(self._spark, sample)
+            schema, misfits = fields.schema, fields.misfits
+        elif format == "text" and guessed:
+            misfits = sum(1 for value in sample.values if not is_utf8(value))
         if format == "avro" and schema is None:
             raise ConfigError(
                 f"values of topic '{topic}' are Avro, which needs --schema with the name of an .avsc file"
             )
-        return _TopicTable(len(self._tables), topic, format, schema, sample, guessed)
+        is_known = sample.is_complete or not guessed or format == "raw"
+        return _TopicTable(len(self._tables), topic, format, schema, sample, guessed, misfits, is_known)
+
+    def _look_through(self, tables: Iterable[_TopicTable]) -> bool:
+        """Read every value of topics whose fields were guessed from a few; whether there were such."""
+        unknown = [table for table in tables if not table.is_known]
+        for table in unknown:
+            table.is_known = True
+            with in_users_words():
+                values = self._load(table, ("value",))
+                if table.format == "json":
+                    fields = infer_all_json(self._spark, values, table.topic)
+                    table.schema, table.misfits = fields.schema, fields.misfits
+                else:
+                    corrupt = decode(values, table.format).where(f"{CORRUPT} IS NOT NULL")
+                    table.misfits = 0 if corrupt.isEmpty() else None
+                self._view(table, self._stand_in(table))
+        return bool(unknown)
 
     def _stand_in(self, table: _TopicTable) -> DataFrame:
         """A frame like the topic that has no rows; the number in its names tells in a plan whose columns they are."""
@@ -244,6 +283,9 @@ class TopicQuery:
         if self._reading.has_times and "timestamp" not in read:
             read = (*read, "timestamp")
         options = {**self._reading.options(table.topic), "columns": ",".join(read)}
+        if table.sample.ends:
+            # What was looked at is what is read, though more may have come since.
+            options["endingOffsets"] = json.dumps(to_stream_offset(table.sample.ends))
         tasks = min(table.sample.offsets // _OFFSETS_PER_TASK, self._spark.sparkContext.defaultParallelism)
         if tasks > 1:
             options["minPartitions"] = str(tasks)
@@ -257,6 +299,18 @@ class TopicQuery:
 
     def _view(self, table: _TopicTable, frame: DataFrame) -> None:
         decode(frame, table.format, table.schema).createOrReplaceTempView(f"`{table.topic}`")
+
+
+def _misfits_of(table: _TopicTable) -> str:
+    count = (
+        "some values" if table.misfits is None else ("1 value" if table.misfits == 1 else f"{table.misfits:,} values")
+    )
+    kind = "JSON objects" if table.format == "json" else "text"
+    verb = "is" if table.misfits == 1 else "are"
+    return (
+        f"{count} of topic '{table.topic}' {verb} not {kind}: their fields are null, and {CORRUPT} holds them; see "
+        f"SELECT _partition, _offset, {CORRUPT} FROM `{table.topic}` WHERE {CORRUPT} IS NOT NULL"
+    )
 
 
 def _unquoted(topics: Sequence[str], query: str) -> list[str]:

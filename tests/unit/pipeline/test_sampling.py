@@ -13,13 +13,15 @@ def test_a_small_topic_is_sampled_whole_and_once() -> None:
     assert list(sampled_ranges(ranges, 1000)) == ranges
 
 
-def test_a_large_topic_is_sampled_at_both_ends_of_each_partition() -> None:
-    ranges = [OffsetRange("t", partition, 100, 100_000) for partition in range(2)]
-    assert list(sampled_ranges(ranges, 400)) == [
+def test_a_large_topic_is_sampled_at_both_ends_and_in_the_middle_of_each_partition() -> None:
+    ranges = [OffsetRange("t", partition, 100, 100_100) for partition in range(2)]
+    assert list(sampled_ranges(ranges, 600)) == [
         OffsetRange("t", 0, 100, 200),
-        OffsetRange("t", 0, 99_900, 100_000),
+        OffsetRange("t", 0, 50_050, 50_150),
+        OffsetRange("t", 0, 100_000, 100_100),
         OffsetRange("t", 1, 100, 200),
-        OffsetRange("t", 1, 99_900, 100_000),
+        OffsetRange("t", 1, 50_050, 50_150),
+        OffsetRange("t", 1, 100_000, 100_100),
     ]
 
 
