@@ -15,7 +15,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tailrace.errors import ErrorCode, WireError
-from tailrace.model import TopicPartition
+from tailrace.model import ZERO_UUID, TopicPartition
 from tailrace.pipeline.client_settings import ClientSettings, split_address
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.offsets import Offsets
@@ -306,10 +306,24 @@ class Brokers:
         if problem is not None:
             raise PassingError(problem)
 
-    def leader_of(self, name: TopicPartition) -> tuple[str, int]:
-        """Who leads a partition now."""
-        (address,) = self._by_leader({name: 0})
-        return address
+    def leader_of(self, name: TopicPartition, topic_id: UUID | None = None) -> tuple[str, int]:
+        """Who leads a partition now; UnknownTopicError where its topic is not the one that has this id."""
+        state = self._topics((name.topic,)).get(name.topic)
+        if state is None or name.partition not in state.leaders:
+            raise unknown_partition(name)
+        if is_other_topic(state.topic_id, topic_id):
+            raise UnknownTopicError(f"topic '{name.topic}' was deleted and created again")
+        leader = state.leaders[name.partition]
+        if leader is None:
+            raise PassingError(f"partition {name} has no leader")
+        return leader
+
+    def is_replaced(self, topic: str, topic_id: UUID | None) -> bool:
+        """Whether another topic has the name now; one that is gone is not replaced."""
+        if topic_id is None:
+            return False
+        state = self.topics((topic,)).get(topic)
+        return state is not None and is_other_topic(state.topic_id, topic_id)
 
     def _by_leader(self, names: Mapping[TopicPartition, int]) -> dict[tuple[str, int], list[TopicPartition]]:
         topics = self._topics(tuple(dict.fromkeys(name.topic for name in names)))
@@ -323,6 +337,11 @@ class Brokers:
                 raise PassingError(f"partition {name} has no leader")
             by_leader.setdefault(leader, []).append(name)
         return by_leader
+
+
+def is_other_topic(one: UUID | None, other: UUID | None) -> bool:
+    """Whether two ids are of different topics; old brokers have none."""
+    return one is not None and other is not None and ZERO_UUID not in (one, other) and one != other
 
 
 def unknown_partition(name: TopicPartition) -> UnknownTopicError:

@@ -69,6 +69,8 @@ class _RangeFetcher:
         self._brokers = Brokers(plan.client, reached=True)
         self._decoder = decoder
         self._empty_answers = 0
+        #: Whether somebody was told already that records are gone.
+        self._is_lost = False
         #: Whether compaction may take records away; None until that is asked.
         self._compacted: bool | None = None
 
@@ -96,6 +98,12 @@ class _RangeFetcher:
                 )
             else:
                 time.sleep(self._plan.client.retry_backoff_ms / 1000)
+        # Fetches name a topic and not its id. An id never comes back: if it is still the same, it was all the time.
+        if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.topic_id):
+            self._lose(
+                f"topic '{self._name.topic}' was deleted and created again while offsets {self._range.start} to "
+                f"{self._range.end - 1} of {self._name} were read"
+            )
 
     def _next_deadline(self) -> float:
         return time.monotonic() + self._plan.poll_timeout_ms / 1000
@@ -103,7 +111,7 @@ class _RangeFetcher:
     def _read_from_leader(self) -> Iterator[pa.RecordBatch]:
         """Read from one leader until the end, or until something is in the way."""
         try:
-            address = self._brokers.leader_of(self._name)
+            address = self._brokers.leader_of(self._name, self._range.topic_id)
         except UnknownTopicError as error:
             self._lose(f"{error}, so that offsets {self._decoder.next_offset} to {self._range.end - 1} are lost")
             return
@@ -216,6 +224,7 @@ class _RangeFetcher:
             )
 
     def _lose(self, message: str, go_on_at: int | None = None) -> None:
+        self._is_lost = True
         report_data_loss(message, fail=self._plan.fail_on_data_loss)
         self._decoder.skip_to(self._range.end if go_on_at is None else go_on_at)
 

@@ -1,6 +1,8 @@
 """Where to begin and end in the partitions of topics: as options say it, and as Spark's checkpoints keep it.
 
 The JSON is that of Spark's Kafka connector: `{"topic": {"0": 23, "1": -2}}`, with -2 for earliest and -1 for latest.
+Checkpoints also say which topic of that name they are of: beside `"topic"` there is `"topic@<topic id>": {}`. No topic
+can have that name, and a reader that does not know it, such as the connector, finds no partition there.
 """
 
 from __future__ import annotations
@@ -8,16 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
+from uuid import UUID
 
-from tailrace.model import TopicPartition
+from tailrace.model import ZERO_UUID, TopicPartition
 from tailrace.pipeline.failures import OptionError
+from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
 #: In JSON, and as timestamps that brokers are asked for.
 EARLIEST = -2
 LATEST = -1
 
 Offsets: TypeAlias = dict[TopicPartition, int]
+#: Between a topic and its id; topics have no such character.
+_ID_MARK = "@"
 #: What Spark keeps in checkpoints: offsets by partition number by topic.
 StreamOffset: TypeAlias = dict[str, dict[str, int]]
 
@@ -97,12 +104,29 @@ def _not_as_expected(option: str, text: str, example: str) -> OptionError:
     return OptionError(f"option '{option}' has the value '{text}'; expected JSON such as {example}")
 
 
-def to_stream_offset(offsets: Mapping[TopicPartition, int]) -> StreamOffset:
+def to_stream_offset(
+    offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = MappingProxyType({})
+) -> StreamOffset:
     """Offsets as a checkpoint keeps them, always in the same order."""
     stream_offset: StreamOffset = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        stream_offset.setdefault(topic, {})[str(partition)] = offset
+        if topic not in stream_offset:
+            stream_offset[topic] = {}
+            topic_id = topic_ids.get(topic, ZERO_UUID)
+            if topic_id != ZERO_UUID:
+                stream_offset[f"{topic}{_ID_MARK}{encode_uuid(topic_id)}"] = {}
+        stream_offset[topic][str(partition)] = offset
     return stream_offset
+
+
+def topic_ids_in(stream_offset: Mapping[str, object]) -> dict[str, UUID]:
+    """The ids of topics that a checkpoint kept; one of an earlier version has none."""
+    found: dict[str, UUID] = {}
+    for name in stream_offset:
+        topic, mark, text = name.partition(_ID_MARK)
+        if mark:
+            found[topic] = decode_uuid(text)
+    return found
 
 
 def from_stream_offset(stream_offset: Mapping[str, Mapping[str, int]]) -> Offsets:

@@ -7,8 +7,10 @@ brokers or Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
+from uuid import UUID
 
 from tailrace.model import TopicPartition
 from tailrace.pipeline.offsets import Offsets
@@ -22,16 +24,22 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    #: Which topic of that name; None where nobody knows.
+    topic_id: UUID | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
         return self.end - self.start
 
 
-def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+def ranges_between(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, UUID] = MappingProxyType({}),
+) -> list[OffsetRange]:
     """The ranges that are not empty, in the order of their partitions."""
     return [
-        OffsetRange(name.topic, name.partition, starts[name], end)
+        OffsetRange(name.topic, name.partition, starts[name], end, topic_ids.get(name.topic))
         for name, end in sorted(ends.items())
         if starts[name] < end
     ]

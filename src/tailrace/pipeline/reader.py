@@ -84,12 +84,13 @@ class TopicReader(DataSourceReader):
         only = self._only
         taken = [name for name in names if only.takes(name.topic, name.partition)]
         starts = _later(starts, self._first_of_time(brokers, taken))
+        topic_ids = {name.topic: topic_id for name, topic_id in names.items()}
         ranges = [
             replace(one, start=max(one.start, only.min_offset), end=min(one.end, only.max_offset + 1))
-            for one in ranges_between(starts, {name: ends[name] for name in taken})
+            for one in ranges_between(starts, {name: ends[name] for name in taken}, topic_ids)
             if max(one.start, only.min_offset) < min(one.end, only.max_offset + 1)
         ]
-        return ranges, {name.topic: topic_id for name, topic_id in names.items()}, ends
+        return ranges, topic_ids, ends
 
     def _first_of_time(self, brokers: Brokers, names: list[TopicPartition]) -> Offsets:
         """The offsets below which brokers find no record as young as a filter asks for.

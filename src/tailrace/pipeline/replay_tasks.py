@@ -7,7 +7,7 @@ Arrow batches; where no filter stands between reading and writing, records never
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -132,7 +132,7 @@ def read_span(span: Span, client: ClientSettings | None) -> Iterator[pa.RecordBa
         raise RowError(f"offsets {start} to {wanted.end - 1} of {name} are not in the archive")
     plan = FetchPlan(client, COLUMNS, RecordFilter(), True, _POLL_TIMEOUT_MS)
     try:
-        yield from read_range(plan, OffsetRange(wanted.topic, wanted.partition, start, wanted.end))
+        yield from read_range(plan, replace(wanted, start=start))
     except DataLossError as error:
         what = str(error).partition(". To go on")[0]
         raise DataLossError(f"{what}. To replay what is left, begin anew with another range") from None
