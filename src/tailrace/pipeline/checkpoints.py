@@ -85,10 +85,40 @@ def _last_offsets(spark: SparkSession, checkpoint: str) -> str | None:
     if not files.exists(path):
         return None
     numbers = [int(name) for each in files.listStatus(path) if (name := each.getPath().getName()).isdecimal()]
-    if not numbers:
+    return read_text(spark, f"{checkpoint}/offsets/{max(numbers)}") if numbers else None
+
+
+def has_begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a batch was ever planned with a checkpoint."""
+    return _last_offsets(spark, checkpoint) is not None
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """A file on any file system of Spark's, None where there is none."""
+    jvm: Any = spark.sparkContext._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(place):
         return None
-    stream = files.open(jvm.org.apache.hadoop.fs.Path(path, str(max(numbers))))
+    stream = files.open(place)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Put a file in place as a whole, whatever was there before."""
+    jvm: Any = spark.sparkContext._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    part = jvm.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.part")
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    stream = place.getFileSystem(conf).create(part, True)
+    try:
+        jvm.org.apache.commons.io.IOUtils.write(text, stream, "UTF-8")
+    finally:
+        stream.close()
+    rename = jvm.org.apache.hadoop.fs.Options.Rename
+    overwrite = spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]
+    overwrite[0] = rename.OVERWRITE
+    jvm.org.apache.hadoop.fs.FileContext.getFileContext(place.toUri(), conf).rename(part, place, overwrite)

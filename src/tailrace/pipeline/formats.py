@@ -42,7 +42,7 @@ def decode(frame: DataFrame, format: Format, schema: str | StructType | None = N
     """A frame of records as a frame of their fields; the schema is DDL or a StructType, or an Avro schema as JSON."""
     from pyspark.sql import functions as F
 
-    steps = {"json": _json, "avro": _avro, "text": _text, "raw": _raw}[format](schema)
+    steps = _STEPS[format](schema)
     metadata = [(name, column) for name, column in METADATA.items() if column in frame.columns]
     # In two steps: else each field would parse the value anew.
     inner = frame.select(
@@ -54,6 +54,16 @@ def decode(frame: DataFrame, format: Format, schema: str | StructType | None = N
     flat = inner.select(f"{steps.row}.*", *kept, corrupt.alias(CORRUPT))
     names = [*column_names(steps.fields), *steps.hidden, *kept, CORRUPT]
     return flat.toDF(*names).drop(*steps.hidden)
+
+
+def undecodable(frame: DataFrame, format: Format, schema: str | StructType | None = None) -> DataFrame:
+    """The records whose values cannot be decoded, as they are, with a column `reason` of words about each."""
+    from pyspark.sql import functions as F
+
+    steps = _STEPS[format](schema)
+    decoded = frame.withColumn("decoded", steps.decoded(F.col("value")))
+    misfits = decoded.where(F.col("value").isNotNull() & steps.undecodable)
+    return misfits.withColumn("reason", steps.reason(F.col("value"))).drop("decoded")
 
 
 def column_names(fields: Iterable[str]) -> list[str]:
@@ -130,6 +140,8 @@ class _Steps:
     row: str
     fields: Sequence[str]
     undecodable: Column
+    #: Why a value is undecodable, in words; it may use what was decoded of it.
+    reason: Callable[[Column], Column]
     hidden: tuple[str, ...] = ()
 
 
@@ -147,7 +159,29 @@ def _json(schema: str | StructType | None) -> _Steps:
         "decoded",
         fields.names,
         F.col("decoded").isNull() | F.col(f"decoded.{_UNPARSED}").isNotNull(),
+        lambda value: _json_reason(value, fields),
         (_UNPARSED,),
+    )
+
+
+def _json_reason(value: Column, fields: StructType) -> Column:
+    """Which fields do not fit their types: those that the text has, and that are null all the same."""
+    from pyspark.sql import functions as F
+
+    text = json_text(value)
+    misfits = [
+        F.when(
+            F.col("decoded").getField(one.name).isNull() & F.get_json_object(text, f"$['{one.name}']").isNotNull(),
+            F.lit(f"{one.name} is not {one.dataType.simpleString()}"),
+        )
+        for one in fields.fields
+        if "'" not in one.name and [name.lower() for name in fields.names].count(one.name.lower()) == 1
+    ]
+    named = F.concat_ws(", ", *misfits) if misfits else F.lit("")
+    return (
+        F.when(F.json_object_keys(text).isNull(), F.lit("the value is not a JSON object"))
+        .when(named != "", F.concat(F.lit("fields do not fit the schema: "), named))
+        .otherwise(F.lit("a field does not fit the schema"))
     )
 
 
@@ -166,7 +200,10 @@ def _avro(schema: str | StructType | None) -> _Steps:
         raise ConfigError("Avro needs a schema: the JSON of an .avsc file")
     from tailrace.pipeline.avro import decode_column, row_type
 
-    return _Steps(decode_column(schema), "decoded.row", row_type(schema).names, F.col("decoded.undecodable"))
+    def reason(_: Column) -> Column:
+        return F.lit("the value is not Avro of the schema")
+
+    return _Steps(decode_column(schema), "decoded.row", row_type(schema).names, F.col("decoded.undecodable"), reason)
 
 
 def _text(schema: str | StructType | None) -> _Steps:
@@ -178,16 +215,27 @@ def _text(schema: str | StructType | None) -> _Steps:
         text = value.cast("string")
         return F.struct(F.when(F.is_valid_utf8(text), text).alias(VALUE))
 
-    return _Steps(decoded, "decoded", (VALUE,), F.col(f"decoded.{VALUE}").isNull())
+    def reason(_: Column) -> Column:
+        return F.lit("the value is not UTF-8")
+
+    return _Steps(decoded, "decoded", (VALUE,), F.col(f"decoded.{VALUE}").isNull(), reason)
 
 
 def _raw(schema: str | StructType | None) -> _Steps:
     from pyspark.sql import functions as F
 
     _refuse(schema, "raw")
-    return _Steps(lambda value: F.struct(value.alias(VALUE)), "decoded", (VALUE,), F.lit(False))
+    return _Steps(lambda value: F.struct(value.alias(VALUE)), "decoded", (VALUE,), F.lit(False), lambda _: F.lit(""))
 
 
 def _refuse(schema: str | StructType | None, format: Format) -> None:
     if schema is not None:
         raise ConfigError(f"format {format} has no fields, so that a schema has no place there")
+
+
+_STEPS: dict[Format, Callable[[str | StructType | None], _Steps]] = {
+    "json": _json,
+    "avro": _avro,
+    "text": _text,
+    "raw": _raw,
+}

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.pipeline.checkpoints import absolute
+from tailrace.pipeline.dead_letters import counted
 from tailrace.pipeline.errors import in_users_words
 from tailrace.pipeline.formats import CORRUPT, METADATA, decode, read_schema
 from tailrace.pipeline.jobs import Job, JobError, Table, Topic
@@ -66,7 +67,7 @@ def query_of(session: SparkSession, job: Job[...], settings: RunSettings) -> Dat
 def _result(session: SparkSession, job: Job[...], settings: RunSettings) -> DataFrame:
     """What the job's function makes of its sources."""
     with in_users_words():
-        frames = [_read(session, source, settings) for source in job.sources]
+        frames = [_read(session, job, number, settings) for number in range(len(job.sources))]
     function: Callable[..., Any] = job.function
     try:
         with in_users_words():
@@ -97,7 +98,8 @@ def place_in_job(error: BaseException, job: Job[...]) -> str:
     return f"  {file}, line {frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line}"
 
 
-def _read(session: SparkSession, source: Topic, settings: RunSettings) -> DataFrame:
+def _read(session: SparkSession, job: Job[...], number: int, settings: RunSettings) -> DataFrame:
+    source = job.sources[number]
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,
         "subscribe": source.name,
@@ -107,15 +109,28 @@ def _read(session: SparkSession, source: Topic, settings: RunSettings) -> DataFr
     if settings.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(settings.max_offsets_per_trigger)
     records = session.readStream.format(_SOURCE).options(**{**options, **source.options}).load()
-    schema = source.schema
-    if isinstance(schema, str):
-        kind, schema = read_schema(schema)
-        if source.format in ("json", "avro") and kind != source.format:
-            raise JobError(f"topic '{source.name}' is {source.format}, and its schema is one of {kind}")
     try:
-        return decode(records, source.format, schema)
+        decoded = decode(records, source.format, source_schema(source))
     except ConfigError as error:
-        raise JobError(f"topic '{source.name}': {error}") from error
+        raise error if isinstance(error, JobError) else JobError(f"topic '{source.name}': {error}") from error
+    return counted(decoded, number) if number in sources_with_letters(job) else decoded
+
+
+def source_schema(source: Topic) -> str | StructType | None:
+    """The schema of a source: DDL, a StructType or an Avro schema, none of it the name of a file."""
+    if not isinstance(source.schema, str):
+        return source.schema
+    kind, schema = read_schema(source.schema)
+    if source.format in ("json", "avro") and kind != source.format:
+        raise JobError(f"topic '{source.name}' is {source.format}, and its schema is one of {kind}")
+    return schema
+
+
+def sources_with_letters(job: Job[...]) -> dict[int, Topic]:
+    """The sources of a job, by number, whose undecodable records are dead letters; bytes as they are always fit."""
+    if job.dead_letters is None:
+        return {}
+    return {number: source for number, source in enumerate(job.sources) if source.format != "raw"}
 
 
 def _writer(result: DataFrame, job: Job[...], settings: RunSettings) -> DataStreamWriter:

@@ -25,6 +25,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeAlias, get_args
 
 from tailrace.errors import ConfigError
+from tailrace.model import topic_name_problem
 from tailrace.pipeline.formats import FORMATS, Format
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Topic:
     """A topic to read from, its values decoded into columns, or to write to, its values the rows as JSON.
 
     Beside the fields of a value stand `_key`, `_partition`, `_offset`, `_timestamp`, `_value` and `_corrupt`, which is
-    the value where it could not be decoded. A sink leaves these columns out, but for one that is its key.
+    the value where it could not be decoded: null, unless the job has no dead letters. A sink leaves these columns out,
+    but for one that is its key.
     """
 
     name: str
@@ -74,6 +76,17 @@ class Table:
     options: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
 
+class _BesideTheSink:
+    """The default for dead letters: beside the sink, and of its kind."""
+
+    def __repr__(self) -> str:
+        return "BESIDE_THE_SINK"
+
+
+BESIDE_THE_SINK = _BesideTheSink()
+_DEAD_LETTERS = "-dead-letters"
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """A parameter of a job that the command line may set."""
@@ -95,6 +108,8 @@ class Job(Generic[P]):
     output_mode: OutputMode
     conf: Mapping[str, str]
     options: tuple[Option, ...]
+    #: Where records go whose values cannot be decoded; None where the function gets them, with nulls for their fields.
+    dead_letters: Topic | Table | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> DataFrame:
         return self.function(*args, **kwargs)
@@ -107,15 +122,22 @@ def job(
     name: str | None = None,
     output_mode: OutputMode = "append",
     conf: Mapping[str, str] = _NOTHING,
+    dead_letters: Topic | Table | _BesideTheSink | None = BESIDE_THE_SINK,
 ) -> Callable[[Callable[P, DataFrame]], Job[P]]:
-    """Make a job of a function; its name is the function's with `-` for `_`, and `conf` are settings of Spark."""
+    """Make a job of a function; its name is the function's with `-` for `_`, and `conf` are settings of Spark.
+
+    Records whose values cannot be decoded do not reach the function: they go to `dead_letters`, a topic or table named
+    after the sink unless another is given. With `dead_letters=None` the function gets them, and `_corrupt` holds them.
+    """
 
     def make(function: Callable[P, DataFrame]) -> Job[P]:
         chosen = function.__name__.strip("_").replace("_", "-") if name is None else name
         sources = (source,) if isinstance(source, Topic) else tuple(source)
         _check(chosen, sources, sink, output_mode)
         options = _options(chosen, function, len(sources))
-        return Job(chosen, function, sources, sink, output_mode, MappingProxyType(dict(conf)), options)
+        letters = _beside(sink) if isinstance(dead_letters, _BesideTheSink) else dead_letters
+        _check_dead_letters(chosen, sources, sink, letters)
+        return Job(chosen, function, sources, sink, output_mode, MappingProxyType(dict(conf)), options, letters)
 
     return make
 
@@ -149,6 +171,31 @@ def _check(name: str, sources: Sequence[object], sink: object, output_mode: str)
         raise JobError(f"job '{name}' has output_mode '{output_mode}'; there are append and update")
     if output_mode == "update" and isinstance(sink, Table):
         raise JobError(f"job '{name}' updates a table; rows of a table are appended only, so leave output_mode out")
+
+
+def _beside(sink: Topic | Table) -> Topic | Table:
+    if isinstance(sink, Table):
+        return Table(sink.path.rstrip("/") + _DEAD_LETTERS)
+    return Topic(sink.name + _DEAD_LETTERS, format="raw")
+
+
+def _check_dead_letters(name: str, sources: Sequence[Topic], sink: Topic | Table, letters: object) -> None:
+    if letters is None:
+        return
+    if not isinstance(letters, Topic | Table):
+        raise JobError(
+            f"dead_letters of job '{name}' is {_described(letters)}; it has to be Topic(...), Table(...) or None"
+        )
+    if isinstance(letters, Topic):
+        problem = topic_name_problem(letters.name)
+        if problem is not None:
+            raise JobError(
+                f"the dead letters of job '{name}': {problem}; name another topic with dead_letters=Topic(...)"
+            )
+        if letters.name in [source.name for source in sources]:
+            raise JobError(f"job '{name}' reads topic '{letters.name}', and its dead letters would come back to it")
+    if letters == sink:
+        raise JobError(f"the dead letters of job '{name}' go to its sink; name another topic or table")
 
 
 def _options(name: str, function: Callable[..., Any], sources: int) -> tuple[Option, ...]:

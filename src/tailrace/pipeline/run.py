@@ -1,7 +1,8 @@
 """A job's run: its query started, watched batch by batch, and stopped at a batch's end.
 
-Keeps two invariants: offsets are committed to the group only of batches that are done, and the last batch of a query is
-reported and committed before `run_job` returns. It must not know how lines are printed, nor what a query is made of.
+Keeps two invariants: offsets are committed to the group only of batches that are done, their dead letters written, and
+the last batch of a query is reported and committed before `run_job` returns. It must not know how lines are printed,
+nor what a query is made of.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from tailrace.client.groups import Groups
 from tailrace.errors import TailraceError
 from tailrace.pipeline.batches import Batch, Pace, batch_of, lag_between
 from tailrace.pipeline.checkpoints import check_sources
+from tailrace.pipeline.dead_letters import DeadLetters
 from tailrace.pipeline.errors import in_users_words
-from tailrace.pipeline.job_query import RunSettings, query_of
+from tailrace.pipeline.job_query import RunSettings, query_of, source_schema, sources_with_letters
 from tailrace.pipeline.jobs import Job
 from tailrace.pipeline.progress import GroupProgress, Offsets, processed_by
 
@@ -120,7 +122,9 @@ def run_job(
     events = _Events()
     session.streams.addListener(events)
     progress = GroupProgress(settings.bootstrap, settings.group, warn)
-    watch = _Watch(settings.bootstrap, progress, report, warn)
+    with in_users_words():
+        letters = _dead_letters(session, job, settings, warn)
+    watch = _Watch(settings.bootstrap, progress, letters, report, warn)
     try:
         with in_users_words():
             _run_to_its_end(writer, events, watch, stop, warn)
@@ -137,7 +141,11 @@ def _run_to_its_end(
     while True:
         batches_before = watch.batches
         query = writer.start()
-        _follow(query, events, watch, stop)
+        try:
+            _follow(query, events, watch, stop)
+        except BaseException:
+            query.stop()
+            raise
         failure = query.exception()
         if failure is None:
             return
@@ -145,6 +153,23 @@ def _run_to_its_end(
         if _NO_WORKER not in str(failure) or starts == _STARTS or stop.signal is not None:
             raise failure
         warn("the machine is too busy for Spark to start a Python worker in time; going on from the checkpoint")
+
+
+def _dead_letters(
+    session: SparkSession, job: Job[...], settings: RunSettings, warn: Callable[[str], None]
+) -> DeadLetters | None:
+    sources = sources_with_letters(job)
+    if not sources:
+        return None
+    return DeadLetters(
+        session,
+        job,
+        {number: source_schema(source) for number, source in sources.items()},
+        bootstrap=settings.bootstrap,
+        group=settings.group,
+        checkpoint=settings.checkpoint,
+        warn=warn,
+    )
 
 
 def _session_of(spark: SparkSession, job: Job[...]) -> SparkSession:
@@ -182,16 +207,18 @@ class _Events(StreamingQueryListener):
 
 
 class _Watch:
-    """What is done about each batch: its offsets committed, its lag asked for, itself reported."""
+    """What is done about each batch: its dead letters written, its offsets committed, its lag looked up, a report."""
 
     def __init__(
         self,
         bootstrap: str,
         progress: GroupProgress,
+        letters: DeadLetters | None,
         report: Callable[[Batch], None],
         warn: Callable[[str], None],
     ) -> None:
         self._bootstrap = bootstrap
+        self._letters = letters
         self._groups: Groups | None = None
         self._progress = progress
         self._report = report
@@ -201,6 +228,8 @@ class _Watch:
         self.rows = 0
 
     def done(self, progress: Mapping[str, Any]) -> None:
+        if self._letters is not None:
+            self._letters.batch_done(progress)
         processed = processed_by(progress)
         if processed:
             self._progress.processed(processed)
