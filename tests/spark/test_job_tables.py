@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client import Producer, Topics, read
+from tailrace.errors import TailraceError
 from tailrace.pipeline.checkpoints import write_text
 from tailrace.pipeline.jobs import Job, Table, Topic, job
 from tests.support.broker_process import BrokerProcess
@@ -104,3 +105,35 @@ def test_dead_letters_of_a_table_are_a_table_and_can_be_turned_off(
     run(all_of_them).once()
     assert [value["broken"] for _, value in read_json(broker.bootstrap, f"{topic}-all")] == [False, True, True, False]
     assert f"{topic}-all-dead-letters" not in [each.name for each in Topics(broker.bootstrap).list()]
+
+
+def test_a_table_takes_columns_that_are_added_and_refuses_types_that_do_not_fit(
+    spark: SparkSession, broker: BrokerProcess, run: Callable[..., JobRuns], topic: str, tmp_path: Path
+) -> None:
+    create_topic(broker.bootstrap, topic)
+    path = tmp_path / "table"
+
+    def version(*columns: str, send: int) -> JobRuns:
+        send_json(broker.bootstrap, topic, [{"id": send}])
+
+        @job(source=Topic(topic, schema="id INT"), sink=Table(str(path)), name="versions")
+        def change(records: DataFrame) -> DataFrame:
+            return records.selectExpr(*columns)
+
+        return run(change)
+
+    version("CAST(id AS LONG) AS id", "id AS amount", "'a' AS gone", send=1).once()
+    (path / "_tailrace_schema.json").unlink()  # a table of an earlier version has none
+    version("id", "CAST(id AS SHORT) AS amount", "struct(id AS x) AS more", send=2).once()
+    before = sorted(file.name for file in path.rglob("*"))
+    for wrong, problem in (
+        ("'x' AS amount", "gives column 'amount' as string, and table '.*' has it as int, in which it does not fit"),
+        ("CAST(id AS LONG) AS amount", "gives column 'amount' as bigint, and table '.*' has it as int"),
+        ("struct(id AS y) AS more", "gives column 'more' as struct<y:int>, and table '.*' has it as struct<x:int>"),
+    ):
+        with pytest.raises(TailraceError, match=problem):
+            version(wrong, send=3).once()
+    assert sorted(file.name for file in path.rglob("*")) == before
+    merged = spark.read.option("mergeSchema", "true").parquet(str(path)).orderBy("id").collect()
+    assert [(row.id, row.amount, row.gone, row.more) for row in merged] == [(1, 1, "a", None), (2, 2, None, (2,))]
+    assert spark.read.parquet(str(path)).select("id", "amount").count() == 2

@@ -22,6 +22,7 @@ from tailrace.pipeline.dead_letters import counted
 from tailrace.pipeline.errors import in_users_words
 from tailrace.pipeline.formats import CORRUPT, METADATA, decode, read_schema
 from tailrace.pipeline.jobs import Job, JobError, Table, Topic
+from tailrace.pipeline.table_schema import fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,12 +153,8 @@ def _table_writer(result: DataFrame, job: str, table: Table) -> DataStreamWriter
     missing = [name for name in table.partition_by if name not in result.columns]
     if missing:
         raise JobError(_no_column(job, f"table '{table.path}' is partitioned by '{missing[0]}'", result))
-    writer = (
-        result.drop(*_BESIDE)
-        .writeStream.format("parquet")
-        .options(**table.options)
-        .option("path", absolute(table.path))
-    )
+    rows = fitted(result.sparkSession, result.drop(*_BESIDE), table.path, table.partition_by, job)
+    writer = rows.writeStream.format("parquet").options(**table.options).option("path", absolute(table.path))
     return writer.partitionBy(*table.partition_by) if table.partition_by else writer
 
 
