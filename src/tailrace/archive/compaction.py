@@ -73,8 +73,9 @@ def _first_kept(partition: PartitionFiles, oldest_ms: int) -> int:
     for file in partition.files:
         if file.max_timestamp is not None and file.max_timestamp >= oldest_ms:
             break
-        # A file without records goes with those before it, once one behind it goes too.
-        if file.max_timestamp is not None:
+        # A file without records, or of records without a time (-1), is of no age: it goes with those before it, once
+        # one behind it goes too.
+        if file.max_timestamp is not None and file.max_timestamp >= 0:
             start = file.next_offset
     return max(start, partition.start)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.archive import header_names
 from tailrace.archive.parquet import LOG_APPEND_TIME, RECORD_SCHEMA
 from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP
 from tailrace.records.batch import (
@@ -150,7 +151,7 @@ def _encode_headers(headers: pa.Array) -> tuple[_Numbers, pa.Array | None]:
     if first == last:
         return counts, None
     names, contents = headers.values.slice(first, last - first).flatten()
-    names = names.cast(pa.binary())  # bytes as they are: nobody checked on produce that they are text
+    names = header_names.produced(names)
     name_lengths, content_lengths = _lengths(names), _lengths(contents)
     encoded = pc.binary_join_element_wise(
         _binary([_varints(name_lengths)]),

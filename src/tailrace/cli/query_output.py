@@ -115,7 +115,10 @@ def _number(value: Decimal) -> int | float | str:
 def _moment(value: datetime) -> str:
     """ISO text, in UTC where the moment has a zone, with as many digits as it needs of 3 or 6."""
     zoned = value.tzinfo is not None
-    shown = value.astimezone(UTC).replace(tzinfo=None) if zoned else value
+    try:
+        shown = value.astimezone(UTC).replace(tzinfo=None) if zoned else value
+    except OverflowError:  # in the first or the last hours that there are, of a zone that is not UTC
+        return value.isoformat()
     precision = "milliseconds" if shown.microsecond % 1000 == 0 else "microseconds"
     return shown.isoformat(timespec=precision) + ("Z" if zoned else "")
 

@@ -302,14 +302,14 @@ def run(
 
 
 def _print(frame: DataFrame, line: ProgressLine, *, as_json: bool, as_text: bool) -> int:
-    from tailrace.pipeline.results import row_batches
+    from tailrace.pipeline.results import python_values, row_batches
 
     count = 0
 
     def rows() -> Iterator[list[Any]]:
         nonlocal count
         for batch in row_batches(frame):
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            for row in zip(*(python_values(column) for column in batch.columns), strict=True):
                 count += 1
                 yield list(row)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.archive import header_names
 from tailrace.archive.errors import ArchiveError, FileMissingError
 from tailrace.archive.location import open_location
 from tailrace.archive.scan import Wanted, scan_files
@@ -135,7 +136,18 @@ def _column(name: str, values: pa.Array) -> pa.Array:
         times = np.clip(values.cast(pa.int64()).to_numpy(), -_MOST_MS, _MOST_MS) * _MS_TO_US
         return build_number_column(times, pa.timestamp("us", tz="UTC"))
     if name == HEADERS:
-        # Files have no null here, and queries of a log see one where a record has no headers.
-        some = pc.if_else(pc.equal(pc.list_value_length(values), 0), pa.scalar(None, values.type), values)
-        return some.cast(arrow_schema((HEADERS,)).field(HEADERS).type)
+        return header_column_of(values)
     return values
+
+
+def header_column_of(headers: pa.Array) -> pa.Array:
+    """Headers of a file as a query of a log has them: readable names, and null where a record has none."""
+    kind = arrow_schema((HEADERS,)).field(HEADERS).type
+    bounds = headers.offsets
+    first, last = bounds[0].as_py(), bounds[-1].as_py()
+    names, values = headers.values.slice(first, last - first).flatten()
+    pairs = pa.StructArray.from_arrays(
+        [header_names.readable(header_names.produced(names)), values], fields=list(kind.value_type)
+    )
+    offsets = pc.subtract(bounds, pa.scalar(first, bounds.type))
+    return pa.ListArray.from_arrays(offsets, pairs, type=kind, mask=pc.equal(pc.list_value_length(headers), 0))

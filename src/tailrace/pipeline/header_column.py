@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace.archive import header_names
 from tailrace.pipeline.columns import build_binary_column, build_flag_column, build_number_column, corrupt
 from tailrace.pipeline.ranges import OffsetRange
 from tailrace.pipeline.varints import Numbers, read_varints
@@ -22,7 +23,7 @@ def build_header_column(
     """The headers of records, whose number stands at `at`, and which end where the record ends.
 
     A field that may be null is for people and their queries: names that are no text are made readable. One that may not
-    holds what was sent, byte for byte.
+    is for files of an archive, from which the bytes that were sent can be had again.
     """
     counts, at = read_varints(data, at)
     if not ((counts >= 0) & (at <= ends) & (counts <= ends - at)).all():
@@ -55,7 +56,7 @@ def build_header_column(
     names_column = build_binary_column(buffer, names_at, names)
     pairs = pa.StructArray.from_arrays(
         [
-            _text(names_column) if field.nullable else names_column.view(pa.string()),
+            header_names.readable(names_column) if field.nullable else header_names.stored(names_column),
             build_binary_column(buffer, values_at, values),
         ],
         fields=list(field.type.value_type),
@@ -63,13 +64,3 @@ def build_header_column(
     offsets = build_number_column(bounds.astype(np.int32), pa.int32())
     mask = build_flag_column(counts == 0) if field.nullable else None
     return pa.ListArray.from_arrays(offsets, pairs, type=field.type, mask=mask)
-
-
-def _text(names: pa.Array) -> pa.Array:
-    text = names.view(pa.string())
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        # Nobody checks names when they are produced; those that are no text must not make a topic unreadable.
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
-    return text

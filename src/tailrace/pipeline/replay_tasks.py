@@ -16,6 +16,7 @@ from tailrace.archive.location import open_location
 from tailrace.archive.parquet import RECORD_SCHEMA
 from tailrace.archive.scan import Wanted, scan_files
 from tailrace.model import TopicPartition
+from tailrace.pipeline.archived_reading import header_column_of
 from tailrace.pipeline.client_settings import ClientSettings
 from tailrace.pipeline.failures import DataLossError
 from tailrace.pipeline.fetching import FetchPlan, read_range
@@ -150,7 +151,7 @@ def _as_topic_has_it(table: pa.Table, wanted: OffsetRange) -> pa.RecordBatch:
         "offset": table.column("offset"),
         "timestamp": pa.array(np.clip(times_ms, -_MOST_MS, _MOST_MS) * _MS_TO_US).cast(schema.field("timestamp").type),
         "timestampType": table.column("timestamp_type"),
-        HEADERS: table.column("headers").cast(schema.field(HEADERS).type),
+        HEADERS: pa.chunked_array([header_column_of(chunk) for chunk in table.column("headers").chunks]),
     }
     (batch,) = pa.table(columns, schema=schema).combine_chunks().to_batches()
     return batch

@@ -36,6 +36,49 @@ def row_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
             yield from stream
 
 
+def python_values(column: pa.Array) -> list[Any]:
+    """The values of a column in Python's types; a time that Python has no type for, as text.
+
+    Nobody checks times when they are produced, and Python's begin in the year 1 and end in 9999.
+    """
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_python_value(column.type, value) for value in column]
+
+
+def _python_value(kind: pa.DataType, value: Any) -> Any:
+    if not value.is_valid:
+        return None
+    if pa.types.is_map(kind):
+        pairs = value.values
+        return list(zip(python_values(pairs.field(0)), python_values(pairs.field(1)), strict=True))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return python_values(value.values)
+    if pa.types.is_struct(kind):
+        return {one.name: _python_value(one.type, value[index]) for index, one in enumerate(kind)}
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return _far_moment(kind, value)
+
+
+def _far_moment(kind: pa.DataType, value: Any) -> str:
+    """ISO 8601 with a sign before a year of other than four digits, as numpy counts years beyond Python's."""
+    import numpy as np
+
+    if pa.types.is_date(kind):
+        text, zone = str(np.datetime64(value.cast(pa.int32()).as_py(), "D")), ""
+    else:
+        text = str(np.datetime64(value.value, kind.unit))
+        text, zone = text.removesuffix("000") if kind.unit == "us" else text, "Z" if kind.tz else ""
+    sign = "-" if text.startswith("-") else "+"
+    year, dash, rest = text.lstrip("-").partition("-")
+    if sign == "+" and len(year) <= 4:
+        sign = ""
+    return f"{sign}{year.zfill(4)}{dash}{rest}{zone}"
+
+
 def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         sink = pa.BufferOutputStream()

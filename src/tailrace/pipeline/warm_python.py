@@ -19,7 +19,7 @@ import socket
 import struct
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _DAEMON = "pyspark.daemon"
@@ -231,4 +231,20 @@ def _become(request: _Request) -> None:
     except OSError:
         return  # Whoever asked waited for long, and has started another.
     request.close()
+    pyspark.daemon.worker = quiet_when_unread(pyspark.daemon.worker)
     pyspark.daemon.manager()
+
+
+def quiet_when_unread(worker: Callable[..., int]) -> Callable[..., int]:
+    """A worker that ends without a traceback where Spark wants no more rows of it, as after a LIMIT.
+
+    What fails in a task is told to Spark and never raised here; so if the pipe is broken, nobody is there to be told.
+    """
+
+    def run(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(1)  # as the daemon does behind its traceback
+
+    return run

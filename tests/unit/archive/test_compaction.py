@@ -71,6 +71,15 @@ def test_small_files_that_touch_become_one(sizes: tuple[int, ...], runs: list[li
     assert [merge.bytes for merge in merges] == [sum(sizes[number] for number in run) for run in runs]
 
 
+def test_records_without_a_time_expire_only_with_later_ones() -> None:
+    timeless = [file(0, 10, 1, max_timestamp=-1), file(10, 20, 1, max_timestamp=-1)]
+    assert plan_expiry(snapshot_of(timeless), {}, 100, 1_000_000) == NOTHING
+    old = file(20, 30, 1, max_timestamp=500)
+    young = [file(30, 40, 1, max_timestamp=999_990), file(40, 50, 1, max_timestamp=-1)]
+    found = plan_expiry(snapshot_of([*timeless, old, *young]), {}, 100, 1_000_000)
+    assert (found.starts, found.files) == ({0: 30}, (*timeless, old))
+
+
 def test_few_files_expired_ones_and_those_of_different_partitions_are_not_merged() -> None:
     snapshot = snapshot_of(sized(1, 1, 1), sized(1, 1, 1, 1, partition=1))
     assert [merge.partition for merge in plan_merges(snapshot, NOTHING, target_bytes=100, min_files=4)] == [1]

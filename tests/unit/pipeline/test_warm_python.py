@@ -164,6 +164,22 @@ def test_where_python_itself_would_start_otherwise_it_is_started(
     assert daemons[0].seen["folder"] == str(tmp_path)
 
 
+def test_a_worker_whose_rows_nobody_wants_any_more_ends_without_a_traceback() -> None:
+    program = """
+import sys
+from tailrace.pipeline.warm_python import quiet_when_unread
+
+def worker(socket, authenticated):
+    raise {error}
+
+quiet_when_unread(worker)(None, True)
+"""
+    for error, says_nothing in (("BrokenPipeError(32, 'Broken pipe')", True), ("ValueError('odd')", False)):
+        ended = subprocess.run([sys.executable, "-c", program.format(error=error)], cwd=ROOT, capture_output=True)
+        assert ended.returncode == 1
+        assert (ended.stderr == b"") == says_nothing
+
+
 def test_where_another_pyspark_comes_first_python_is_started(tmp_path: Path, daemons: list[Daemon]) -> None:
     package = tmp_path / "pyspark"
     package.mkdir()
