@@ -303,6 +303,7 @@ class BrokerConfig:
             max_producers=self.get_int("tailrace.producer.ids.per.partition"),
             compression=codec,
             compression_level=_whole(values, level) if (level := _LEVELS.get(codec)) is not None else None,
+            validates_records=values["tailrace.records.validate"] is True,
         )
 
     def topic_int(self, name: str, overrides: Mapping[str, str]) -> int:

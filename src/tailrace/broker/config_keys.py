@@ -499,6 +499,16 @@ _TABLE: tuple[ConfigKey, ...] = (
         update_mode="cluster-wide",
     ),
     _key(
+        "tailrace.records.validate",
+        _BOOLEAN,
+        False,
+        "medium",
+        "Whether brokers decode every record that is produced, as Apache Kafka does, and refuse a batch "
+        "that clients could not decode (INVALID_RECORD). Off, a batch is checked by its header and CRC only, and a "
+        "broken client can store batches that consumers, queries and the archive stumble over.",
+        update_mode="cluster-wide",
+    ),
+    _key(
         "tailrace.archive.lag.policy",
         _STRING,
         "keep",

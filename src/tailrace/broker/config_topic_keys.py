@@ -240,6 +240,13 @@ _TABLE: tuple[TopicKey, ...] = (
         "`webhdfs://`. Whoever moves an archive moves its files first and then changes this.",
     ),
     _key(
+        "tailrace.records.validate",
+        Synonym("tailrace.records.validate"),
+        documentation="Whether brokers decode every record that is produced, as Apache Kafka does, and refuse a batch "
+        "that clients could not decode (INVALID_RECORD). Off, a batch is checked by its header and CRC only, and a "
+        "broken client can store batches that consumers, queries and the archive stumble over.",
+    ),
+    _key(
         "unclean.leader.election.enable",
         Synonym("unclean.leader.election.enable"),
         documentation="Whether a replica that is not in sync may lead where no other is alive: the partition is served "

@@ -42,7 +42,7 @@ class RecordScan:
             else:
                 self._find_outside(end, *self._bounds)
         except IndexError:
-            raise _cut_short() from None
+            raise cut_short() from None
         if self._index < self._count:
             return False
         if self._at != len(self._body):
@@ -57,26 +57,26 @@ class RecordScan:
             length = body[at]
             at += 1
             if length > 127:
-                length, at = _finish_varint(body, at, length)
+                length, at = finish_varint(body, at, length)
             stop = at + (length >> 1)
-            at += 1  # attributes
-            while body[at] > 127:  # the timestamp
-                at += 1
-            at += 1
+            time = body[at + 1]  # behind the attributes
+            at += 2
+            if time > 127:
+                _, at = finish_varint(body, at, time)
             delta = body[at]
             at += 1
             if delta > 127:
-                delta, at = _finish_varint(body, at, delta)
+                delta, at = finish_varint(body, at, delta)
             if delta != index << 1:
-                raise _wrong_offset(index, delta)
+                raise wrong_offset(index, delta)
             # In this encoding a number is negative where its lowest bit is set, and a negative length is no key.
             if body[at] & 1:
                 self.keyless.append(index)
             if at >= stop or length & 1:
-                raise _not_as_long(index)
+                raise not_as_long(index)
             at = stop
         if at > len(body):
-            raise _cut_short()
+            raise cut_short()
         self._at = at
         self._index = end
 
@@ -84,27 +84,27 @@ class RecordScan:
         body = self._body
         at = self._at
         for index in range(self._index, end):
-            length, at = _finish_varint(body, at + 1, body[at])
+            length, at = finish_varint(body, at + 1, body[at])
             start = at
-            raw, at = _finish_varint(body, at + 2, body[at + 1])
+            raw, at = finish_varint(body, at + 2, body[at + 1])
             time = self._base_timestamp + ((raw >> 1) ^ -(raw & 1))
             if not earliest <= time <= latest and time != NO_TIMESTAMP:
                 self.outside.append((index, time))
-            delta, at = _finish_varint(body, at + 1, body[at])
+            delta, at = finish_varint(body, at + 1, body[at])
             if delta != index << 1:
-                raise _wrong_offset(index, delta)
+                raise wrong_offset(index, delta)
             if body[at] & 1:
                 self.keyless.append(index)
             if at >= start + (length >> 1) or length & 1:
-                raise _not_as_long(index)
+                raise not_as_long(index)
             at = start + (length >> 1)
         if at > len(body):
-            raise _cut_short()
+            raise cut_short()
         self._at = at
         self._index = end
 
 
-def _finish_varint(body: bytes, at: int, raw: int) -> tuple[int, int]:
+def finish_varint(body: bytes, at: int, raw: int) -> tuple[int, int]:
     """The rest of a number whose first byte was read, still in its zigzag form."""
     if raw <= 127:
         return raw, at
@@ -121,15 +121,18 @@ def _finish_varint(body: bytes, at: int, raw: int) -> tuple[int, int]:
             raise KafkaError(ErrorCode.INVALID_RECORD, "A variable-length number in a record is too long")
 
 
-def _cut_short() -> KafkaError:
+def cut_short() -> KafkaError:
+    """Why a batch with too few bytes for its records is refused."""
     return KafkaError(ErrorCode.INVALID_RECORD, "Incorrect declared batch size, premature EOF reached")
 
 
-def _not_as_long(index: int) -> KafkaError:
+def not_as_long(index: int) -> KafkaError:
+    """Why a record whose length is wrong is refused."""
     return KafkaError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch is not as long as it says")
 
 
-def _wrong_offset(index: int, raw: int) -> KafkaError:
+def wrong_offset(index: int, raw: int) -> KafkaError:
+    """Why a record whose offset delta is not its place in the batch is refused."""
     delta = (raw >> 1) ^ -(raw & 1)
     return KafkaError(
         ErrorCode.INVALID_RECORD, f"Record {index} of the batch has an offset delta of {delta} and should have {index}"

@@ -1,9 +1,9 @@
 """What has to happen to a produced batch before its log may have it, on topics that ask for more than header and CRC.
 
 Another codec where `compression.type` says so, a key for every record where the topic is compacted, times within their
-bounds. Small batches are done at once; large ones unpack and pack in a thread (the codecs let others run meanwhile)
-and have their records looked at in slices, between which the event loop serves others. It must not know partitions,
-nor in which order batches are appended.
+bounds, records that can be decoded where `tailrace.records.validate` is on. Small batches are done at once; large ones
+unpack and pack in a thread (the codecs let others run meanwhile) and have their records looked at in slices, between
+which the event loop serves others. It must not know partitions, nor in which order batches are appended.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tailrace.records.batch import BatchHeader, read_header
 from tailrace.records.compression import Compression, most_unpacked
 from tailrace.records.recompression import repack, unpack, unpacked_limit
 from tailrace.records.record_checks import RecordScan, refuse_keyless, refuse_times
+from tailrace.records.record_validation import RecordValidation
 from tailrace.runtime.disk import Buffer
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.partition_log import PartitionLog
@@ -26,7 +27,9 @@ T = TypeVar("T")
 #: A batch of at most this size, and what it may unpack to, is done in the event loop: a thread would cost more.
 _SMALL_BYTES = 8 * 1024
 _SMALL_UNPACKED_BYTES = 64 * 1024
-#: So many records are looked at before others have their turn: about half a millisecond.
+#: The same for a batch that stays as it is and is not compressed: a copy of its bytes is all that grows with them.
+_SMALL_PLAIN_BYTES = 256 * 1024
+#: So many records and headers are looked at before others have their turn: about half a millisecond.
 _SLICE_RECORDS = 1000
 
 
@@ -52,12 +55,20 @@ class _Plan(NamedTuple):
     codec: Compression | None
     level: int | None
     needs_keys: bool
+    #: Whether every record has to be one that clients can decode.
+    validates: bool
     #: Between which times the records have to be, where their headers do not show that they are.
     bounds: tuple[int, int] | None
 
     @property
     def looks_at_records(self) -> bool:
-        return self.needs_keys or self.bounds is not None
+        return self.needs_keys or self.validates or self.bounds is not None
+
+    def look_at(self, records: bytes, header: BatchHeader) -> RecordScan | RecordValidation:
+        """A walk over unpacked records that finds what the topic asks for."""
+        if self.validates:
+            return RecordValidation(records, header, self.bounds, needs_keys=self.needs_keys)
+        return RecordScan(records, header, self.bounds)
 
 
 def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) -> Prepared | None:
@@ -65,15 +76,17 @@ def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) ->
     plan = _plan(log, data, header)
     if plan.codec is None and not plan.looks_at_records:
         return Prepared(data, header)
-    if len(data) > _SMALL_BYTES or header.record_count > _SLICE_RECORDS:
+    is_plain = plan.codec is None and not header.compression
+    if len(data) > (_SMALL_PLAIN_BYTES if is_plain else _SMALL_BYTES) or header.record_count > _SLICE_RECORDS:
         return None
     try:
         records = unpack(data, header, _SMALL_UNPACKED_BYTES)
     except KafkaError:
         return None  # too large or not sound: the thread will tell which
     if plan.looks_at_records:
-        scan = RecordScan(bytes(records), header, plan.bounds)
-        scan.advance(header.record_count)
+        scan = plan.look_at(bytes(records), header)
+        if not scan.advance(_SLICE_RECORDS):
+            return None  # very many headers
         _judge(plan, scan)
     return _repacked(plan, data, header, records)
 
@@ -91,7 +104,7 @@ async def prepare(
         records = await offload(lambda: bytes(unpack(data, header, limit)))
         held.shrink(len(records))
         if plan.looks_at_records:
-            scan = RecordScan(records, header, plan.bounds)
+            scan = plan.look_at(records, header)
             while not await work.slice(lambda: scan.advance(_SLICE_RECORDS)):
                 pass
             _judge(plan, scan)
@@ -113,11 +126,12 @@ def _plan(log: PartitionLog, data: Buffer, header: BatchHeader) -> _Plan:
         None if codec is None or codec == header.compression else codec,
         config.compression_level,
         config.compact,
+        config.validates_records,
         bounds,
     )
 
 
-def _judge(plan: _Plan, scan: RecordScan) -> None:
+def _judge(plan: _Plan, scan: RecordScan | RecordValidation) -> None:
     """Refuse a batch for what was found in it; a wrong time weighs more than a missing key, as in Kafka."""
     if scan.outside:
         assert plan.bounds is not None

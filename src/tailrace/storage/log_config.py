@@ -49,6 +49,8 @@ class LogConfig:
     compression: Compression | None = None
     #: Kafka's number for how hard that codec tries; None where it has no levels.
     compression_level: int | None = None
+    #: Whether every record of a produced batch has to be one that clients can decode.
+    validates_records: bool = False
     #: Whether more is asked of a produced batch than header and CRC show.
     looks_into_batches: bool = field(init=False, compare=False)
     #: The age at which a segment is to be the newest no more.
@@ -60,7 +62,10 @@ class LogConfig:
         object.__setattr__(
             self,
             "looks_into_batches",
-            self.compression is not None or self.compact or not (self.log_append_time or self.is_backward_unbounded),
+            self.compression is not None
+            or self.compact
+            or self.validates_records
+            or not (self.log_append_time or self.is_backward_unbounded),
         )
 
     @property

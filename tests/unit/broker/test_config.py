@@ -341,6 +341,7 @@ OVERRIDES = {
     "segment.bytes": ("1048577", "segment_bytes", 1_048_577),
     "segment.index.bytes": ("19", "segment_index_bytes", 19),
     "segment.ms": ("20", "segment_ms", 20),
+    "tailrace.records.validate": ("true", "validates_records", True),
 }
 
 
@@ -369,6 +370,8 @@ def test_only_topics_that_ask_for_it_have_their_batches_looked_into() -> None:
     assert not config.topic_config({}).looks_into_batches
     assert not config.topic_config({"message.timestamp.after.max.ms": "5"}).looks_into_batches
     assert config.topic_config({"message.timestamp.before.max.ms": "5"}).looks_into_batches
+    assert config.topic_config({"tailrace.records.validate": "true"}).looks_into_batches
+    assert BrokerConfig({"tailrace.records.validate": "true"}).topic_config({}).looks_into_batches
     stamped = {"message.timestamp.before.max.ms": "5", "message.timestamp.type": "LogAppendTime"}
     assert not config.topic_config(stamped).looks_into_batches
 

@@ -17,6 +17,7 @@ from tailrace.replication.partition import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import Appended
 from tailrace.testing.loop import SimLoop
+from tests.support.poison import DAMAGES
 from tests.unit.replication.test_partition import World
 from tests.unit.storage.logs import NOW_MS
 
@@ -307,3 +308,46 @@ def test_after_the_topic_is_told_to_keep_batches_as_sent_those_before_still_come
         assert stored(world)[1][0] is Compression.NONE
 
     run(test, compression=Compression.ZSTD)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_topic_that_validates_records_refuses_those_that_nobody_could_decode(damage: str) -> None:
+    async def test(world: World) -> None:
+        error = await refused(world, bytearray(DAMAGES[damage]()))
+        assert error.code is ErrorCode.INVALID_RECORD
+        assert stored(world) == []
+
+    run(test, validates_records=True)
+
+
+def test_a_topic_that_does_not_validate_records_takes_them() -> None:
+    async def test(world: World) -> None:
+        for damage in DAMAGES.values():
+            assert (await sent(world, bytearray(damage()))).base_offset >= 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_a_topic_that_validates_records_stores_sound_ones_as_they_were_sent(codec: Compression, size: int) -> None:
+    async def test(world: World) -> None:
+        data = batch(random_values(size, size), codec=codec)
+        appended = sent(world, data)
+        assert appended.done() == (size != LARGE or codec is Compression.NONE)
+        await appended
+        part = world.partition.read(0, 1 << 30)
+        assert part is not None
+        assert part.file.read(part.position, part.size)[21:] == data[21:]
+
+    run(test, validates_records=True)
+
+
+def test_a_small_batch_of_very_many_headers_waits_for_its_turn() -> None:
+    async def test(world: World) -> None:
+        headers = tuple(("", None) for _ in range(3000))
+        appended = sent(world, build_batch([NewRecord(b"value", None, NOW_MS, headers)]))
+        assert not appended.done()
+        assert (await appended).base_offset == 0
+
+    run(test, validates_records=True)
