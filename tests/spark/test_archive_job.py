@@ -23,9 +23,10 @@ from tailrace.client import Groups
 from tailrace.client.archive import describe
 from tailrace.client.configs import ConfigOwner, Configs
 from tailrace.errors import TailraceError
-from tailrace.pipeline.archiving import ArchivingError, group_of
+from tailrace.pipeline.archiving import group_of
 from tailrace.pipeline.archiving_commit import ArchiveChangedError, TopicArchiver
 from tailrace.pipeline.archiving_setup import open_archives
+from tailrace.pipeline.archiving_topics import ArchivingError
 from tailrace.pipeline.run import Stop
 from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
 from tests.support.archiving import (
@@ -195,11 +196,11 @@ class _Overtaken(TopicArchiver):
 
     overtake: Callable[[], object] | None = None
 
-    def commit(self, files):  # type: ignore[no-untyped-def]
+    def commit(self, *files):  # type: ignore[no-untyped-def]
         if (overtake := self.overtake) is not None:
             self.overtake = None
             overtake()
-        return super().commit(files)
+        return super().commit(*files)
 
 
 def test_who_is_overtaken_by_another_driver_deletes_its_files_and_goes_on_from_there(

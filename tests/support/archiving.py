@@ -56,6 +56,8 @@ class Archiving:
     warnings: list[str] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     stop: Stop = field(default_factory=Stop)
+    #: How archives are opened again that could not be, or that are elsewhere now.
+    reopen: Callable[[str], TopicArchiver] | None = None
 
     def open(self, *topics: str) -> list[TopicArchiver]:
         return open_archives(self.bootstrap, topics, str(self.place), self.said.append, self.warnings.append)
@@ -71,6 +73,7 @@ class Archiving:
             warn=self.warnings.append,
             stop=self.stop,
             file_bytes=self.file_bytes,
+            reopen=self.reopen,
         )
         return self.rounds
 

@@ -9,6 +9,9 @@ from types import MappingProxyType
 from tailrace.records.batch import HEADER_BYTES, read_header, replace_records
 from tailrace.records.compression import Compression, compress
 from tailrace.records.record import NewRecord, build_batch
+from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.support.raw_client import RawClient
 
 _LAST_OFFSET_DELTA_AT = 23
 _COUNT_AT = HEADER_BYTES - 4
@@ -83,3 +86,27 @@ DAMAGES: Mapping[str, Callable[[], bytes]] = MappingProxyType(
         "bytes behind the headers": lambda: _patched(22, 2),
     }
 )
+
+
+def produce_batch(port: int, topic: str, batch: bytes, partition: int = 0) -> int:
+    """Have a broker append a batch as it is; the offset that it got."""
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+    with RawClient(port) as client:
+        answer = client.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data]), 8, ProduceResponse)
+    (told,) = answer.responses[0].partition_responses
+    assert not told.error_code, told
+    return told.base_offset
+
+
+def fetch_batches(port: int, topic: str, offset: int, partition: int = 0) -> bytes:
+    """What a broker sends for an offset, asked until it has something."""
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[wanted])])
+    with RawClient(port) as client:
+        for _ in range(100):
+            data = client.ask(request, 11, FetchResponse).responses[0].partitions[0]
+            assert not data.error_code, data
+            if data.records:
+                assert isinstance(data.records, bytes | bytearray | memoryview)
+                return bytes(data.records)
+    raise AssertionError(f"nothing comes for offset {offset} of {topic}")

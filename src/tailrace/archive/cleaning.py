@@ -20,7 +20,7 @@ from tailrace.archive.errors import ArchiveCorruptError, ArchiveError, FileMissi
 from tailrace.archive.layout import (
     UNFINISHED_PREFIX,
     TopicArchive,
-    data_file_span,
+    file_span,
     is_manifest,
     manifest_path,
     manifest_version,
@@ -100,7 +100,7 @@ class _Since:
         self._directory = archive.directory
         self._snapshot = snapshot
         written_ms = {entry.name: entry.modified_ms for entry in entries}
-        self._needed = {f"{self._directory}/{file.name}" for file in snapshot.files}
+        self._needed = {f"{self._directory}/{name}" for name in snapshot.names}
         self._needed |= self._named_beyond(location, entries)
         #: When each file was taken out that some manifest of the history took out.
         self._removed_ms: dict[str, int] = {}
@@ -132,8 +132,7 @@ class _Since:
             except ArchiveError as error:
                 error.add_note("nothing was deleted: what this manifest names might be needed")
                 raise
-            for each in (*manifest.added, *(manifest.files or ())):
-                named.add(f"{self._directory}/{each.name}")
+            named.update(f"{self._directory}/{name}" for name in manifest.names)
         return named
 
     def unneeded(self, entry: Entry) -> int | None:
@@ -146,7 +145,7 @@ class _Since:
         if is_manifest(inner):
             # Of the history, or of an attempt at a version that another has taken.
             return entry.modified_ms
-        span = data_file_span(inner)
+        span = file_span(inner)
         if span is None:
             return None
         if (removed_ms := self._removed_ms.get(entry.name)) is not None:

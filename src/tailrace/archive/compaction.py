@@ -14,6 +14,7 @@ from tailrace.archive.errors import ArchiveCorruptError
 from tailrace.archive.location import Location
 from tailrace.archive.manifest import ArchivedFile, Manifest, PartitionFiles, Snapshot
 from tailrace.archive.parquet import FILE_BYTES, RECORD_SCHEMA, FileWriter
+from tailrace.archive.quarantine import SideFile
 from tailrace.archive.scan import Wanted, scan_files
 
 DEFAULT_MIN_FILES = 4
@@ -45,6 +46,7 @@ class Expiry:
 
     starts: Mapping[int, int]
     files: tuple[ArchivedFile, ...]
+    side_files: tuple[SideFile, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.starts)
@@ -57,6 +59,7 @@ def plan_expiry(snapshot: Snapshot, deleted_below: Mapping[int, int], retention_
     """
     starts: dict[int, int] = {}
     gone: list[ArchivedFile] = []
+    aside: list[SideFile] = []
     for number, partition in sorted(snapshot.partitions.items()):
         start = max(partition.start, min(deleted_below.get(number, 0), partition.end))
         if retention_ms >= 0:
@@ -64,7 +67,8 @@ def plan_expiry(snapshot: Snapshot, deleted_below: Mapping[int, int], retention_
         if start > partition.start:
             starts[number] = start
         gone += [file for file in partition.files if file.next_offset <= start]
-    return Expiry(starts, tuple(gone))
+        aside += [file for file in partition.side_files if file.next_offset <= start]
+    return Expiry(starts, tuple(gone), tuple(aside))
 
 
 def _first_kept(partition: PartitionFiles, oldest_ms: int) -> int:
@@ -140,4 +144,5 @@ def commit_of(snapshot: Snapshot, merged: Sequence[tuple[Merge, ArchivedFile]], 
     """The manifest that puts merged files in the place of theirs, and takes out what is expired."""
     removed = dict.fromkeys(name for merge, _ in merged for name in merge.names)
     removed.update(dict.fromkeys(file.name for file in expiry.files))
+    removed.update(dict.fromkeys(file.name for file in expiry.side_files))
     return snapshot.commit([file for _, file in merged], tuple(removed), expiry.starts)

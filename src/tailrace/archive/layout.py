@@ -1,6 +1,7 @@
 """Where the files of an archive are, under the URI of its location.
 
     topic=<name>/id=<topic id>/partition=<p>/<first offset>-<last offset>-<unique>.parquet
+    topic=<name>/id=<topic id>/quarantine/partition=<p>/<first offset>-<last offset>-<unique>.batches
     topic=<name>/id=<topic id>/manifest/<version>-<unique>-<CRC-32C of its content>.json
 
 Names are relative and have slashes, whatever the location is. A name is unique for each attempt at writing a file, so
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from crc32c import crc32c
@@ -26,6 +28,7 @@ _UNIQUE_BYTES = 8
 
 _MANIFEST_NAME = re.compile(r"([0-9]{20})-[0-9a-f]+-([0-9a-f]{8})\.json")
 _DATA_NAME = re.compile(r"partition=([0-9]+)/([0-9]{20})-([0-9]{20})-[0-9a-f]+\.parquet")
+_SIDE_NAME = re.compile(r"quarantine/partition=([0-9]+)/([0-9]{20})-([0-9]{20})-[0-9a-f]+\.batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,16 @@ def data_file_name(partition: int, first_offset: int, next_offset: int) -> str:
     return f"partition={partition}/{first_offset:020d}-{next_offset - 1:020d}-{unique()}.parquet"
 
 
+def side_file_name(partition: int, first_offset: int, next_offset: int) -> str:
+    """A new name for a file of quarantined batches, within the topic's directory."""
+    return f"quarantine/partition={partition}/{first_offset:020d}-{next_offset - 1:020d}-{unique()}.batches"
+
+
+def checksum(data: Any) -> str:
+    """The checksum of bytes, as manifests write it."""
+    return f"crc32c:{crc32c(data):08x}"
+
+
 def manifest_name(version: int, content: bytes) -> str:
     """A new name for a manifest; it holds the checksum of the content, so that whoever names it vouches for it."""
     return f"{version:020d}-{unique()}-{crc32c(content):08x}.json"
@@ -77,9 +90,14 @@ def is_data_file(name: str) -> bool:
     return _DATA_NAME.fullmatch(name) is not None
 
 
-def data_file_span(name: str) -> tuple[int, int, int] | None:
-    """The partition, first offset and next offset that a file's name tells; None where it is no file of records."""
-    match = _DATA_NAME.fullmatch(name)
+def is_side_file(name: str) -> bool:
+    """Whether a name within a topic's directory is that of a file of quarantined batches."""
+    return _SIDE_NAME.fullmatch(name) is not None
+
+
+def file_span(name: str) -> tuple[int, int, int] | None:
+    """The partition, first offset and next offset that the name of a data or side file tells; None for other names."""
+    match = _DATA_NAME.fullmatch(name) or _SIDE_NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]), int(match[3]) + 1)
 
 

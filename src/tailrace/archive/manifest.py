@@ -1,6 +1,7 @@
 """Manifests: which files an archive consists of, version by version.
 
-A manifest is one commit: the files it adds and removes, and what each partition covers afterwards. It names its parent,
+A manifest is one commit: the files it adds and removes, and what each partition covers afterwards. Batches that nobody
+can decode are in side files, which it names too, within the range of a file of records. It names its parent,
 so the head names all of history; every so often one is a checkpoint that lists all files, so that few are read. Nothing
 is ever overwritten. A `Snapshot` is what a head amounts to, and keeps the invariant that matters: the files of a
 partition touch each other, offset by offset, from its start to its end, so that a hole cannot be committed.
@@ -9,7 +10,7 @@ partition touch each other, offset by offset, from its start to its end, so that
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,14 +21,18 @@ from tailrace.archive.layout import (
     TopicArchive,
     check_manifest,
     is_data_file,
+    is_side_file,
     manifest_name,
     manifest_path,
     topic_directory,
 )
 from tailrace.archive.location import Location
+from tailrace.archive.quarantine import SideFile
 from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
-FORMAT = 1
+#: What manifests are written in; one that names side files is of the second, which older readers refuse.
+_PLAIN_FORMAT = 1
+FORMAT = 2
 #: Every manifest whose version is a multiple of this lists all files.
 CHECKPOINT_INTERVAL = 64
 
@@ -72,11 +77,23 @@ class Manifest:
     partitions: Mapping[int, tuple[int, int]]
     #: All files after this commit, where it is a checkpoint.
     files: tuple[ArchivedFile, ...] | None = None
+    #: The side files that this commit adds; those that it removes are among `removed`.
+    quarantined: tuple[SideFile, ...] = ()
+    #: All side files after this commit, where it is a checkpoint.
+    side_files: tuple[SideFile, ...] = ()
+    #: Whether there is a side file after this commit.
+    has_quarantine: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every file that it adds or lists."""
+        files, side_files = (*self.added, *(self.files or ())), (*self.quarantined, *self.side_files)
+        return (*(file.name for file in files), *(file.name for file in side_files))
 
     def encode(self) -> bytes:
         """The manifest as JSON."""
         document: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMAT if self.has_quarantine else _PLAIN_FORMAT,
             "topic": self.topic,
             "topic_id": encode_uuid(self.topic_id),
             "version": self.version,
@@ -87,6 +104,10 @@ class Manifest:
         }
         if self.files is not None:
             document["files"] = [asdict(file) for file in self.files]
+        if self.has_quarantine:
+            document["quarantined"] = [asdict(file) for file in self.quarantined]
+            if self.files is not None:
+                document["side_files"] = [asdict(file) for file in self.side_files]
         return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
@@ -112,6 +133,9 @@ def decode_manifest(name: str, content: bytes) -> Manifest:
             removed=tuple(document["removed"]),
             partitions={int(partition): (start, end) for partition, (start, end) in document["partitions"].items()},
             files=_decode_files(document["files"]) if "files" in document else None,
+            quarantined=_decode_side_files(document.get("quarantined", ())),
+            side_files=_decode_side_files(document.get("side_files", ())),
+            has_quarantine=found > _PLAIN_FORMAT,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArchiveCorruptError(f"manifest {name} cannot be read: {type(error).__name__}: {error}") from error
@@ -130,6 +154,15 @@ def _decode_files(documents: Iterable[Mapping[str, Any]]) -> tuple[ArchivedFile,
     return files
 
 
+def _decode_side_files(documents: Iterable[Mapping[str, Any]]) -> tuple[SideFile, ...]:
+    names = SideFile.__slots__
+    files = tuple(SideFile(**{name: document[name] for name in names}) for document in documents)
+    for file in files:
+        if not is_side_file(file.name):
+            raise ValueError(f"'{file.name}' is not the name of a file of quarantined batches")
+    return files
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
     """What the archive has of one partition: offsets from start to end, in files that touch each other."""
@@ -137,10 +170,14 @@ class PartitionFiles:
     start: int
     end: int
     files: tuple[ArchivedFile, ...] = ()
+    #: Quarantined batches of the range, in order of offsets.
+    side_files: tuple[SideFile, ...] = ()
     _firsts: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def of(cls, start: int, end: int, files: Iterable[ArchivedFile]) -> PartitionFiles:
+    def of(
+        cls, start: int, end: int, files: Iterable[ArchivedFile], side_files: Iterable[SideFile] = ()
+    ) -> PartitionFiles:
         """Files in any order; InvalidCommitError where they do not cover the range without hole and overlap."""
         ordered = tuple(sorted(files, key=lambda file: (file.first_offset, file.next_offset)))
         at = ordered[0].first_offset if ordered else end
@@ -154,7 +191,13 @@ class PartitionFiles:
         first = ordered[0].first_offset if ordered else end
         if not 0 <= first <= start <= end or at != end:
             raise InvalidCommitError(f"the files cover offsets {first} to {at}, but shall be {start} to {end}")
-        return cls(start, end, ordered, tuple(file.first_offset for file in ordered))
+        aside = tuple(sorted(side_files, key=lambda file: file.first_offset))
+        at = first
+        for side_file in aside:
+            if not at <= side_file.first_offset < side_file.next_offset <= end:
+                raise InvalidCommitError(f"{side_file.name} is not within the files, or overlaps another one")
+            at = side_file.next_offset
+        return cls(start, end, ordered, aside, tuple(file.first_offset for file in ordered))
 
     @property
     def max_timestamp(self) -> int | None:
@@ -173,6 +216,12 @@ class PartitionFiles:
         if first > last:
             return ()
         return self.files[bisect_right(self._firsts, first) - 1 : bisect_right(self._firsts, last)]
+
+    def side_files_between(self, start: int, end: int) -> tuple[SideFile, ...]:
+        """The side files that may have any of the offsets from start up to, but without, end."""
+        first = bisect_right(self.side_files, max(start, self.start), key=lambda file: file.next_offset)
+        last = bisect_left(self.side_files, end, key=lambda file: file.first_offset)
+        return self.side_files[first:last]
 
     def files_since(self, timestamp_ms: int) -> Iterable[ArchivedFile]:
         """In order of offsets, the files that have a record of that time or later."""
@@ -206,6 +255,20 @@ class Snapshot:
     def files(self) -> tuple[ArchivedFile, ...]:
         return tuple(file for _, partition in sorted(self.partitions.items()) for file in partition.files)
 
+    @property
+    def side_files(self) -> tuple[SideFile, ...]:
+        return tuple(file for _, partition in sorted(self.partitions.items()) for file in partition.side_files)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every file that readers of this version need, but for manifests."""
+        return (*(file.name for file in self.files), *(file.name for file in self.side_files))
+
+    @property
+    def quarantined_batches(self) -> int:
+        """How many batches are in the archive that nobody can decode."""
+        return sum(file.batches for file in self.side_files)
+
     def partition(self, partition: int) -> PartitionFiles:
         """What there is of a partition, which may be nothing."""
         return self.partitions.get(partition, _NOTHING)
@@ -215,19 +278,34 @@ class Snapshot:
         added: Sequence[ArchivedFile],
         removed: Sequence[str] = (),
         starts: Mapping[int, int] | None = None,
+        quarantined: Sequence[SideFile] = (),
     ) -> Manifest:
         """The manifest that follows this version; InvalidCommitError where it would not hold together.
 
-        A partition begins where its first file does. Starts move up only, and files that are wholly below one may be
-        removed with nothing in their place; what is removed otherwise has to be replaced.
+        Side files are removed by name, as files are. A partition begins where its first file does. Starts move up only,
+        and files that are wholly below one may be removed with nothing in their place; what is removed otherwise has to
+        be replaced.
         """
-        partitions = _changed(self.partitions, added, removed, starts or {})
+        partitions = _changed(self.partitions, added, removed, starts or {}, quarantined)
         version = self.version + 1
         spans = {partition: (files.start, files.end) for partition, files in partitions.items()}
         checkpoint = None
         if version % CHECKPOINT_INTERVAL == 0:
             checkpoint = tuple(file for _, files in sorted(partitions.items()) for file in files.files)
-        return Manifest(self.topic, self.topic_id, version, self.head, tuple(added), tuple(removed), spans, checkpoint)
+        side_files = tuple(file for _, files in sorted(partitions.items()) for file in files.side_files)
+        return Manifest(
+            self.topic,
+            self.topic_id,
+            version,
+            self.head,
+            tuple(added),
+            tuple(removed),
+            spans,
+            checkpoint,
+            tuple(quarantined),
+            side_files if checkpoint is not None else (),
+            bool(side_files),
+        )
 
     def following(self, manifest: Manifest, name: str) -> Snapshot:
         """What this version becomes by the manifest of the next; ArchiveCorruptError where that does not fit."""
@@ -238,7 +316,7 @@ class Snapshot:
             )
         starts = {partition: start for partition, (start, _) in manifest.partitions.items()}
         try:
-            partitions = _changed(self.partitions, manifest.added, manifest.removed, starts)
+            partitions = _changed(self.partitions, manifest.added, manifest.removed, starts, manifest.quarantined)
         except InvalidCommitError as error:
             raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
         if {partition: (files.start, files.end) for partition, files in partitions.items()} != manifest.partitions:
@@ -251,18 +329,25 @@ def _changed(
     added: Iterable[ArchivedFile],
     removed: Iterable[str],
     starts: Mapping[int, int],
+    quarantined: Iterable[SideFile],
 ) -> dict[int, PartitionFiles]:
     gone = set(removed)
     new: dict[int, list[ArchivedFile]] = {}
     for file in added:
         new.setdefault(file.partition, []).append(file)
+    new_aside: dict[int, list[SideFile]] = {}
+    for side_file in quarantined:
+        new_aside.setdefault(side_file.partition, []).append(side_file)
     after: dict[int, PartitionFiles] = {}
-    for partition in sorted({*before, *new}):
+    for partition in sorted({*before, *new, *new_aside}):
         old = before.get(partition)
         kept = [file for file in old.files if file.name not in gone] if old is not None else []
+        aside = [file for file in old.side_files if file.name not in gone] if old is not None else []
         if old is not None:
+            is_kept = len(kept) == len(old.files) and len(aside) == len(old.side_files)
             gone.difference_update(file.name for file in old.files)
-            if len(kept) == len(old.files) and partition not in new and partition not in starts:
+            gone.difference_update(file.name for file in old.side_files)
+            if is_kept and partition not in new and partition not in new_aside and partition not in starts:
                 after[partition] = old
                 continue
         files = kept + new.get(partition, [])
@@ -274,7 +359,7 @@ def _changed(
             raise InvalidCommitError(
                 f"partition {partition} would cover offsets {start} to {end}, and covers {old.start} to {old.end} now"
             )
-        after[partition] = PartitionFiles.of(start, end, files)
+        after[partition] = PartitionFiles.of(start, end, files, aside + new_aside.get(partition, []))
     if gone:
         raise InvalidCommitError(f"{min(gone)} is not part of the archive, and cannot be removed")
     if unknown := sorted(starts.keys() - after.keys()):
@@ -330,11 +415,14 @@ def load_snapshot(
 def _from_checkpoint(archive: TopicArchive, manifest: Manifest, name: str) -> Snapshot:
     _check_identity(manifest, name, archive.topic, archive.topic_id)
     files: dict[int, list[ArchivedFile]] = {partition: [] for partition in manifest.partitions}
+    side_files: dict[int, list[SideFile]] = {partition: [] for partition in manifest.partitions}
     try:
         for file in manifest.files or ():
             files[file.partition].append(file)
+        for side_file in manifest.side_files:
+            side_files[side_file.partition].append(side_file)
         partitions = {
-            partition: PartitionFiles.of(start, end, files[partition])
+            partition: PartitionFiles.of(start, end, files[partition], side_files[partition])
             for partition, (start, end) in manifest.partitions.items()
         }
     except (InvalidCommitError, KeyError) as error:

@@ -16,11 +16,10 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 
 from tailrace.archive.errors import ArchiveCorruptError, InvalidCommitError
 from tailrace.archive.file_pieces import FilePieces
-from tailrace.archive.layout import data_file_name, topic_directory
+from tailrace.archive.layout import checksum, data_file_name, topic_directory
 from tailrace.archive.location import Location
 from tailrace.archive.manifest import ArchivedFile
 
@@ -62,11 +61,6 @@ _HEADER_NAME = "headers.list.element.key"
 _DICTIONARY = ["topic", "partition", "timestamp_type", "leader_epoch", _HEADER_NAME]
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
-
-
-def checksum(data: Any) -> str:
-    """The checksum of bytes, as manifests write it."""
-    return f"crc32c:{crc32c(data):08x}"
 
 
 def records_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -1,5 +1,8 @@
 """Reading an archive as a broker does: batches from an offset on, and offsets by time.
 
+Batches that nobody could decode when they were archived are given back as the log had them, each at its offsets: a
+client does with them what it does with such bytes from any log.
+
 Runs in a helper process: `read_batches` and `find_offset` are what a broker calls there, with values that can be sent
 from process to process, and what was read is kept between calls within bounds. Everything is reached through the head
 manifest that the caller names; an archive's files never change, so nothing that is kept can be out of date. What is not
@@ -21,11 +24,13 @@ from tailrace.archive.layout import TopicArchive, manifest_path
 from tailrace.archive.location import Location, open_location
 from tailrace.archive.manifest import ArchivedFile, PartitionFiles, Snapshot, load_snapshot
 from tailrace.archive.parquet import Footer, read_footer, read_row_groups
+from tailrace.archive.quarantine import QuarantinedBatch, SideFileContent, read_side_file
 from tailrace.archive.rebuild import build_filler, rebuild
 
 SNAPSHOT_CACHE_BYTES = 64 << 20
 FOOTER_CACHE_BYTES = 64 << 20
 ROW_GROUP_CACHE_BYTES = 128 << 20
+SIDE_FILE_CACHE_BYTES = 32 << 20
 #: So much of a file is asked for at once where it is read from front to back.
 READ_AHEAD_BYTES = 4 << 20
 _BYTES_PER_FILE = 600
@@ -50,6 +55,7 @@ class Caches:
     snapshots: BoundedCache[Snapshot]
     footers: BoundedCache[Footer]
     row_groups: BoundedCache[pa.Table]
+    side_files: BoundedCache[SideFileContent]
 
     @classmethod
     def new(
@@ -58,7 +64,12 @@ class Caches:
         footer_bytes: int = FOOTER_CACHE_BYTES,
         row_group_bytes: int = ROW_GROUP_CACHE_BYTES,
     ) -> Caches:
-        return cls(BoundedCache(snapshot_bytes), BoundedCache(footer_bytes), BoundedCache(row_group_bytes))
+        return cls(
+            BoundedCache(snapshot_bytes),
+            BoundedCache(footer_bytes),
+            BoundedCache(row_group_bytes),
+            BoundedCache(SIDE_FILE_CACHE_BYTES),
+        )
 
 
 class ArchiveReader:
@@ -75,7 +86,9 @@ class ArchiveReader:
         if found is None:
             found = load_snapshot(self._location, archive, lambda name: self._known(archive.directory, name))
             snapshots.put(
-                (self._location.uri, archive.directory, found.head), found, len(found.files) * _BYTES_PER_FILE
+                (self._location.uri, archive.directory, found.head),
+                found,
+                (len(found.files) + len(found.side_files)) * _BYTES_PER_FILE,
             )
         return found
 
@@ -105,15 +118,28 @@ class ArchiveReader:
         at = told = offset
         while at < files.end and (size < max_bytes or not pieces):
             file = files.files[index]
+            if at >= file.next_offset:  # behind a gap, or a raw batch that is in two files
+                index += 1
+                continue
             try:
+                aside = self._quarantined_after(archive.directory, files, at, file.next_offset)
+                if aside is not None and aside.header.base_offset <= at:
+                    if pieces and size + len(aside.data) > max_bytes:
+                        break
+                    pieces.append(aside.data)
+                    size += len(aside.data)
+                    at = told = aside.header.next_offset
+                    continue
                 records = self._records_from(archive.directory, file, at, max_bytes - size)
             except ArchiveError:
                 if pieces:
                     break  # what is before the damage is sound; whoever goes on from there is told
                 raise
-            if records is None:
-                at = file.next_offset
-                index += 1
+            until = file.next_offset if aside is None else min(aside.header.base_offset, file.next_offset)
+            if records is not None and aside is not None:
+                records = _below(records, until)
+            if records is None or not records.num_rows:
+                at = until
                 continue
             batches = rebuild(records, max_bytes - size)
             if pieces and size + len(batches.data) > max_bytes:
@@ -161,6 +187,21 @@ class ArchiveReader:
         records = self._row_group(directory, file, footer, group, wanted_bytes)
         return records.slice(int(np.searchsorted(records.column("offset").to_numpy(), offset)))
 
+    def _quarantined_after(
+        self, directory: str, files: PartitionFiles, offset: int, end: int
+    ) -> QuarantinedBatch | None:
+        """The first quarantined batch that has an offset or a later one, but below an end; None where there is none."""
+        for file in files.side_files_between(offset, end):
+            key = (self._location.uri, directory, file.name)
+            content = self._caches.side_files.get(key)
+            if content is None:
+                content = read_side_file(self._location, directory, file)
+                self._caches.side_files.put(key, content, content.bytes)
+            batch = content.first_after(offset)
+            if batch is not None:
+                return batch
+        return None
+
     def _footer(self, directory: str, file: ArchivedFile) -> Footer:
         key = (self._location.uri, directory, file.name)
         footer = self._caches.footers.get(key)
@@ -194,6 +235,11 @@ class ArchiveReader:
             table = tables[index - group]
             cache.put((*key, index), table, table.nbytes)
         return tables[0]
+
+
+def _below(records: pa.Table, offset: int) -> pa.Table:
+    """The records before an offset."""
+    return records.slice(0, int(np.searchsorted(records.column("offset").to_numpy(), offset)))
 
 
 def _not_archived(archive: TopicArchive, partition: int, offset: int, files: PartitionFiles) -> OffsetNotArchivedError:

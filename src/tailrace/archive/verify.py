@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.archive.errors import ArchiveCorruptError, FileMissingError
-from tailrace.archive.layout import TopicArchive, manifest_path
+from tailrace.archive.layout import TopicArchive, checksum, manifest_path
 from tailrace.archive.location import Entry, Location
 from tailrace.archive.manifest import ArchivedFile, Snapshot, load_snapshot, read_manifest
-from tailrace.archive.parquet import checksum, read_footer
+from tailrace.archive.parquet import read_footer
+from tailrace.archive.quarantine import SideFile, SideFileContent, wrong_batches
 
 
 class Problem(Enum):
@@ -49,6 +50,8 @@ class Report:
     files: int = 0
     rows: int = 0
     bytes: int = 0
+    #: Batches that nobody can decode, which are kept as they are: no damage to the archive.
+    quarantined_batches: int = 0
     findings: list[Finding] = field(default_factory=list)
     #: Files that the head does not name: left by writers that were killed or lost, or taken out since.
     orphans: list[Entry] = field(default_factory=list)
@@ -85,6 +88,9 @@ def verify(
         report.rows += file.rows
         report.bytes += file.bytes
         on_file(file)
+    for side_file in snapshot.side_files:
+        report.findings += verify_side_file(location, archive.directory, side_file)
+    report.quarantined_batches = snapshot.quarantined_batches
     manifests, damaged = _read_history(location, archive)
     report.findings += damaged
     report.orphans = _orphans(location, archive, snapshot, manifests)
@@ -97,25 +103,43 @@ def _spans(coverage: Mapping[int, tuple[int, int]]) -> str:
 
 def verify_file(location: Location, directory: str, file: ArchivedFile) -> Iterator[Finding]:
     """All that is wrong with one file."""
-    try:
-        content = location.read_all(f"{directory}/{file.name}")
-    except FileMissingError as error:
-        yield Finding(Problem.MISSING, file.name, str(error))
-        return
-    except ArchiveCorruptError as error:  # some stores notice it themselves
-        yield Finding(Problem.CHECKSUM, file.name, str(error))
-        return
-    if len(content) != file.bytes:
-        yield Finding(Problem.SIZE, file.name, f"it has {len(content)} bytes and was written with {file.bytes}")
-        return
-    if checksum(content) != file.checksum:
-        yield Finding(Problem.CHECKSUM, file.name, f"its checksum is {checksum(content)} and was {file.checksum}")
+    content = _read(location, directory, file)
+    if isinstance(content, Finding):
+        yield content
         return
     try:
         read_footer(content[-file.footer_bytes :], file)
         yield from (Finding(Problem.CONTENT, file.name, message) for message in _wrong_rows(content, file))
     except ArchiveCorruptError as error:
         yield Finding(Problem.CONTENT, file.name, str(error))
+
+
+def verify_side_file(location: Location, directory: str, file: SideFile) -> Iterator[Finding]:
+    """All that is wrong with one file of quarantined batches."""
+    content = _read(location, directory, file)
+    if isinstance(content, Finding):
+        yield content
+        return
+    try:
+        batches = SideFileContent(file, content)
+        yield from (Finding(Problem.CONTENT, file.name, message) for message in wrong_batches(file, batches))
+    except ArchiveCorruptError as error:
+        yield Finding(Problem.CONTENT, file.name, str(error))
+
+
+def _read(location: Location, directory: str, file: ArchivedFile | SideFile) -> bytes | Finding:
+    """The content of a file, or why that is not what was written."""
+    try:
+        content = location.read_all(f"{directory}/{file.name}")
+    except FileMissingError as error:
+        return Finding(Problem.MISSING, file.name, str(error))
+    except ArchiveCorruptError as error:  # some stores notice it themselves
+        return Finding(Problem.CHECKSUM, file.name, str(error))
+    if len(content) != file.bytes:
+        return Finding(Problem.SIZE, file.name, f"it has {len(content)} bytes and was written with {file.bytes}")
+    if checksum(content) != file.checksum:
+        return Finding(Problem.CHECKSUM, file.name, f"its checksum is {checksum(content)} and was {file.checksum}")
+    return content
 
 
 def _wrong_rows(content: bytes, file: ArchivedFile) -> Iterator[str]:
@@ -170,6 +194,6 @@ def list_orphans(location: Location, archive: TopicArchive, snapshot: Snapshot) 
 
 def _orphans(location: Location, archive: TopicArchive, snapshot: Snapshot, manifests: list[str]) -> list[Entry]:
     directory = archive.directory
-    named = {f"{directory}/{file.name}" for file in snapshot.files}
+    named = {f"{directory}/{name}" for name in snapshot.names}
     named.update(manifest_path(directory, name) for name in manifests)
     return [entry for entry in location.list(directory) if entry.name not in named]

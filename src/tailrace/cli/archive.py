@@ -144,6 +144,7 @@ def _as_json(topic: str, uri: str, report: Report) -> dict[str, Any]:
         "files": report.files,
         "rows": report.rows,
         "bytes": report.bytes,
+        "quarantined_batches": report.quarantined_batches,
         "sound": report.is_sound,
         "findings": [
             {"problem": finding.problem.value, "file": finding.name, "message": finding.message}
@@ -162,4 +163,8 @@ def _print(topic: str, uri: str, report: Report) -> None:
     if report.orphans:
         total = sum(orphan.size for orphan in report.orphans)
         click.echo(f"{count_of(len(report.orphans), 'file')} that no manifest names, {total} bytes: nobody reads them")
+    if report.quarantined_batches:
+        count = report.quarantined_batches
+        batches = "1 quarantined batch" if count == 1 else f"{count} quarantined batches"
+        click.echo(f"{batches}, kept as produced; list them with: tailrace archive quarantine list {topic}")
     click.echo("all of it is sound" if report.is_sound else f"{count_of(len(report.findings), 'problem')} found")

@@ -11,6 +11,9 @@ from tailrace.cli.options import PairType, client_options, pairs_without_repeats
 from tailrace.cli.output import count_of, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.errors import TailraceError
     from tailrace.pipeline.archiving_commit import TopicArchiver
     from tailrace.pipeline.archiving_round import Round
 
@@ -51,6 +54,10 @@ def command(
     --to says. Brokers then keep records until they are archived, give them up by local.retention.ms, and read old ones
     from the archive for every Kafka client.
 
+    Each topic stands alone: while one is missing, or the place of its archive is, the others are archived, and it is
+    tried again. With --once the command then exits with 1 when the others are done. Batches that cannot be decoded are
+    set aside in the archive as they are; see tailrace archive quarantine.
+
     Every record is archived exactly once, whatever is killed, and several may archive one topic at a time, of whom one
     is faster. Started again, it goes on where the archive ends. SIGTERM and Ctrl-C let the round that runs end; a
     second one does not wait for it. How far it has come shows in the group tailrace-pipeline-archive-TOPIC.
@@ -75,13 +82,24 @@ def command(
     from tailrace.pipeline.archiving import DEFAULT_EVERY_MS
     from tailrace.pipeline.archiving_setup import open_archives
 
-    archivers = open_archives(bootstrap, topics, uri, _say, _warn)
+    unopened: dict[str, TailraceError] = {}
+    archivers = open_archives(bootstrap, topics, uri, _say, _warn, unopened.__setitem__)
+    for topic, problem in unopened.items():
+        about = "" if topic in str(problem) else f"{topic}: "
+        _warn(f"{about}{problem}; {'going on with the others' if once else 'trying again until it works'}")
+
+    def reopen(topic: str) -> TopicArchiver:
+        (archiver,) = open_archives(bootstrap, [topic], uri, _say, _warn)
+        return archiver
+
     interval_ms = None if once else DEFAULT_EVERY_MS if every_ms is None else every_ms
-    _run(archivers, bootstrap, interval_ms, master, pairs_without_repeats(conf, "--conf"), as_json)
+    _run(archivers, unopened, reopen, bootstrap, interval_ms, master, pairs_without_repeats(conf, "--conf"), as_json)
 
 
 def _run(
     archivers: list[TopicArchiver],
+    unopened: dict[str, TailraceError],
+    reopen: Callable[[str], TopicArchiver],
     bootstrap: str,
     every_ms: int | None,
     master: str,
@@ -108,7 +126,15 @@ def _run(
             # Once more: Spark has put its own handler of Ctrl-C in place.
             with stop.on_signals():
                 outcome = archive_topics(
-                    spark, bootstrap, archivers, every_ms=every_ms, report=report, warn=_warn, stop=stop
+                    spark,
+                    bootstrap,
+                    archivers,
+                    every_ms=every_ms,
+                    report=report,
+                    warn=_warn,
+                    stop=stop,
+                    unopened=unopened,
+                    reopen=reopen,
                 )
         finally:
             stop_spark(spark)
@@ -119,7 +145,10 @@ def _run(
         count_of(number, noun)
         for number, noun in ((outcome.rounds, "round"), (outcome.rows, "row"), (outcome.files, "file"))
     )
-    _say(f"{rounds}, {rows}, {files}: {how}")
+    aside = f", {outcome.quarantined_batches} quarantined batches" if outcome.quarantined_batches else ""
+    _say(f"{rounds}, {rows}, {files}{aside}: {how}")
+    for topic, problem in outcome.failures.items():
+        _warn(f"{topic} is not archived to its end: {problem}")
     if stop.signal is not None and stop.signal.name == "SIGINT":
         raise click.Abort
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tailrace.archive.layout import TopicArchive
 from tailrace.archive.manifest import ArchivedFile, PartitionFiles
+from tailrace.archive.quarantine import SideFile
 from tailrace.model import TopicPartition
 from tailrace.pipeline.ranges import OffsetRange, split_evenly, split_ranges
 
@@ -36,6 +37,8 @@ class ArchivedRange:
     offsets: OffsetRange
     archive: TopicArchive
     files: tuple[ArchivedFile, ...]
+    #: Where batches are that nobody can decode.
+    side_files: tuple[SideFile, ...] = ()
 
 
 #: What one task reads: from the brokers, or from files.
@@ -57,7 +60,10 @@ def plan_pieces(
         if part is None or not part.start <= one.start < part.end:
             pieces.append(one)
         elif files := _files(part, one, times_ms):
-            pieces.append(ArchivedRange(one, part.archive, files))
+            aside = tuple(
+                file for file in part.files.side_files_between(one.start, one.end) if file.may_have(*times_ms)
+            )
+            pieces.append(ArchivedRange(one, part.archive, files, aside))
     return pieces
 
 
@@ -79,7 +85,13 @@ def _cut(one: OffsetRange, part: ArchivedPart | None, times_ms: tuple[int, int])
 
 
 def _files(part: ArchivedPart, one: OffsetRange, times_ms: tuple[int, int]) -> tuple[ArchivedFile, ...]:
-    return tuple(file for file in part.files.files_between(one.start, one.end) if file.may_have(*times_ms))
+    """The files that may have what is wanted, and those whose quarantined batches may."""
+    aside = [file for file in part.files.side_files_between(one.start, one.end) if file.may_have(*times_ms)]
+    return tuple(
+        file
+        for file in part.files.files_between(one.start, one.end)
+        if file.may_have(*times_ms) or any(each.overlaps(file.first_offset, file.next_offset) for each in aside)
+    )
 
 
 def _grouped(one: OffsetRange, files: Sequence[ArchivedFile]) -> Iterator[OffsetRange]:

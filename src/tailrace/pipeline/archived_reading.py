@@ -17,14 +17,16 @@ import pyarrow.compute as pc
 
 from tailrace.archive import header_names
 from tailrace.archive.errors import ArchiveError, FileMissingError
-from tailrace.archive.location import open_location
+from tailrace.archive.location import Location, open_location
+from tailrace.archive.quarantine import read_side_file
 from tailrace.archive.scan import Wanted, scan_files
 from tailrace.model import TopicPartition
 from tailrace.pipeline.archived_ranges import ArchivedRange, Piece, plan_pieces
 from tailrace.pipeline.archives import Archives
 from tailrace.pipeline.brokers import Brokers
 from tailrace.pipeline.columns import build_number_column, build_text_column
-from tailrace.pipeline.failures import DataLossError, SourceError
+from tailrace.pipeline.corrupt_batches import CorruptBatches
+from tailrace.pipeline.failures import CorruptBatchError, DataLossError, SourceError
 from tailrace.pipeline.fetching import FetchPlan, read_range
 from tailrace.pipeline.options import ArchiveAccess
 from tailrace.pipeline.ranges import OffsetRange
@@ -70,10 +72,21 @@ def _read_files(plan: FetchPlan, access: ArchiveAccess, piece: ArchivedRange) ->
     wanted = Wanted(offsets.start, offsets.end, columns, plan.only.times_ms)
     location = open_location(piece.archive.uri, dict(access.location_options))
     try:
+        _meet_quarantine(plan, piece, location)
         for table, after in scan_files(location, piece.archive.directory, piece.files, wanted):
             yield batch_of(table, offsets, plan.columns), min(after, offsets.end)
     finally:
         location.close()
+
+
+def _meet_quarantine(plan: FetchPlan, piece: ArchivedRange, location: Location) -> None:
+    """Fail because of quarantined batches among the offsets, or say how many are skipped, as the query asks."""
+    offsets = piece.offsets
+    skipped = CorruptBatches(offsets, fail=plan.fail_on_corrupt_batch)
+    for file in piece.side_files:
+        for header in read_side_file(location, piece.archive.directory, file).between(offsets.start, offsets.end):
+            skipped.meet(header, f"{file.reason} (quarantined in the archive)")
+    skipped.say()
 
 
 def _read_on(
@@ -96,7 +109,7 @@ def _read_on(
         return
     try:
         yield from read_range(plan, rest)
-    except DataLossError:
+    except (DataLossError, CorruptBatchError):
         raise
     except SourceError as error:
         raise SourceError(f"{problem}; and brokers could not help: {error}") from None

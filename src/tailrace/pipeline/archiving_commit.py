@@ -23,6 +23,7 @@ from tailrace.archive.manifest import (
     read_manifest,
     write_manifest,
 )
+from tailrace.archive.quarantine import SideFile
 from tailrace.client.archive import ArchiveConflictError, ArchiveStatus, CommitUnknownError, commit, describe
 from tailrace.client.errors import ClientError, UnreachableError
 
@@ -33,6 +34,11 @@ _PAUSE_SECONDS = 0.2
 
 class ArchiveChangedError(ClientError):
     """The topic is no longer archived as it was when archiving began: deleted, switched off, or moved elsewhere."""
+
+    def __init__(self, message: str, *, is_elsewhere: bool) -> None:
+        super().__init__(message)
+        #: Whether the archive is at another place from now on, so that it can be opened there.
+        self.is_elsewhere = is_elsewhere
 
 
 class TopicArchiver:
@@ -56,15 +62,14 @@ class TopicArchiver:
         found = describe(self._bootstrap, self.topic)
         known = self.status
         if found.topic_id != known.topic_id:
-            raise ArchiveChangedError(f"topic {self.topic} was deleted and created again: start the command once more")
+            raise ArchiveChangedError(f"topic {self.topic} was deleted and created again", is_elsewhere=True)
         if not found.is_enabled:
             raise ArchiveChangedError(
-                f"{self.topic} is no longer archived: its tailrace.archive.enable was set to false"
+                f"{self.topic} is no longer archived: its tailrace.archive.enable was set to false", is_elsewhere=False
             )
         if found.uri != known.uri:
             raise ArchiveChangedError(
-                f"{self.topic} is archived to {found.uri} from now on, and no longer to {known.uri}: start the command "
-                "once more"
+                f"{self.topic} is archived to {found.uri} from now on, and no longer to {known.uri}", is_elsewhere=True
             )
         if found.version < known.version:  # by a broker that has not heard of our last commit yet
             found = replace(found, version=known.version, manifest=known.manifest, partitions=known.partitions)
@@ -76,9 +81,9 @@ class TopicArchiver:
         files = self.snapshot.partitions.get(partition)
         return None if files is None else files.end
 
-    def commit(self, files: Sequence[ArchivedFile]) -> bool:
+    def commit(self, files: Sequence[ArchivedFile], side_files: Sequence[SideFile] = ()) -> bool:
         """Make files part of the archive; False where somebody else committed first, and they are deleted again."""
-        manifest = self.snapshot.commit(files)
+        manifest = self.snapshot.commit(files, quarantined=side_files)
         name = write_manifest(self.location, manifest)
         try:
             version = self._commit_patiently(name, manifest)
@@ -86,7 +91,7 @@ class TopicArchiver:
             self._await_version_after(self.status.version)
             is_in_history = self._has_in_history(name, manifest.version)
             if is_in_history is False:
-                self.discard(files, name)
+                self.discard([*files, *side_files], name)
             # Ours may have been taken, its answer been lost, and others have come after it.
             return is_in_history is True
         self.snapshot = self.snapshot.following(manifest, name)
@@ -131,7 +136,7 @@ class TopicArchiver:
             head = manifest.parent
         return head == name
 
-    def discard(self, files: Sequence[ArchivedFile], manifest: str | None = None) -> None:
+    def discard(self, files: Sequence[ArchivedFile | SideFile], manifest: str | None = None) -> None:
         """Delete files that are ours and surely not part of the archive."""
         directory = self.snapshot.directory
         names = [f"{directory}/{file.name}" for file in files]

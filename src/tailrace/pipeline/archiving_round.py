@@ -30,6 +30,8 @@ class Round:
     eta_seconds: float | None
     #: The version that the archive of each topic has now, of those that the round has added to.
     versions: Mapping[str, int]
+    #: Batches that could not be decoded and are in the archive as they were produced.
+    quarantined_batches: int = 0
 
     @property
     def rows_per_second(self) -> float:
@@ -53,6 +55,7 @@ class Round:
             "lag": self.lag,
             "eta_seconds": None if self.eta_seconds is None else round(self.eta_seconds, 1),
             "versions": dict(self.versions),
+            "quarantined_batches": self.quarantined_batches,
         }
 
     def as_text(self) -> str:
@@ -64,5 +67,8 @@ class Round:
             f"{self.rows_per_second:,.0f} rows/s",
             f"{self.mb_per_second:,.1f} MB/s",
         ]
+        if self.quarantined_batches:
+            count = self.quarantined_batches
+            parts.append("1 batch quarantined" if count == 1 else f"{count:,} batches quarantined")
         parts += lag_words(self.lag, self.eta_seconds)
         return f"round {self.number}: {', '.join(parts)}"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from tailrace.archive.errors import ArchiveError
 from tailrace.archive.location import ArchiveUri, open_location, parse_uri
 from tailrace.client.archive import ArchiveStatus, describe, readers
 from tailrace.client.configs import ConfigOwner, Configs
 from tailrace.client.errors import ClientError, UnknownTopicError
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.pipeline.archiving_commit import TopicArchiver
 
 _ENABLE = "tailrace.archive.enable"
@@ -29,25 +30,50 @@ def open_archives(
     uri: str | None,
     say: Callable[[str], None],
     warn: Callable[[str], None] = lambda text: None,
+    on_failure: Callable[[str, TailraceError], None] | None = None,
 ) -> list[TopicArchiver]:
-    """The archives of topics, ready to be written to; topics that are not archived yet are from now on."""
-    found = [_described(bootstrap, topic) for topic in topics]
+    """The archives of topics, ready to be written to; topics that are not archived yet are from now on.
+
+    What was asked for and makes no sense is always refused, before anything is changed. Topics that cannot be archived
+    now, because they or their places are missing, are told to `on_failure`, if one at least can.
+    """
+    failures: dict[str, TailraceError] = {}
+    found = []
+    for topic in topics:
+        try:
+            found.append(_described(bootstrap, topic))
+        except UnknownTopicError as error:
+            failures[topic] = error
     for status in found:
         _check(bootstrap, status, uri)
     archivers = []
     for status in found:
-        place = status.uri if uri is None or status.is_enabled else uri
-        location = open_location(place)
-        # A place that has an archive already is never made anew: it may just not be mounted.
-        if not status.version:
-            location.create()
-        location.check()
-        if not status.is_enabled:
-            status = _enabled(bootstrap, status.topic, place)
-            say(f"{status.topic} is archived from now on: set {_ENABLE}=true and {_URI}={place}")
-        _require_readers(bootstrap, status)
-        archivers.append(TopicArchiver(bootstrap, status, location, warn))
+        try:
+            archivers.append(_opened(bootstrap, status, uri, say, warn))
+        except (ArchiveError, ClientError) as error:
+            failures[status.topic] = error
+    if failures and (on_failure is None or not archivers):
+        raise next(iter(failures.values()))
+    for topic, failure in failures.items():
+        assert on_failure is not None
+        on_failure(topic, failure)
     return archivers
+
+
+def _opened(
+    bootstrap: str, status: ArchiveStatus, uri: str | None, say: Callable[[str], None], warn: Callable[[str], None]
+) -> TopicArchiver:
+    place = status.uri if uri is None or status.is_enabled else uri
+    location = open_location(place)
+    # A place that has an archive already is never made anew: it may just not be mounted.
+    if not status.version:
+        location.create()
+    location.check()
+    if not status.is_enabled:
+        status = _enabled(bootstrap, status.topic, place)
+        say(f"{status.topic} is archived from now on: set {_ENABLE}=true and {_URI}={place}")
+    _require_readers(bootstrap, status)
+    return TopicArchiver(bootstrap, status, location, warn)
 
 
 def _require_readers(bootstrap: str, status: ArchiveStatus) -> None:

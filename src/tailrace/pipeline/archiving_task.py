@@ -1,8 +1,9 @@
 """One file of an archive, as a task of Spark writes it: fetched, decoded, made Parquet, stored.
 
 Runs in a Python worker; payload never crosses over to Spark's JVM. What it stores is part of the archive only when the
-driver has committed it, so a task may run twice, or be killed at any moment, and leaves at worst a file that nobody
-reads. Failures that are not a bug come back as values, for the driver to decide about.
+driver has committed it, so a task may run twice, or be killed at any moment, and leaves at worst files that nobody
+reads. Batches that cannot be decoded go to a side file as they are. Failures that are not a bug come back as values,
+for the driver to decide about.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tailrace.archive.errors import ArchiveError, LocationMissingError
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import ArchivedFile
 from tailrace.archive.parquet import RECORD_SCHEMA, FileWriter
+from tailrace.archive.quarantine import SideFile, SideFileWriter
 from tailrace.pipeline.archiving_plan import Piece
 from tailrace.pipeline.client_settings import ClientSettings
 from tailrace.pipeline.decoding import LEADER_EPOCH, TIMESTAMP_MS, RecordDecoder
@@ -25,6 +27,7 @@ from tailrace.pipeline.fetching import FetchPlan, read_range
 from tailrace.pipeline.ranges import OffsetRange
 from tailrace.pipeline.record_filter import RecordFilter
 from tailrace.pipeline.schema import HEADERS
+from tailrace.records.batch import BatchHeader
 
 #: As they stand in the archive's schema.
 COLUMNS = ("offset", TIMESTAMP_MS, "timestampType", LEADER_EPOCH, "key", "value", HEADERS)
@@ -44,11 +47,12 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was stored, and the bytes of keys and values in it."""
+    """A file that was stored, the bytes of keys and values in it, and the batches of its range that have no rows."""
 
     topic: str
     file: ArchivedFile
     record_bytes: int
+    side_file: SideFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +85,40 @@ def write_file(task: FileTask) -> Written | Failed:
         return Failed(topic, str(error), is_passing=True, is_of_archive=False)
 
 
+class _SideFileFullError(Exception):
+    """The next batch that cannot be decoded has to go to another side file, and so to another file."""
+
+
 def _write(task: FileTask) -> Written:
     piece = task.piece
     wanted = OffsetRange(piece.topic, piece.partition, piece.start, piece.end)
     writer = FileWriter(piece.topic, task.topic_id, piece.partition, piece.first_offset)
+    aside = SideFileWriter(piece.topic, task.topic_id, piece.partition, piece.first_offset)
+
+    def put_aside(header: BatchHeader, data: memoryview, reason: str) -> None:
+        if not aside.has_room_for(len(data)):
+            raise _SideFileFullError
+        aside.add(header, data, reason)
+
     plan = FetchPlan(task.client, (), RecordFilter(), fail_on_data_loss=True, poll_timeout_ms=_PATIENCE_MS)
-    decoder = RecordDecoder(wanted, COLUMNS, RecordFilter(), RECORD_SCHEMA)
+    decoder = RecordDecoder(wanted, COLUMNS, RecordFilter(), RECORD_SCHEMA, put_aside)
     record_bytes = 0
     end = piece.end
-    for records in read_range(plan, wanted, decoder):
-        writer.write(records)
-        record_bytes += _content_bytes(records.column("key")) + _content_bytes(records.column("value"))
-        if writer.bytes >= piece.max_bytes and writer.next_offset < piece.end:
-            end = writer.next_offset
-            break
+    try:
+        for records in read_range(plan, wanted, decoder):
+            writer.write(records)
+            record_bytes += _content_bytes(records.column("key")) + _content_bytes(records.column("value"))
+            reached = max(writer.next_offset, aside.next_offset)
+            if writer.bytes >= piece.max_bytes and reached < piece.end:
+                end = reached
+                break
+    except _SideFileFullError:
+        # Batches come in order, so that everything before this one is in one of the two.
+        end = min(piece.end, max(writer.next_offset, aside.next_offset))
     location = open_location(task.uri)
     try:
-        return Written(piece.topic, writer.store(location, end), record_bytes)
+        side_file = aside.store(location, end)
+        return Written(piece.topic, writer.store(location, end), record_bytes, side_file)
     finally:
         location.close()
 

@@ -64,6 +64,8 @@ def _bits(flags: Any) -> pa.Buffer:
 
 def corrupt(where: OffsetRange, why: str) -> CorruptRecordsError:
     """Say that what was fetched of a range is no sound batch of records."""
-    return CorruptRecordsError(
+    error = CorruptRecordsError(
         f"records of {where.topic}-{where.partition} between offsets {where.start} and {where.end} are corrupt: {why}"
     )
+    error.why = why
+    return error

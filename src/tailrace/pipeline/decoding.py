@@ -2,19 +2,22 @@
 
 One loop in Python hops from record to record, because only the length of one says where the next begins; all the
 rest is done for many records at once by numpy, and keys and values are gathered by Arrow. Bytes are untrusted: every
-position is checked against the end of its record before it is used, and what does not fit is a CorruptRecordsError.
+position is checked against the end of its record before it is used. A batch that does not fit is handed to a callback,
+or is a CorruptBatchError that names it; those around it are decoded all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import KafkaError
 from tailrace.pipeline.columns import build_binary_column, build_number_column, build_text_column, corrupt
+from tailrace.pipeline.corrupt_batches import corrupt_batch
+from tailrace.pipeline.failures import CorruptRecordsError
 from tailrace.pipeline.ranges import OffsetRange
 from tailrace.pipeline.record_filter import RecordFilter
 from tailrace.pipeline.schema import HEADERS, arrow_schema
@@ -41,6 +44,10 @@ _MOST_MS = (1 << 63) // 1000 - 1
 #: The length of a record takes five bytes at most.
 _MAX_LENGTH_SHIFT = 28
 
+#: Takes a batch that cannot be decoded: its header, its bytes, and why.
+BatchTaker: TypeAlias = Callable[[BatchHeader, memoryview, str], None]
+_Batches: TypeAlias = Sequence[tuple[BatchHeader, int]]
+
 
 class RecordDecoder:
     """Turns what is fetched of one range of offsets into Arrow batches, and knows how far it came."""
@@ -51,8 +58,12 @@ class RecordDecoder:
         columns: tuple[str, ...],
         only: RecordFilter,
         schema: pa.Schema | None = None,
+        take_corrupt: BatchTaker | None = None,
     ) -> None:
-        """Columns of a topic in Spark, unless a schema says which names and types the same columns have elsewhere."""
+        """Columns of a topic in Spark, unless a schema says which names and types the same columns have elsewhere.
+
+        Who takes corrupt batches is called in the order of offsets, between the records before and behind one.
+        """
         self.next_offset = wanted.start
         #: Records before it are left out, though a batch has them.
         self._first = wanted.start
@@ -61,6 +72,7 @@ class RecordDecoder:
         self._columns = columns
         self._schema = arrow_schema(columns) if schema is None else schema
         self._names: Any = None
+        self._take_corrupt = take_corrupt
 
     def skip_to(self, offset: int) -> None:
         """Go on at an offset, which may be in the middle of a batch whose first records were deleted."""
@@ -74,6 +86,7 @@ class RecordDecoder:
         self._first = max(self._first, self.next_offset)
         transactions = _AbortedTransactions(aborted)
         chunk = _Chunk(data)
+        batches: list[tuple[BatchHeader, int]] = []
         while at + HEADER_BYTES <= end:
             header = read_header(data, at)
             size = header.size
@@ -88,28 +101,67 @@ class RecordDecoder:
                 break
             if header.last_offset_delta < 0 or header.record_count < 0:
                 raise corrupt(self._range, f"the batch at offset {header.base_offset} has an impossible header")
+            is_sound = True
             if header.next_offset > self.next_offset:
                 if not has_valid_crc(data, header, at):
                     raise corrupt(self._range, f"the CRC of the batch at offset {header.base_offset} does not match")
                 if transactions.takes(data, header, at) and header.record_count:
-                    self._add(chunk, data, header, at)
+                    batches.append((header, at))
+                    try:
+                        chunk.add(header, at)
+                    except (KafkaError, IndexError):
+                        is_sound = False
             self.next_offset = max(self.next_offset, header.next_offset)
             at += size
-            if chunk.size >= CHUNK_BYTES:
-                yield from self._build(chunk)
-                chunk = _Chunk(data)
-        yield from self._build(chunk)
+            if not is_sound or chunk.size >= CHUNK_BYTES:
+                yield from self._finish(data, batches, chunk if is_sound else None)
+                chunk, batches = _Chunk(data), []
+        yield from self._finish(data, batches, chunk)
 
-    def _add(self, chunk: _Chunk, data: bytearray, header: BatchHeader, at: int) -> None:
+    def _finish(self, data: bytearray, batches: _Batches, chunk: _Chunk | None) -> Iterator[pa.RecordBatch]:
+        """The Arrow batch of a chunk; where that cannot be made, those of its batches that can be decoded."""
+        built = None
+        if chunk is not None:
+            try:
+                built = self._build(chunk)
+            except CorruptRecordsError:
+                chunk = None
+        if chunk is None:
+            yield from self._decode_apart(data, batches)
+        elif built is not None:
+            yield built
+
+    def _decode_apart(self, data: bytearray, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """Decode batches of which one at least is corrupt: half by half, until it is found."""
+        built, problem = None, None
+        chunk = _Chunk(data)
         try:
-            chunk.add(header, at, memoryview(data)[at + HEADER_BYTES : at + header.size])
-        except (KafkaError, IndexError) as error:
-            raise corrupt(self._range, f"the batch at offset {header.base_offset}: {error}") from None
+            for header, at in batches:
+                chunk.add(header, at)
+            built = self._build(chunk)
+        except (KafkaError, IndexError, CorruptRecordsError) as error:
+            problem = error
+        if built is not None:
+            yield built
+        if problem is None:
+            return
+        if len(batches) == 1:
+            reason = problem.why if isinstance(problem, CorruptRecordsError) else str(problem)
+            self._refuse(data, *batches[0], reason)
+            return
+        middle = len(batches) // 2
+        yield from self._decode_apart(data, batches[:middle])
+        yield from self._decode_apart(data, batches[middle:])
 
-    def _build(self, chunk: _Chunk) -> Iterator[pa.RecordBatch]:
+    def _refuse(self, data: bytearray, header: BatchHeader, at: int, reason: str) -> None:
+        if self._take_corrupt is None:
+            raise corrupt_batch(self._range, header, reason)
+        self._take_corrupt(header, memoryview(data)[at : at + header.size], reason)
+
+    def _build(self, chunk: _Chunk) -> pa.RecordBatch | None:
         """The Arrow batch of a chunk, where anything of it is wanted."""
         if not chunk.starts:
-            return
+            return None
         data = chunk.bytes_array()
         counts = np.array(chunk.counts)
         lengths, starts = read_varints(data, np.fromiter(chunk.starts, np.int64, len(chunk.starts)))
@@ -118,9 +170,11 @@ class RecordDecoder:
         deltas, at = read_varints(data, starts + 1)  # behind the attributes, which are unused
         offsets, at = read_varints(data, at)
         self._check(at < ends)
-        offsets += np.repeat(np.array(chunk.base_offsets), counts)
+        base_offsets, batch_ends = np.array(chunk.base_offsets), np.cumsum(counts)
+        offsets += np.repeat(base_offsets, counts)
         self._check(offsets[1:] > offsets[:-1])
-        self._check(offsets[np.cumsum(counts) - 1] <= np.array(chunk.last_offsets))
+        self._check(offsets[batch_ends - counts] >= base_offsets)
+        self._check(offsets[batch_ends - 1] <= np.array(chunk.last_offsets))
         first = int(np.searchsorted(offsets, self._first))
         last = int(np.searchsorted(offsets, self._range.end))
         rows: slice | Numbers = slice(first, last)
@@ -133,7 +187,7 @@ class RecordDecoder:
                 rows = np.flatnonzero(inside)
         count = offsets[rows].size
         if not count:
-            return
+            return None
         built: dict[str, pa.Array] = {}
         if "offset" in self._columns:
             built["offset"] = build_number_column(offsets[rows], pa.int64())
@@ -153,7 +207,7 @@ class RecordDecoder:
             built["topic"] = self._topic_column(count)
         if not {"key", "value", HEADERS}.isdisjoint(self._columns):
             self._build_contents(built, chunk.buffer(), data, at[rows], ends[rows])
-        yield pa.RecordBatch.from_arrays([built[name] for name in self._columns], schema=self._schema)
+        return pa.RecordBatch.from_arrays([built[name] for name in self._columns], schema=self._schema)
 
     def _build_contents(
         self, built: dict[str, pa.Array], buffer: pa.Buffer, data: Any, at: Numbers, ends: Numbers
@@ -206,8 +260,8 @@ class _Chunk:
         #: Decompressed records, one batch's behind the other's; empty while no batch was compressed.
         self._unpacked: bytearray | None = None
 
-    def add(self, header: BatchHeader, position: int, packed: memoryview) -> None:
-        """Find the records of a batch."""
+    def add(self, header: BatchHeader, position: int) -> None:
+        """Find the records of a batch; KafkaError or IndexError where there are none, and the chunk is of no use."""
         body: bytes | bytearray
         if not header.compression and self._unpacked is None:
             body, at, end = self._data, position + HEADER_BYTES, position + header.size
@@ -217,6 +271,7 @@ class _Chunk:
             self._unpack_so_far(position)
             assert self._unpacked is not None
             at = len(self._unpacked)
+            packed = memoryview(self._data)[position + HEADER_BYTES : position + header.size]
             self._unpacked += decompress(header.compression, packed)
             body, end = self._unpacked, len(self._unpacked)
         if header.record_count > end - at:

@@ -31,3 +31,10 @@ class DataLossError(SourceError):
 
 class CorruptRecordsError(SourceError):
     """Bytes that a broker sent as records are not records."""
+
+    #: Only what is wrong, without where.
+    why = ""
+
+
+class CorruptBatchError(CorruptRecordsError):
+    """A batch that its producer sent, CRC and all, cannot be decoded."""

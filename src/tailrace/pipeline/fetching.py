@@ -16,6 +16,7 @@ from tailrace.errors import ErrorCode, WireError
 from tailrace.model import TopicPartition
 from tailrace.pipeline.brokers import PASSING, BrokerConnection, Brokers, PassingError
 from tailrace.pipeline.client_settings import READ_COMMITTED, ClientSettings
+from tailrace.pipeline.corrupt_batches import CorruptBatches
 from tailrace.pipeline.decoding import RecordDecoder
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.offsets import EARLIEST, LATEST
@@ -44,6 +45,7 @@ class FetchPlan:
     only: RecordFilter
     fail_on_data_loss: bool
     poll_timeout_ms: int
+    fail_on_corrupt_batch: bool = True
 
 
 def read_range(plan: FetchPlan, wanted: OffsetRange, decoder: RecordDecoder | None = None) -> Iterator[pa.RecordBatch]:
@@ -51,11 +53,15 @@ def read_range(plan: FetchPlan, wanted: OffsetRange, decoder: RecordDecoder | No
 
     A decoder that is given decides about columns and filters in place of the plan.
     """
-    fetcher = _RangeFetcher(plan, wanted, decoder or RecordDecoder(wanted, plan.columns, plan.only))
+    skipped = CorruptBatches(wanted, fail=plan.fail_on_corrupt_batch)
+    if decoder is None:
+        decoder = RecordDecoder(wanted, plan.columns, plan.only, take_corrupt=skipped.take)
+    fetcher = _RangeFetcher(plan, wanted, decoder)
     try:
         yield from fetcher.read()
     finally:
         fetcher.close()
+        skipped.say()
 
 
 class _RangeFetcher:

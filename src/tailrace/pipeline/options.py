@@ -35,6 +35,7 @@ _OPTIONS = (
     "endingOffsets",
     "endingOffsetsByTimestamp",
     "endingTimestamp",
+    "failOnCorruptBatch",
     "failOnDataLoss",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -101,6 +102,8 @@ class ReadOptions:
     #: A starting time after the newest record is the log end rather than an error.
     late_start_is_latest: bool
     fail_on_data_loss: bool
+    #: Whether a batch that cannot be decoded fails the query; else it is skipped.
+    fail_on_corrupt_batch: bool
     min_partitions: int | None
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
@@ -134,6 +137,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         ending=LATEST_POSITION if streaming else _ending(named),
         late_start_is_latest=_one_of(named, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
         fail_on_data_loss=_boolean(named, "failOnDataLoss", default=True),
+        fail_on_corrupt_batch=_boolean(named, "failOnCorruptBatch", default=True),
         min_partitions=_positive(named, "minPartitions"),
         max_records_per_partition=_positive(named, "maxRecordsPerPartition"),
         max_offsets_per_trigger=max_offsets,

@@ -132,7 +132,14 @@ def read_partition(
     # Only tasks decode: whoever plans a query does without the time that these imports take.
     from tailrace.pipeline.fetching import FetchPlan, read_range
 
-    plan = FetchPlan(options.client, columns, only, options.fail_on_data_loss, options.poll_timeout_ms)
+    plan = FetchPlan(
+        options.client,
+        columns,
+        only,
+        options.fail_on_data_loss,
+        options.poll_timeout_ms,
+        options.fail_on_corrupt_batch,
+    )
     if isinstance(wanted, OffsetRange):
         yield from read_range(plan, wanted)
         return

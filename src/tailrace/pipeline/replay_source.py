@@ -231,7 +231,8 @@ def newest_whole(location: Location, archive: TopicArchive) -> Snapshot:
 
 
 def _are_there(entries: Mapping[str, int], snapshot: Snapshot) -> bool:
-    return all(entries.get(f"{snapshot.directory}/{file.name}") == file.bytes for file in snapshot.files)
+    sizes = {file.name: file.bytes for file in snapshot.files} | {file.name: file.bytes for file in snapshot.side_files}
+    return all(entries.get(f"{snapshot.directory}/{name}") == size for name, size in sizes.items())
 
 
 def _offsets(spans: Iterable[tuple[int, int]]) -> int:

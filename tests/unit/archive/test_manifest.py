@@ -230,8 +230,8 @@ def rewritten(location: Location, head: str, **changes: object) -> str:
 
 def test_a_manifest_of_a_newer_format_is_told_apart_from_a_damaged_one(location: Location) -> None:
     head = write_manifest(location, empty().commit([file(0, 0, 5)]))
-    newer = rewritten(location, head, format=2)
-    with pytest.raises(NewerFormatError, match="has format 2"):
+    newer = rewritten(location, head, format=3)
+    with pytest.raises(NewerFormatError, match="has format 3"):
         load_snapshot(location, archive_of(location, newer))
     # What a later version adds without another format is passed over.
     assert load_snapshot(location, archive_of(location, rewritten(location, head, novelty=1))).version == 1

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tailrace.archive.errors import FileExistsInArchiveError, InvalidCommitError, LocationMissingError, NewerFormatError
-from tailrace.archive.layout import TopicArchive, is_data_file, is_manifest
+from tailrace.archive.layout import TopicArchive, checksum, is_data_file, is_manifest
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import ArchivedFile, load_snapshot, write_manifest
-from tailrace.archive.parquet import FileWriter, checksum, write_file
+from tailrace.archive.parquet import FileWriter, write_file
 from tailrace.archive.verify import Problem, list_orphans, verify
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, commit, row, store, to_table
 from tests.unit.archive.test_manifest import rewritten

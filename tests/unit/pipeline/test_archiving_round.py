@@ -16,6 +16,8 @@ def test_a_round_is_one_line() -> None:
     behind = Round(5, 1, 10, 1, 2000, 200, 5, None, {"orders": 9})
     assert behind.as_text().endswith("lag 5, falling behind")
     assert Round(6, 1, 10, 1, 2000, 200, None, None, {"orders": 9}).as_text().endswith("MB/s, lag unknown")
+    aside = Round(7, 1, 10, 1, 2000, 200, 0, 0.0, {"orders": 9}, quarantined_batches=2)
+    assert aside.as_text().endswith("MB/s, 2 batches quarantined, caught up")
 
 
 def test_a_round_is_one_object() -> None:
@@ -31,4 +33,5 @@ def test_a_round_is_one_object() -> None:
         "lag": 2_400_000,
         "eta_seconds": 11.6,
         "versions": {"orders": 7},
+        "quarantined_batches": 0,
     }
