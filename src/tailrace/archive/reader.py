@@ -92,13 +92,14 @@ class ArchiveReader:
             )
         return found
 
-    def check(self, archive: TopicArchive) -> None:
-        """Raise why nothing can be read: asks the place even where what it has is known."""
+    def check(self, archive: TopicArchive) -> int:
+        """Raise why nothing can be read, also where what the place has is known; else, how many batches are aside."""
         if archive.manifest is None:
             self._location.check()
-        else:
-            self.snapshot(archive)
-            self._location.size(manifest_path(archive.directory, archive.manifest))
+            return 0
+        snapshot = self.snapshot(archive)
+        self._location.size(manifest_path(archive.directory, archive.manifest))
+        return snapshot.quarantined_batches
 
     def _known(self, directory: str, head: str | None) -> Snapshot | None:
         return self._caches.snapshots.get((self._location.uri, directory, head))

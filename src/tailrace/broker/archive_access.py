@@ -47,6 +47,8 @@ class _Check:
     failure: str | None
     at: float
     said_at: float | None = None
+    #: Batches in it that nobody can decode.
+    quarantined: int = 0
 
 
 class ArchiveAccess:
@@ -67,6 +69,11 @@ class ArchiveAccess:
     def unreadable_count(self) -> int:
         """How many archives this broker cannot read."""
         return sum(1 for check in self._checks.values() if check.failure is not None)
+
+    @property
+    def quarantined(self) -> dict[str, int]:
+        """How many batches of the archive of each topic nobody can decode, as of the last look at it."""
+        return {check.archive.topic: check.quarantined for check in self._checks.values()}
 
     def is_unreadable(self, topic_id: UUID) -> bool:
         """Whether the last look at a topic's archive failed."""
@@ -118,11 +125,15 @@ class ArchiveAccess:
 
     async def _look_at(self, archive: TopicArchive, state: ArchiveState) -> None:
         try:
-            failure = await self._reads.check(archive)
+            found = await self._reads.check(archive)
         finally:
             self._under_way.pop(archive.topic_id, None)
         former = self._checks.get(archive.topic_id)
-        check = _Check(archive, state, failure, self._clock.monotonic(), None if former is None else former.said_at)
+        failure, quarantined = (found, 0) if isinstance(found, str) else (None, found)
+        if failure is not None and former is not None:
+            quarantined = former.quarantined
+        said_at = None if former is None else former.said_at
+        check = _Check(archive, state, failure, self._clock.monotonic(), said_at, quarantined)
         self._checks[archive.topic_id] = check
         self._say(check)
 

@@ -10,12 +10,12 @@ from tailrace.archive.layout import TopicArchive
 from tailrace.runtime.disk import Buffer
 
 
-def check_archive(archive: TopicArchive) -> None:
-    """Raise why an archive cannot be read from here: its place, or what its head says."""
+def check_archive(archive: TopicArchive) -> int:
+    """Raise why an archive cannot be read from here: its place, or its head; else, count its quarantined batches."""
     require_packages()
     from tailrace.archive import reader
 
-    reader.reader_of(archive.uri).check(archive)
+    return reader.reader_of(archive.uri).check(archive)
 
 
 def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> Buffer:

@@ -222,13 +222,12 @@ class ArchiveReads:
             raise _refusal(partition, archive, error) from error
         return NOT_FOUND if found is None else TimestampedOffset(*found)
 
-    async def check(self, archive: TopicArchive) -> str | None:
-        """See whether an archive can be read from here; why not, None where it can."""
+    async def check(self, archive: TopicArchive) -> str | int:
+        """See whether an archive can be read from here; why not, or how many quarantined batches it has."""
         try:
-            await self._ask(archive.topic_id, lambda helper: helper.run(check_archive, archive))
+            return await self._ask(archive.topic_id, lambda helper: helper.run(check_archive, archive))
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
             return _reason(error)
-        return None
 
     # --- the helper
 

@@ -57,6 +57,11 @@ class ArchiveWatch:
         return len(self._held)
 
     @property
+    def quarantined(self) -> dict[str, int]:
+        """How many batches of the archive of each topic nobody can decode."""
+        return self._access.quarantined
+
+    @property
     def unreadable_count(self) -> int:
         """How many archives this broker cannot read."""
         return self._access.unreadable_count

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.cli.archive_quarantine import command as quarantine
 from tailrace.cli.options import client_options
 from tailrace.cli.output import count_of, print_json, print_table
 
@@ -26,6 +27,9 @@ def command() -> None:
     """
 
 
+command.add_command(quarantine)
+
+
 @command.command()
 @click.argument("topic")
 @client_options
@@ -35,6 +39,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
     \b
     START and END are the offsets that are in the archive, END without itself. LAG is how many records are not yet.
     Every broker that holds the topic is asked whether it can read the archive; a warning names each that cannot.
+    Batches that nobody can decode are counted where this machine can read the archive itself.
 
     \b
     Example:
@@ -48,6 +53,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
     brokers = readers(bootstrap, topic) if found.is_enabled else []
     latest = {each.partition: each.latest_offset for each in Topics(bootstrap).describe(topic).partitions}
     rows = [_row(found, number, latest.get(number)) for number in range(found.partition_count)]
+    quarantined, unknown = _quarantined(found)
     if as_json:
         print_json(
             {
@@ -59,6 +65,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
                 "version": found.version,
                 "manifest": found.manifest or None,
                 "partitions": rows,
+                "quarantined_batches": quarantined,
                 "brokers": [{"id": each.broker_id, "read_failure": each.failure} for each in brokers],
             }
         )
@@ -72,6 +79,14 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
         ("PARTITION", "START", "END", "DELETED BELOW", "LATEST", "LAG"),
         [(row["partition"], row["start"], row["end"], row["deleted_below"], row["latest"], row["lag"]) for row in rows],
     )
+    if quarantined:
+        click.echo(
+            f"Warning: {quarantined} of its batches cannot be decoded and are kept as they were produced; list them "
+            f"with: tailrace archive quarantine list {topic}",
+            err=True,
+        )
+    if unknown is not None:
+        click.echo(f"Whether batches are quarantined is not known on this machine: {unknown}", err=True)
     for each in brokers:
         if each.failure is not None:
             click.echo(
@@ -79,6 +94,24 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
                 f"{topic} from its disk until it can",
                 err=True,
             )
+
+
+def _quarantined(found: ArchiveStatus) -> tuple[int | None, str | None]:
+    """How many batches of an archive nobody can decode, or why that is not known here."""
+    from tailrace.archive.errors import ArchiveError
+    from tailrace.archive.location import open_location
+    from tailrace.archive.manifest import load_snapshot
+
+    if not found.version:
+        return 0, None
+    try:
+        location = open_location(found.uri)
+        try:
+            return load_snapshot(location, found.archive).quarantined_batches, None
+        finally:
+            location.close()
+    except ArchiveError as error:
+        return None, str(error)
 
 
 def _row(found: ArchiveStatus, number: int, latest: int | None) -> dict[str, Any]:

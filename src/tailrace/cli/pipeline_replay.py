@@ -88,6 +88,9 @@ class MomentType(WhenType):
     help="How many offsets are read between two checkpoints.",
 )
 @click.option(
+    "--skip-corrupt", is_flag=True, help="Skip batches that nobody can decode, and say how many; else they are errors."
+)
+@click.option(
     "--checkpoint",
     metavar="DIR",
     help="Keep how far the replay came there: a directory, or a URI of file:, s3:, webhdfs: or hdfs:.  "
@@ -111,6 +114,7 @@ def replay(
     partition_by: Any,
     rate: int | None,
     max_offsets_per_batch: int,
+    skip_corrupt: bool,
     checkpoint: str | None,
     master: str,
     conf: tuple[tuple[str, str], ...],
@@ -174,6 +178,7 @@ def replay(
         partition_by,
         rate,
         max_offsets_per_batch,
+        skip_corrupt,
     )
     _run(asked, checkpoint, master, without_repeats(conf, "--conf"), as_json)
 

@@ -126,6 +126,9 @@ class OfTopicType(ParamType):
     help="With --from: skip what brokers take for older by the headers of batches. Faster on long topics, and misses "
     "records whose producer wrote too early a time into the header.",
 )
+@click.option(
+    "--skip-corrupt", is_flag=True, help="Skip batches that nobody can decode, and say how many; else they are errors."
+)
 @click.option("--limit", type=WholeNumber(0, MAX_INT64), help="Only this many rows of the result.")
 @click.option("--output", metavar="PATH", help="Write the result there: one file *.parquet or *.csv, else a directory.")
 @click.option("--output-format", type=click.Choice(_OUTPUT_FORMATS), help="[default: as PATH ends, else parquet]")
@@ -142,6 +145,7 @@ def command(
     start: int | str,
     end: int | str,
     time_index: bool,
+    skip_corrupt: bool,
     limit: int | None,
     output: str | None,
     output_format: str | None,
@@ -195,7 +199,7 @@ def command(
         check_output(output, overwrite=overwrite)
     if time_index and start == "earliest":
         raise click.UsageError("--time-index is for --from.")
-    reading = reading_of(bootstrap, formats, schemas, start, end, time_index=time_index)
+    reading = reading_of(bootstrap, formats, schemas, start, end, time_index=time_index, skips_corrupt=skip_corrupt)
     settings = pairs_without_repeats(conf, "--conf")
     topics = [topic.name for topic in Topics(bootstrap).list()]
     with progress("starting Spark", shown=not quiet and not verbose) as line:
@@ -216,6 +220,7 @@ def reading_of(
     end: int | str,
     *,
     time_index: bool = False,
+    skips_corrupt: bool = False,
 ) -> TopicReading:
     """What the options say about topics; a schema says the format where no option does."""
     from tailrace.pipeline.formats import read_schema
@@ -239,6 +244,7 @@ def reading_of(
         chosen,
         contents,
         time_index,
+        skips_corrupt,
     )
 
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from tailrace.archive import header_names
 from tailrace.archive.errors import ArchiveError, FileMissingError
-from tailrace.archive.location import Location, open_location
-from tailrace.archive.quarantine import read_side_file
+from tailrace.archive.location import open_location
 from tailrace.archive.scan import Wanted, scan_files
 from tailrace.model import TopicPartition
 from tailrace.pipeline.archived_ranges import ArchivedRange, Piece, plan_pieces
@@ -72,21 +71,12 @@ def _read_files(plan: FetchPlan, access: ArchiveAccess, piece: ArchivedRange) ->
     wanted = Wanted(offsets.start, offsets.end, columns, plan.only.times_ms)
     location = open_location(piece.archive.uri, dict(access.location_options))
     try:
-        _meet_quarantine(plan, piece, location)
+        skipped = CorruptBatches(offsets, fail=plan.fail_on_corrupt_batch)
+        skipped.meet_quarantined(location, piece.archive.directory, piece.side_files)
         for table, after in scan_files(location, piece.archive.directory, piece.files, wanted):
             yield batch_of(table, offsets, plan.columns), min(after, offsets.end)
     finally:
         location.close()
-
-
-def _meet_quarantine(plan: FetchPlan, piece: ArchivedRange, location: Location) -> None:
-    """Fail because of quarantined batches among the offsets, or say how many are skipped, as the query asks."""
-    offsets = piece.offsets
-    skipped = CorruptBatches(offsets, fail=plan.fail_on_corrupt_batch)
-    for file in piece.side_files:
-        for header in read_side_file(location, piece.archive.directory, file).between(offsets.start, offsets.end):
-            skipped.meet(header, f"{file.reason} (quarantined in the archive)")
-    skipped.say()
 
 
 def _read_on(

@@ -81,9 +81,11 @@ class TopicArchiver:
         files = self.snapshot.partitions.get(partition)
         return None if files is None else files.end
 
-    def commit(self, files: Sequence[ArchivedFile], side_files: Sequence[SideFile] = ()) -> bool:
+    def commit(
+        self, files: Sequence[ArchivedFile], side_files: Sequence[SideFile] = (), removed: Sequence[str] = ()
+    ) -> bool:
         """Make files part of the archive; False where somebody else committed first, and they are deleted again."""
-        manifest = self.snapshot.commit(files, quarantined=side_files)
+        manifest = self.snapshot.commit(files, removed, quarantined=side_files)
         name = write_manifest(self.location, manifest)
         try:
             version = self._commit_patiently(name, manifest)

@@ -1,12 +1,16 @@
 """What a query does about batches that nobody can decode: it fails and names one, or skips them and says how many.
 
-Such a batch has a right CRC: the producer sent it so. It must not know where batches come from.
+Such a batch has a right CRC: the producer sent it so. It must not know who
+reads.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
+from tailrace.archive.location import Location
+from tailrace.archive.quarantine import SideFile, read_side_file
 from tailrace.pipeline.failures import CorruptBatchError
 from tailrace.pipeline.ranges import OffsetRange
 from tailrace.records.batch import BatchHeader
@@ -20,7 +24,7 @@ def corrupt_batch(where: OffsetRange, header: BatchHeader, reason: str) -> Corru
     return CorruptBatchError(
         f"the batch at offsets {header.base_offset} to {header.last_offset} of {where.topic}-{where.partition} cannot "
         f"be decoded: {reason}. Its producer sent it so. To go on without such batches, set the option "
-        "failOnCorruptBatch=false"
+        "failOnCorruptBatch=false (tailrace sql and replay: --skip-corrupt)"
     )
 
 
@@ -49,6 +53,13 @@ class CorruptBatches:
         self._reason = self._reason or reason
         if len(self._shown) < _SHOWN:
             self._shown.append(f"{first} to {last}")
+
+    def meet_quarantined(self, location: Location, directory: str, side_files: Iterable[SideFile]) -> None:
+        """Fail because of batches that an archive has aside, or say how many of the range are skipped."""
+        for file in side_files:
+            for header in read_side_file(location, directory, file).between(self._where.start, self._where.end):
+                self.meet(header, f"{file.reason} (quarantined in the archive)")
+        self.say()
 
     def say(self) -> None:
         """Log how many were skipped, where any were."""

@@ -71,6 +71,8 @@ class Replay:
     partition_by: PartitionBy = "source"
     records_per_second: int | None = None
     max_offsets_per_batch: int = 200_000
+    #: Whether batches that nobody can decode are skipped; else they fail the replay.
+    skips_corrupt: bool = False
 
     def identity(self, source: Source, target: Target) -> dict[str, Any]:
         """What has to stay the same for a replay to go on where it was."""

@@ -16,6 +16,7 @@ from tailrace.archive.errors import ArchiveCorruptError, ArchiveError, FileMissi
 from tailrace.archive.layout import MANIFEST_DIRECTORY, TopicArchive, is_manifest, manifest_version
 from tailrace.archive.location import Location, open_location
 from tailrace.archive.manifest import ArchivedFile, Snapshot, load_snapshot
+from tailrace.archive.quarantine import SideFile
 from tailrace.archive.reader import ArchiveReader
 from tailrace.client.archive import ArchiveStatus, describe
 from tailrace.client.errors import ClientError
@@ -38,6 +39,8 @@ class Span:
     files: tuple[ArchivedFile, ...] = ()
     #: Below it the files have everything.
     archived_end: int = 0
+    #: Where batches are that nobody can decode.
+    side_files: tuple[SideFile, ...] = ()
 
 
 class Source(Protocol):
@@ -166,7 +169,14 @@ def _span_of(one: OffsetRange, uri: str, snapshot: Snapshot, first_offset: int) 
     # Below the first offset that may be read a broker is asked, which says what is wrong.
     if not max(files.start, first_offset) <= one.start < files.end:
         return Span(one)
-    return Span(one, uri, snapshot.directory, files.files_between(one.start, one.end), min(files.end, one.end))
+    return Span(
+        one,
+        uri,
+        snapshot.directory,
+        files.files_between(one.start, one.end),
+        min(files.end, one.end),
+        files.side_files_between(one.start, one.end),
+    )
 
 
 # --- archives without their topics

@@ -18,6 +18,7 @@ from tailrace.archive.scan import Wanted, scan_files
 from tailrace.model import TopicPartition
 from tailrace.pipeline.archived_reading import header_column_of
 from tailrace.pipeline.client_settings import ClientSettings
+from tailrace.pipeline.corrupt_batches import CorruptBatches
 from tailrace.pipeline.failures import DataLossError
 from tailrace.pipeline.fetching import FetchPlan, read_range
 from tailrace.pipeline.ranges import OffsetRange
@@ -45,11 +46,12 @@ class ReadTask:
 
     spans: Sequence[Span]
     client: ClientSettings | None
+    skips_corrupt: bool = False
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_span(self.spans[number], self.client)
+                yield from read_span(self.spans[number], self.client, skips_corrupt=self.skips_corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,14 @@ class _Oldest:
             yield batch
 
 
-def read_span(span: Span, client: ClientSettings | None) -> Iterator[pa.RecordBatch]:
+def read_span(span: Span, client: ClientSettings | None, *, skips_corrupt: bool = False) -> Iterator[pa.RecordBatch]:
     """The records of a span with all columns of a topic, in order of offsets: from files, then from the brokers."""
     wanted = span.range
     if span.files:
         location = open_location(span.archive_uri)
         try:
+            skipped = CorruptBatches(replace(wanted, end=span.archived_end), fail=not skips_corrupt)
+            skipped.meet_quarantined(location, span.directory, span.side_files)
             inside = Wanted(wanted.start, span.archived_end, tuple(RECORD_SCHEMA.names))
             for rows in scan_files(location, span.directory, span.files, inside):
                 yield _as_topic_has_it(rows.table, wanted)
@@ -131,7 +135,7 @@ def read_span(span: Span, client: ClientSettings | None) -> Iterator[pa.RecordBa
     if client is None:
         name = TopicPartition(wanted.topic, wanted.partition)
         raise RowError(f"offsets {start} to {wanted.end - 1} of {name} are not in the archive")
-    plan = FetchPlan(client, COLUMNS, RecordFilter(), True, _POLL_TIMEOUT_MS)
+    plan = FetchPlan(client, COLUMNS, RecordFilter(), True, _POLL_TIMEOUT_MS, not skips_corrupt)
     try:
         yield from read_range(plan, replace(wanted, start=start))
     except DataLossError as error:

@@ -240,7 +240,7 @@ class _Tasks:
         result = StructType([StructField("records", LongType()), StructField("oldest_ms", LongType())])
         # One number for each task, and a task for each span.
         numbers = self._spark.range(0, len(spans), 1, len(spans))
-        read = ReadTask(tuple(spans), self._source.client)
+        read = ReadTask(tuple(spans), self._source.client, replay.skips_corrupt)
         write = WriteTask(replay.target, self._settings, replay.partition_by == "key", replay.timestamps == "original")
         if replay.where is None:
             return numbers.mapInArrow(CopyTask(read, write).__call__, result)
@@ -287,7 +287,8 @@ def _schema_of(
         raise ConfigError("JSON values of an archive without its topic need --schema, such as 'id INT, total DOUBLE'")
     from tailrace.pipeline.sampling import infer_all_json, infer_json, take_sample
 
-    options = {"kafka.bootstrap.servers": replay.bootstrap, "subscribe": source.topic}
+    fails = str(not replay.skips_corrupt).lower()
+    options = {"kafka.bootstrap.servers": replay.bootstrap, "subscribe": source.topic, "failOnCorruptBatch": fails}
     with in_users_words():
         sample = take_sample(options)
         if sample.is_complete:

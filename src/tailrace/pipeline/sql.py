@@ -58,6 +58,8 @@ class TopicReading:
     schemas: Mapping[str | None, str] = field(default_factory=dict)
     #: Begin where brokers find the start by the headers of batches; see the option `timeIndex` of the data source.
     uses_time_index: bool = False
+    #: Whether batches that nobody can decode are skipped; else they fail the query.
+    skips_corrupt: bool = False
 
     def values_of(self, topic: str) -> tuple[Format | None, str | None]:
         """The format and the schema of a topic, as far as they are given; a schema for all is for its format only."""
@@ -74,6 +76,8 @@ class TopicReading:
         options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
         if self.uses_time_index:
             options["timeIndex"] = "true"
+        if self.skips_corrupt:
+            options["failOnCorruptBatch"] = "false"
         return options
 
     @property

@@ -75,7 +75,7 @@ class FakeArchive:
         if function is check_archive:
             if self.unreadable is not None:
                 raise self.unreadable
-            return None
+            return 2
         archive, partition, where, *_ = arguments
         assert isinstance(archive, TopicArchive)
         assert (archive.uri, archive.topic, archive.manifest) == (PLACE, "orders", "first")
@@ -459,6 +459,7 @@ def test_a_broker_that_cannot_read_the_archive_removes_nothing_and_says_why(
         fake.unreadable = None
         response = await tested.ask(request, 1, ArchiveDescribeResponse)
         assert response.archives[0].read_failure is None
+        assert tested.broker.archive_watch.quarantined == {"orders": 2}
         await read_the_place(tested)
         await tested.broker.partitions.remove_expired()
         assert log.start_offset == 10

@@ -11,6 +11,7 @@ import pytest
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import CHECKPOINT_INTERVAL, ArchivedFile, Manifest, Snapshot, write_manifest
 from tailrace.archive.parquet import SCHEMA
+from tailrace.archive.quarantine import SideFile
 from tailrace.broker.config_topic_keys import TOPIC_KEYS
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, row, store
 
@@ -100,10 +101,13 @@ def test_columns_and_fields_of_manifests_are_those_that_there_are(tmp_path: Path
     assert columns == SCHEMA.names
     directory, _ = archive_of(tmp_path)
     manifests = [json.loads(path.read_text()) for path in (directory / "manifest").iterdir()]
+    quarantine = Manifest("orders", TOPIC_ID, 64, None, (), (), {}, files=(), has_quarantine=True)
+    manifests.append(json.loads(quarantine.encode()))
     fields = [name for names, *_ in rows_of("Any Parquet reader", 1) for name in re.findall(r"`([^`]+)`", names)]
     assert set(fields) == {name for manifest in manifests for name in manifest}
     of_files = section("Any Parquet reader").split("A file in it has", 1)[1].split("\n\n", 1)[0]
     assert set(ArchivedFile.__slots__) <= set(re.findall(r"`([^`]+)`", of_files))
+    assert set(SideFile.__slots__) <= set(re.findall(r"`([^`]+)`", of_files.split("A side\nfile has", 1)[1]))
 
 
 def test_configuration_of_topics_is_named_with_its_defaults() -> None:

@@ -26,6 +26,11 @@ def _ends(look: Look) -> Iterator[Sample]:
             yield Sample(labels(topic=topic, partition=number), partition.archived_end)
 
 
+def _quarantined(look: Look) -> Iterator[Sample]:
+    for topic, batches in look.observed.archive_watch.quarantined.items():
+        yield Sample(labels(topic=topic), batches)
+
+
 def _dropped(look: Look) -> Iterator[Sample]:
     traffic = look.observed.partitions.traffic
     yield Sample("", traffic.total().dropped_unarchived)
@@ -67,6 +72,12 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
         "tailrace_archive_unreadable_topics",
         "Archived topics held here whose archive this broker cannot read; nothing of them is removed from its disk.",
         one(lambda look: look.observed.archive_watch.unreadable_count),
+    ),
+    gauge(
+        "tailrace_archive_quarantined_batches",
+        "Batches in the archive of a topic held here that nobody can decode, kept as they were produced.",
+        _quarantined,
+        "topic",
     ),
     counter(
         "tailrace_archive_dropped_records_total",
