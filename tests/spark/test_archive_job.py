@@ -18,6 +18,9 @@ from pyspark.sql import SparkSession
 
 from tailrace.archive.errors import LocationMissingError
 from tailrace.archive.layout import UNFINISHED_PREFIX
+from tailrace.archive.location import open_location
+from tailrace.archive.manifest import load_snapshot
+from tailrace.archive.quarantine import read_side_file
 from tailrace.cli.pipeline_archive import command as archive_command
 from tailrace.client import Groups
 from tailrace.client.archive import describe
@@ -42,6 +45,7 @@ from tests.support.archiving import (
 from tests.support.broker_process import BrokerProcess
 from tests.support.confluent_client import ConfluentClient
 from tests.support.job_run import JobProcess
+from tests.support.poison import poison_batch, produce_batch
 from tests.support.records import CODECS, Received, Record
 from tests.support.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.topics import create_topic, eventually
@@ -286,21 +290,26 @@ MOMENTS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def test_drivers_that_are_killed_at_any_moment_leave_an_archive_without_hole_and_duplicate(
-    archiving: Archiving, topic: str, tmp_path: Path
+def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_duplicate(
+    archiving: Archiving, broker: BrokerProcess, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
+    """Two topics, one of which has batches that nobody can decode, and a third that is not there."""
     bootstrap, place = archiving.bootstrap, archiving.place
     client = ConfluentClient(bootstrap)
-    create_topic(bootstrap, topic, partitions=2, **archived_configs(place))
+    sound, poisoned = (create_topic(bootstrap, topic_name(), partitions=2, **archived_configs(place)) for _ in range(2))
     place.mkdir()
-    arguments = [topic, "--bootstrap", bootstrap, "--every", "1s", "--master", "local[2]"]
+    arguments = [sound, poisoned, topic_name(), "--bootstrap", bootstrap, "--every", "1s", "--master", "local[2]"]
     arguments += ["--conf", "spark.driver.memory=512m"]
     sent: list[Record] = []
+    raw: dict[int, bytes] = {}
 
     def send() -> None:
-        more = [each._replace(partition=number % 2) for number, each in enumerate(some_records(RECORDS))]
-        client.produce(topic, more)
+        more = [each._replace(partition=number % 2) for number, each in enumerate(some_records(RECORDS // 2))]
+        for name in (sound, poisoned):
+            client.produce(name, more)
         sent.extend(more)
+        batch = poison_batch([b"%d" % len(raw)] * 3)
+        raw[produce_batch(broker.port, poisoned, batch)] = batch
 
     for moment, is_it in MOMENTS.items():
         for _ in range(DRIVER_KILLS):
@@ -325,14 +334,26 @@ def test_drivers_that_are_killed_at_any_moment_leave_an_archive_without_hole_and
         assert process.wait() == 0, process.error_output()
     assert "stopped; started again, it goes on from here" in process.error_output()
     assert "Traceback" not in process.error_output()
+    assert "does not exist; see which do with: tailrace topic list; trying again" in process.error_output()
 
-    assert verified(bootstrap, topic).rows == len(sent)
+    assert verified(bootstrap, sound).rows == len(sent)
+    report = verified(bootstrap, poisoned)
+    assert (report.rows, report.quarantined_batches) == (len(sent), len(raw))
     for number in (0, 1):
         mine = [each for each in sent if each.partition == number]
-        found = archived_records(bootstrap, topic, number)
-        assert offsets(found) == list(range(len(mine)))
-        assert [each.content() for each in found] == [(each.key, each.value, each.headers) for each in mine]
-        assert [each.timestamp_ms for each in found] == [each.timestamp_ms for each in mine]
+        for name in (sound, poisoned):
+            found = archived_records(bootstrap, name, number)
+            taken = {first + delta for first in raw for delta in range(3)} if (name, number) == (poisoned, 0) else set()
+            assert offsets(found) == [each for each in range(len(mine) + len(taken)) if each not in taken]
+            assert [each.content() for each in found] == [(each.key, each.value, each.headers) for each in mine]
+            assert [each.timestamp_ms for each in found] == [each.timestamp_ms for each in mine]
+    snapshot = load_snapshot(open_location(str(place)), describe(bootstrap, poisoned).archive)
+    kept = [
+        (batch.header.base_offset, batch.data[21:])
+        for file in snapshot.side_files
+        for batch in read_side_file(open_location(str(place)), snapshot.directory, file)
+    ]
+    assert kept == [(first, batch[21:]) for first, batch in sorted(raw.items())]
 
 
 def test_who_follows_a_topic_bears_an_archive_that_is_away_for_a_while(
