@@ -29,6 +29,8 @@ from tests.support.cluster_load import IDEMPOTENT
 from tests.support.cluster_process import ClusterBroker, ClusterProcess, coordination_store
 from tests.support.confluent_client import ConfluentClient
 from tests.support.java_client import JavaBridge, JavaClient
+from tests.support.poison import fetch_batches
+from tests.support.quarantined_topic import END, POISON, quarantined_topic
 from tests.support.raw_client import RawClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
@@ -133,6 +135,37 @@ def test_a_reader_that_is_killed_is_started_again(archived: Archived) -> None:
         os.kill(pid, signal.SIGKILL)
     received = ConfluentClient(broker.bootstrap).consume(TOPIC, 0, RECORDS, timeout_seconds=READ_SECONDS)
     assert_is_what_was_sent(received, records)
+
+
+def test_what_is_quarantined_is_an_error_while_it_cannot_be_read_and_survives_kills(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    broker = make_broker(log_retention_check_interval_ms=RETENTION_CHECK_MS)
+    place = tmp_path / "archive"
+    quarantined_topic(broker.bootstrap, broker.port, TOPIC, place)
+    (side_file,) = place.rglob("*.batches")
+    content = side_file.read_bytes()
+    for altered in (content[:-1], bytes(len(content)), None):
+        if altered is None:
+            side_file.unlink()
+        else:
+            side_file.write_bytes(altered)
+        # Never a hole, and nothing else suffers.
+        assert fetch_error(broker, 100) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert fetch_error(broker, 104) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (fetch_error(broker, 0), fetch_error(broker, 105)) == (0, 0)
+    side_file.write_bytes(content)
+    assert fetch_batches(broker.port, TOPIC, 101)[21 : len(POISON)] == POISON[21:]
+    for pid in _children(broker.pid):
+        os.kill(pid, signal.SIGKILL)
+    # What was asked of the one that died is an error that clients try again.
+    assert eventually(lambda: fetch_error(broker, 100) == 0, timeout_seconds=READ_SECONDS)
+    assert fetch_batches(broker.port, TOPIC, 100)[21 : len(POISON)] == POISON[21:]
+    broker.kill()
+    broker.start()
+    assert fetch_batches(broker.port, TOPIC, 102)[21 : len(POISON)] == POISON[21:]
+    client = ConfluentClient(broker.bootstrap)
+    assert [each.offset for each in client.consume(TOPIC, 0, 7, start=103)] == list(range(103, END))
 
 
 def _children(pid: int) -> list[int]:

@@ -5,68 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-import pyarrow.parquet as pq
 import pytest
 
-from tailrace.archive.location import Location, open_location
-from tailrace.archive.manifest import ArchivedFile, load_snapshot, write_manifest
-from tailrace.archive.parquet import write_file
-from tailrace.archive.quarantine import SideFileWriter
-from tailrace.client.archive import ArchiveStatus, commit, describe
 from tailrace.errors import ErrorCode
-from tailrace.records.batch import iterate_batches
 from tailrace.records.compression import Compression
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
-from tests.support.archiver import write_files
+from tests.support.archived_topics import RETENTION_CHECK_MS
 from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
 from tests.support.confluent_client import ConfluentClient
-from tests.support.poison import DAMAGES, fetch_batches, poison_batch, produce_batch, sound_batch
+from tests.support.poison import DAMAGES, fetch_batches, produce_batch, sound_batch
+from tests.support.quarantined_topic import POISON, quarantined_topic
 from tests.support.raw_client import RawClient
-from tests.support.records import Record
 from tests.support.scrape import Scrape
 from tests.support.topics import create_topic, eventually
 
 TOPIC = "events"
-POISON = poison_batch([b"x"] * 3)
-#: Quarantined here although it is sound: as if an earlier version of tailrace had not been able to decode it.
-MISJUDGED = sound_batch([b"one", b"two"], Compression.ZSTD)
 
 
-class Quarantine:
-    """Records at 0 to 99 and 105 to 109 in an archive, and between them two batches that are set aside."""
+class Quarantine(NamedTuple):
+    """A broker with a topic whose archive has batches aside."""
 
-    def __init__(self, broker: BrokerProcess, place: Path, metrics_port: int) -> None:
-        self.broker = broker
-        self.metrics_port = metrics_port
-        bootstrap = broker.bootstrap
-        create_topic(bootstrap, TOPIC, **archived_configs(place))
-        client = ConfluentClient(bootstrap)
-        client.produce(TOPIC, some_records(100))
-        assert produce_batch(broker.port, TOPIC, POISON) == 100
-        assert produce_batch(broker.port, TOPIC, MISJUDGED) == 103
-        client.produce(TOPIC, some_records(5))
-        status = describe(bootstrap, TOPIC)
-        location = open_location(status.uri)
-        location.create()
-        files = write_files(bootstrap, status, {0: 100})
-        aside = SideFileWriter(TOPIC, status.topic_id, 0, 100)
-        data = fetch_batches(broker.port, TOPIC, 100)
-        for position, header in iterate_batches(data):
-            if header.base_offset in (100, 103):
-                aside.add(header, data[position : position + header.size], "Records do not decompress")
-        behind = write_files(bootstrap, replace(status, partitions={0: (0, 105)}), {0: 110})
-        behind = [_widened(location, status, behind[0])]
-        side_file = aside.store(location, 110)
-        assert side_file is not None
-        manifest = load_snapshot(location, status.archive).commit([*files, *behind], quarantined=[side_file])
-        commit(bootstrap, status, write_manifest(location, manifest), manifest.partitions)
-        # Old enough to go, and of an active segment nothing does.
-        client.produce(TOPIC, [Record(b"roll")] * 2)
-        assert eventually(lambda: local_start(bootstrap, TOPIC) >= 110, timeout_seconds=120)
+    broker: BrokerProcess
+    metrics_port: int
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         command = [str(EXECUTABLE), "archive", *arguments, "--bootstrap", self.broker.bootstrap]
@@ -74,19 +37,13 @@ class Quarantine:
         return done.returncode, done.stdout, done.stderr
 
 
-def _widened(location: Location, status: ArchiveStatus, file: ArchivedFile) -> ArchivedFile:
-    """The same rows in a file whose range begins with the batches that are set aside."""
-    table = pq.read_table(Path(status.uri) / status.archive.directory / file.name, partitioning=None)
-    location.delete(f"{status.archive.directory}/{file.name}")
-    return write_file(location, status.topic, status.topic_id, 0, (100, file.next_offset), [table])
-
-
 @pytest.fixture(scope="module")
 def quarantine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarantine]:
     port = free_port()
     config = {"log.retention.check.interval.ms": RETENTION_CHECK_MS, "metrics.port": str(port)}
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", config=config) as broker:
-        yield Quarantine(broker, tmp_path_factory.mktemp("place") / "archive", port)
+        quarantined_topic(broker.bootstrap, broker.port, TOPIC, tmp_path_factory.mktemp("place") / "archive")
+        yield Quarantine(broker, port)
 
 
 def test_quarantined_batches_are_shown_and_retried(quarantine: Quarantine, tmp_path: Path) -> None:
