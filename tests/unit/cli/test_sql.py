@@ -75,6 +75,11 @@ def test_times_are_no_options_of_the_source() -> None:
     assert reading.options("orders") == {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 
 
+def test_batches_that_nobody_can_decode_are_skipped_only_where_that_is_asked_for() -> None:
+    reading = reading_of("127.0.0.1:1", (), (), "earliest", "latest", skips_corrupt=True)
+    assert reading.options("orders")["failOnCorruptBatch"] == "false"
+
+
 def test_a_schema_that_does_not_fit_the_format_is_a_usage_error() -> None:
     with pytest.raises(click.UsageError, match=r"--schema has an Avro schema, and --format is json\."):
         reading_of("127.0.0.1:1", ((None, "json"),), ((None, AVRO),), "earliest", "latest")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.archive.layout import TopicArchive
 from tailrace.archive.manifest import ArchivedFile, PartitionFiles
+from tailrace.archive.quarantine import SideFile
 from tailrace.archive.scan import EVER
 from tailrace.model import TopicPartition
 from tailrace.pipeline.archived_ranges import TASK_BYTES, ArchivedPart, ArchivedRange, Piece, plan_pieces
@@ -100,3 +101,27 @@ def test_large_files_are_tasks_of_their_own_and_small_ones_share_one() -> None:
     # Half of a file is half of its bytes.
     half = plan_pieces([OffsetRange("a", 0, 50, 150)], {NAME: part_of(files)}, EVER)
     assert covered(half) == [(50, 150, True)]
+
+
+def test_pieces_know_the_quarantined_batches_of_their_offsets_and_times() -> None:
+    def aside(first: int, end: int, times: tuple[int, int]) -> SideFile:
+        return SideFile(f"{first}", 0, first, end, 1, end - first, 100, "", *times, "why")
+
+    side_files = [aside(10, 15, (10, 14)), aside(120, 130, (5000, 5000))]
+    files = PartitionFiles.of(0, 200, [file(0, 100), file(100, 200)], side_files)
+    part = ArchivedPart(ARCHIVE, 0, 200, files)
+
+    def found(start: int, end: int, times: tuple[int, int]) -> list[tuple[list[str], list[str]]]:
+        pieces = plan_pieces([OffsetRange("a", 0, start, end)], {NAME: part}, times)
+        assert all(isinstance(piece, ArchivedRange) for piece in pieces)
+        return [
+            ([each.name for each in piece.files], [each.name for each in piece.side_files])
+            for piece in pieces
+            if isinstance(piece, ArchivedRange)
+        ]
+
+    assert found(0, 200, EVER) == [(["0", "100"], ["10", "120"])]
+    assert found(15, 120, EVER) == [(["0", "100"], [])]
+    assert found(0, 200, (20, 90)) == [(["0"], [])]
+    # A file of which no record is wanted, but a batch that claims such a time.
+    assert found(0, 200, (5000, 6000)) == [(["100"], ["120"])]
