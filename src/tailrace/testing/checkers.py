@@ -99,8 +99,8 @@ def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
 
 def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer | RovingProducer]) -> None:
     """What is in the logs was sent, in this order, and by producers that do not repeat themselves once."""
-    idempotent = {f"{producer.name}~0" for producer in producers if producer.is_idempotent}
-    again = {f"{producer.name}~0" for producer in producers if producer.sends_again and not producer.is_idempotent}
+    idempotent = {producer.name for producer in producers if producer.is_idempotent}
+    again = {producer.name for producer in producers if producer.sends_again and not producer.is_idempotent}
     for partition, records in history.committed.items():
         if partition.topic in INTERNAL_TOPICS:
             continue
@@ -112,7 +112,10 @@ def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer |
                 raise Violation(TWO_VALUES, f"{partition} at {offset} has {value!r}, which nobody sent")
             numbers.setdefault(name, []).append(int(value.rpartition(b":")[2]))
         for name, found in numbers.items():
-            _check_order(f"{partition} of {name}", found, is_once=name not in again, is_idempotent=name in idempotent)
+            producer = name.partition("~")[0]
+            _check_order(
+                f"{partition} of {name}", found, is_once=producer not in again, is_idempotent=producer in idempotent
+            )
 
 
 def _check_order(whose: str, numbers: list[int], *, is_once: bool, is_idempotent: bool) -> None:
