@@ -51,6 +51,7 @@ def test_options_for_reading_have_the_defaults_that_are_named() -> None:
         "includeHeaders": "`false`",
         "maxTriggerDelay": "`15m`",
         "failOnCorruptBatch": "`true`",
+        "timeIndex": "`false`",
         "failOnDataLoss": "`true`",
         "kafkaConsumer.pollTimeoutMs": "`120000`",
         "tailrace.archive": "`auto`",

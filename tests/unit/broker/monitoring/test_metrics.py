@@ -238,6 +238,7 @@ def test_every_metric_of_the_table_is_written_once_with_the_labels_it_names(tmp_
             "tailrace_archive_lag_offsets",
             "tailrace_archive_lag_ms",
             "tailrace_archive_end_offset",
+            "tailrace_archive_quarantined_batches",
         ]
 
     with_broker(tmp_path, test)
