@@ -18,7 +18,7 @@ from tailrace.runtime.disk import Buffer, DiskFullError, RemovedError, TooManyOp
 from tailrace.testing.disk_thread import SimThread
 from tailrace.testing.filesystem import DirectoryNode, FileNode, NameTree, Node
 from tailrace.testing.trace import Trace
-from tailrace.testing.work import charge_bytes, charge_disk
+from tailrace.testing.work import charge_bytes, charge_disk, charge_removal
 
 T = TypeVar("T")
 
@@ -572,8 +572,8 @@ class SimDisk:
         if isinstance(node, DirectoryNode):
             for child in list(node.names):
                 self._remove(node, child)
-                if self._is_charged:
-                    charge_disk("remove")
+        elif self._is_charged:
+            charge_removal(len(node.content))
         self._forget(node)
         self._tree.change(node, (directory, name), None)
 

@@ -18,7 +18,7 @@ from tailrace.testing.process import charge
 #: More than this in one step is a stall that clients notice.
 MOST_SECONDS_A_STEP = 0.3
 
-#: Removing a large file, or waiting for a disk, takes long; what stays in the page cache does not.
+#: Waiting for a disk takes long; what stays in the page cache does not.
 _OPERATION_SECONDS = {
     "append": 0.00002,
     "list": 0.001,
@@ -27,7 +27,6 @@ _OPERATION_SECONDS = {
     "prefetch": 0.02,
     "read": 0.00002,
     "read_file": 0.0005,
-    "remove": 0.03,
     "rename": 0.002,
     "replace_file": 0.001,
     "sync": 0.02,
@@ -36,12 +35,20 @@ _OPERATION_SECONDS = {
     "truncate": 0.001,
 }
 _BYTE_SECONDS = 1e-8
+_REMOVAL_SECONDS = 0.0005
+#: Segments are tiny here. Removing one costs what a file of a gigabyte does.
+_REMOVED_BYTE_SECONDS = 0.06 / 4096
 _RECORD_SECONDS = 0.00005
 
 
 def charge_disk(operation: str) -> None:
     """The loop does something to a file or directory."""
     charge(_OPERATION_SECONDS.get(operation, 0.0))
+
+
+def charge_removal(size: int) -> None:
+    """The loop removes a file."""
+    charge(_REMOVAL_SECONDS + size * _REMOVED_BYTE_SECONDS)
 
 
 def charge_bytes(count: int) -> None:
