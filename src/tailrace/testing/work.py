@@ -35,9 +35,8 @@ _OPERATION_SECONDS = {
     "truncate": 0.001,
 }
 _BYTE_SECONDS = 1e-8
-_REMOVAL_SECONDS = 0.0005
-#: Segments are tiny here. Removing one costs what a file of a gigabyte does.
-_REMOVED_BYTE_SECONDS = 0.06 / 4096
+#: Files are tiny here: removing one that is not empty costs what a large one does.
+_REMOVAL_SECONDS, _EMPTY_REMOVAL_SECONDS = 0.03, 0.001
 _RECORD_SECONDS = 0.00005
 
 
@@ -48,7 +47,7 @@ def charge_disk(operation: str) -> None:
 
 def charge_removal(size: int) -> None:
     """The loop removes a file."""
-    charge(_REMOVAL_SECONDS + size * _REMOVED_BYTE_SECONDS)
+    charge(_REMOVAL_SECONDS if size else _EMPTY_REMOVAL_SECONDS)
 
 
 def charge_bytes(count: int) -> None:
