@@ -267,3 +267,15 @@ def test_a_clock_that_drifts_counts_more_or_fewer_seconds() -> None:
         return fast.monotonic(), slow.monotonic()
 
     assert sim.run(scenario(), seed=1) == (15.0, 5.0)
+
+
+def test_time_passes_however_little_is_left_to_wait() -> None:
+    async def scenario() -> None:
+        loop = sim.current()
+        await asyncio.sleep(1000)
+        began = loop.time()
+        for _ in range(5):
+            await asyncio.sleep(1e-16)
+        assert loop.time() > began
+
+    sim.run(scenario(), seed=1)
