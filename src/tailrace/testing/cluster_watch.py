@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 _CONTROL_BIT = 0x20
 #: So long after another was elected, a leader that hears nothing of store and followers sends clients elsewhere. One
 #: that has its lease may hear of it late, as watches may be.
-_STALE_SECONDS = 8.0
+_STALE_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
