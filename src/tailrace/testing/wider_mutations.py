@@ -17,22 +17,14 @@ from tailrace.records.batch import BatchHeader
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import AppendedBatch, ProducerState
-from tailrace.storage.segment import Segment
-from tailrace.testing.clock import SimClock
 from tailrace.testing.cluster_history import (
     CONFIG,
-    CORRUPT,
-    DISAGREE,
     DUPLICATE,
-    ISR,
     LIVENESS,
     LOST,
     NAMESAKE,
     ORDER,
-    SELF,
     STALLED,
-    TOO_FEW,
-    TWO_VALUES,
     UNASKED,
     UNCLEAN,
 )
@@ -44,18 +36,6 @@ def _delete_a_little_more(log: PartitionLog, offset: int) -> None:
 
 
 _right_advance_start = PartitionLog.advance_start
-
-
-def _promise_at_once(log: PartitionLog, size: int) -> None:
-    _right_account(log, size)
-    log.promised_offset = log.end_offset
-
-
-_right_account = PartitionLog._account
-
-
-def _believe(segment: Segment, position: int, data: bytes) -> None:
-    segment._note_checked(position, position + len(data))
 
 
 def _forget_all(state: ProducerState, before_ms: int) -> None:
@@ -71,10 +51,6 @@ def _go_on_in_a_new_epoch(state: ProducerState, header: BatchHeader) -> Appended
 
 
 _right_check = ProducerState.check
-
-
-def _stand_still(clock: SimClock) -> float:
-    return round(clock._loop.time() * clock.rate - clock.slept_seconds, 9)
 
 
 async def _work_in_the_loop(directory: LogDirectory, call: Callable[[], None], problem: str) -> None:
@@ -95,13 +71,6 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "a setting is acknowledged and not stored": Mutation(config_changes, "replace", _change_nothing, (CONFIG,)),
     "no election is unclean": Mutation(
         broker_controller.Controller, "_is_unclean", lambda controller, topic: False, (UNCLEAN, LIVENESS)
-    ),
-    "flush.messages does not hold back the promise": Mutation(
-        PartitionLog, "_account", _promise_at_once, (LOST, ISR, DISAGREE, TWO_VALUES, SELF, TOO_FEW)
-    ),
-    "what has rotted on disk is sent": Mutation(Segment, "verify", _believe, (CORRUPT,)),
-    "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
-        SimClock, "monotonic", _stand_still, (LOST, ORDER)
     ),
     "producers are forgotten too early": Mutation(ProducerState, "expire", _forget_all, (DUPLICATE, ORDER)),
     "a new epoch of a producer does not begin anew": Mutation(
