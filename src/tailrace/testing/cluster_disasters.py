@@ -80,6 +80,9 @@ class ClusterDisasters:
         failure.ended_at = self._cluster.loop.time()
 
     async def _start_again(self, node: ClusterNode, *, is_empty: bool = False) -> None:
+        # It may have become the only one in sync since its disk began to fail.
+        while not self._faults.is_whole_elsewhere(node):  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(_LOOK_SECONDS)
         (node.wipe if is_empty else node.unplug)()
         await asyncio.sleep(self._random.uniform(0.1, 2.0))
         node.launch()

@@ -195,7 +195,11 @@ class ClusterFaults:
 
     def may_lose_power(self, node: ClusterNode) -> bool:
         """Whether every partition that a broker is in sync with is whole on another one that runs and is in sync."""
-        return not self._damaged and all(
+        return not self._damaged and self.is_whole_elsewhere(node)
+
+    def is_whole_elsewhere(self, node: ClusterNode) -> bool:
+        """Whether nothing is lost with a broker, as far as it counts as in sync."""
+        return all(
             any(self._is_whole(broker_id) for broker_id in isr if broker_id != node.broker_id)
             for isr in self._states()
             if node.broker_id in isr
