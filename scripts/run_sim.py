@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 from tailrace.testing.cluster_run import run_seed
@@ -23,11 +24,11 @@ from tailrace.testing.cluster_run import run_seed
 MOST_FAILURES = 10
 
 
-def run_one(seed: int) -> tuple[int, str, str | None, float]:
+def run_one(favoured: str | None, seed: int) -> tuple[int, str, str | None, float]:
     """One seed in a process of its own: its line, or what went wrong."""
     started = time.monotonic()
     try:
-        line, failure = run_seed(seed).line(), None
+        line, failure = run_seed(seed, favoured=favoured).line(), None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  whatever it is, it is reported with its seed
@@ -41,12 +42,12 @@ def commit() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def passed_before(record: Path, on: str) -> set[int]:
-    """The seeds that passed on a commit, by what was written down."""
+def passed_before(record: Path, on: str, favoured: str | None) -> set[int]:
+    """The seeds that the record says passed on a commit."""
     if not record.exists():
         return set()
     rows = [json.loads(line) for line in record.read_text().splitlines()]
-    return {row["seed"] for row in rows if row["commit"] == on and row["passed"]}
+    return {row["seed"] for row in rows if (row["commit"], row.get("favoured"), row["passed"]) == (on, favoured, True)}
 
 
 def main() -> int:
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--favour", metavar="FAULT", help="inject this kind of fault far more often than all others")
     parser.add_argument(
         "--trace", action="store_true", help="print the whole failure of every seed, not only the first"
     )
@@ -63,27 +65,27 @@ def main() -> int:
     arguments = parser.parse_args()
     record: Path | None = arguments.record
     on = commit() if record is not None else ""
-    known = passed_before(record, on) if record is not None else set()
+    known = passed_before(record, on, arguments.favour) if record is not None else set()
     seeds = [seed for seed in range(arguments.first, arguments.first + arguments.seeds) if seed not in known]
     if known:
         print(f"{arguments.seeds - len(seeds)} of {arguments.seeds} seeds passed on {on} before", flush=True)
     if not seeds:
         return 0
+    favour = {"favoured": arguments.favour} if arguments.favour is not None else {}
     started = time.monotonic()
     failures: list[tuple[int, str, str]] = []
     done = 0
     with multiprocessing.get_context("spawn").Pool(min(arguments.jobs, len(seeds)), maxtasksperchild=20) as pool:
-        for seed, line, failure, seconds in pool.imap_unordered(run_one, seeds):
+        for seed, line, failure, seconds in pool.imap_unordered(partial(run_one, arguments.favour), seeds):
             done += 1
             print(f"{line} [{seconds:.1f} s]" if failure is None else f"FAILED {line} [{seconds:.1f} s]", flush=True)
             if record is not None:
                 with record.open("a") as file:
-                    print(json.dumps({"seed": seed, "commit": on, "passed": failure is None}), file=file)
+                    print(json.dumps({"seed": seed, "commit": on, "passed": failure is None} | favour), file=file)
             if failure is not None:
                 failures.append((seed, line, failure))
                 if arguments.trace or len(failures) == 1:
                     print(failure, flush=True)
-                print(f"  alone: make sim SEEDS=1 FIRST={seed}", flush=True)
                 if len(failures) >= MOST_FAILURES:
                     print(f"stopped after {MOST_FAILURES} failures", flush=True)
                     pool.terminate()

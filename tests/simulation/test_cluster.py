@@ -32,6 +32,9 @@ REGRESSIONS = {
     "a broker that was started after the store was away took others for gone": 1139,
     "a log that retention had emptied was taken for one that was behind, and another led": 8,
     "a broker that crashed named the only one its heir that was back after the store was away": 9100097,
+    "a leader whose watch came late was taken for one that keeps its clients": 50000211,
+    "a rotten disk was replaced after its broker had become the only one in sync": 60000022,
+    "a replica with a rotten disk was held to be whole when it got back into the ISR": 70000106,
 }
 
 

@@ -50,15 +50,16 @@ class IsrKeeper:
         next_look = self._clock.monotonic()
         while True:
             lag_ms = self._config.get_int("replica.lag.time.max.ms")
+            all_are_due = False
             try:
                 async with asyncio.timeout(max(0.0, next_look - self._clock.monotonic())):
                     await self._wake.wait()
             except TimeoutError:
-                pass
+                all_are_due = True
             self._wake.clear()
             due, self._due = self._due, {}
             now = self._clock.monotonic()
-            if now >= next_look:
+            if all_are_due or now >= next_look:
                 # Who falls behind says nothing: all are looked at, often enough to notice in time.
                 next_look = now + lag_ms / 2000
                 due = dict.fromkeys(self._partitions)

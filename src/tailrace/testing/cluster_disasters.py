@@ -8,7 +8,7 @@ disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
@@ -20,6 +20,8 @@ from tailrace.testing.cluster_faults import ClusterFaults
 from tailrace.testing.cluster_history import UNCLEAN, Violation
 from tailrace.testing.disk import ANY_OPERATION
 
+#: Power fails everywhere at once.
+BLACKOUT = "blackout"
 #: How often each kind is chosen, in parts, beside those of `cluster_faults`.
 _WEIGHTS = {"disk fails": 3, "disk full": 3, "disk hangs": 3, "disk rots": 8, "suspend": 8, "stranded": 15}
 #: All brokers have to run for one, which is not often so.
@@ -41,12 +43,21 @@ _LOOK_SECONDS = 0.1
 class ClusterDisasters:
     """Adds these faults to those of one cluster."""
 
-    def __init__(self, faults: ClusterFaults, random: Random, *, survives_blackout: bool) -> None:
+    def __init__(
+        self,
+        faults: ClusterFaults,
+        random: Random,
+        *,
+        survives_blackout: bool,
+        read_again: Callable[[str], None] = lambda directory: None,
+    ) -> None:
         self._faults = faults
         self._cluster = faults.cluster
         self._watch = faults.watch
         self._history = faults.history
         self._random = random
+        #: Has consumers read a partition, given as the name of its directory, from the start.
+        self._read_again = read_again
         faults.further = {
             "disk fails": lambda: faults.on_idle(self._fail_disk, faults.may_lose_power),
             "disk full": lambda: faults.on_any(self._fill_disk),
@@ -54,11 +65,11 @@ class ClusterDisasters:
             "disk rots": lambda: faults.on_idle(self._rot, faults.may_lose_power),
             "suspend": lambda: faults.on_idle(self._suspend),
             "stranded": self._strand,
-            "blackout": lambda: faults.on_all("blackout", ClusterNode.unplug),
+            BLACKOUT: lambda: faults.on_all(BLACKOUT, ClusterNode.unplug),
         }
         faults.further_weights = dict(_WEIGHTS)
         if survives_blackout:
-            faults.further_weights["blackout"] = _BLACKOUT_WEIGHT
+            faults.further_weights[BLACKOUT] = _BLACKOUT_WEIGHT
         for node in self._cluster.nodes:
             node.clock.rate = 1.0 + random.uniform(-MOST_DRIFT, MOST_DRIFT)
 
@@ -130,6 +141,7 @@ class ClusterDisasters:
         self._watch.unreadable[node.name] = None
         self._faults.damage(node)
         self._history.rotten[node.broker_id] = None
+        self._read_again(path.split("/")[2])
         await asyncio.sleep(_FOUND_OUT_SECONDS + self._faults.duration())
         self._faults.note(f"the disk of {node.name} is replaced")
         await self._start_again(node, is_empty=True)

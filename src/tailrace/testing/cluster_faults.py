@@ -51,6 +51,8 @@ _WEIGHTS = {
 }
 #: How long the steps of a fault that has several may take, before it goes on without them.
 _STEP_SECONDS = 12.0
+#: A favoured kind is chosen this many times as often as all others together.
+_FAVOUR = 4
 _LOOK_SECONDS = 0.05
 
 
@@ -66,6 +68,8 @@ class ClusterFaults:
     #: How many faults of each kind there were.
     injected: dict[str, int] = field(default_factory=dict)
     is_over: bool = False
+    #: A kind of fault to inject far more often than the others.
+    favoured: str | None = None
     most_skew_ms: int = _MOST_SKEW_MS
     #: Faults of other kinds that may be chosen, too, and how often, in parts.
     further: dict[str, BeginFault] = field(default_factory=dict)
@@ -84,10 +88,18 @@ class ClusterFaults:
         """Let things go wrong until a time, and until there were enough of them."""
         while self.cluster.loop.time() < until or self.count < at_least:
             await asyncio.sleep(self.random.expovariate(1 / 6.0) + 0.5)
-            weights = _WEIGHTS | self.further_weights
+            weights = self._weights()
             self._begin(self.random.choices(list(weights), list(weights.values()))[0])
             self._under_way = [task for task in self._under_way if not _is_fine(task)]
         self.is_over = True
+
+    def _weights(self) -> dict[str, int]:
+        weights = _WEIGHTS | self.further_weights
+        if self.favoured is not None:
+            if self.favoured not in weights:
+                raise ValueError(f"no fault is called {self.favoured!r}; there are: {', '.join(weights)}")
+            weights[self.favoured] = _FAVOUR * sum(weights.values())
+        return weights
 
     async def heal(self) -> None:
         """Wait for the end of every fault, and see to it that every broker runs."""

@@ -137,6 +137,13 @@ class ClusterLoad:
         self.consumers.append(consumer)
         self.tasks.append(loop.create_task(consumer.run(), name=name))
 
+    def read_again(self, directory: str) -> None:
+        """Have the consumers of a partition start over; it is given as the name of its directory."""
+        for consumer in self.consumers:
+            # A topic that is not the first of its name has a number behind it here.
+            if f"{consumer.partition.topic.partition('+')[0]}-{consumer.partition.partition}" == directory:
+                consumer.shall_start_over = True
+
     def use(self, partition: TopicPartition) -> None:
         """Give a partition a producer of some kind and a reader."""
         kind = self.random.choice(["idempotent", "plain", "two", "leader"])

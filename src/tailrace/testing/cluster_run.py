@@ -94,8 +94,10 @@ class RunReport:
         )
 
 
-async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None) -> RunReport:
-    """Run one seed in the loop that is running."""
+async def simulate(
+    seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None, favoured: str | None = None
+) -> RunReport:
+    """Run one seed in the loop that is running; a favoured kind of fault happens far more often."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     random = loop.random_for("scenario")
@@ -105,7 +107,7 @@ async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda clu
         from tailrace.testing.archived_topic import SETTINGS
 
         settings.update(SETTINGS)
-    wider = WiderRun(loop.random_for("wider")) if is_wider(seed) else None
+    wider = WiderRun(loop.random_for("wider"), favoured) if is_wider(seed) else None
     if wider is not None:
         settings.update(wider.settings)
     cluster = SimCluster(loop, brokers, settings)
@@ -119,7 +121,7 @@ async def simulate(seed: int, prepare: Callable[[SimCluster], None] = lambda clu
     watch = ClusterWatch(cluster, history)
     try:
         with records_cost_time() if wider is not None else nullcontext():
-            return await _run(seed, cluster, history, watch, log, random, wider)
+            return await _run(seed, cluster, history, watch, log, random, wider, favoured)
     except BaseException as error:
         for line in [f"the last events before {loop.time():.3f} s:", *cluster.events.tail(80).splitlines()]:
             error.add_note(line)
@@ -142,6 +144,7 @@ async def _run(
     log: ClusterLog,
     random: Random,
     wider: WiderRun | None,
+    favoured: str | None,
 ) -> RunReport:
     loop = cluster.loop
     pause_seconds = random.choice([0.4, 0.8, 1.6])
@@ -172,7 +175,7 @@ async def _run(
         await _within(60.0, "no topic is created", wider.begin(load, admin))
     for _ in range(random.randint(1, 3)):
         load.join(orders.topic_id, partitions)
-    faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names)
+    faults = ClusterFaults(cluster, history, watch, loop.random_for("faults"), load.names, favoured=favoured)
     ClusterAmbushes(faults, loop.random_for("ambushes"))
     until = loop.time() + LOAD_SECONDS
     work = [
@@ -360,10 +363,13 @@ def _check_group(load: ClusterLoad, partitions: int) -> None:
                 raise Violation(GROUP_OFFSETS, str(error)) from error
 
 
-def run_seed(seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None) -> RunReport:
-    """Run one seed in a loop of its own; whatever is raised says how to run it alone."""
+def run_seed(
+    seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None, favoured: str | None = None
+) -> RunReport:
+    """Run one seed in a loop of its own; anything raised says how to run it alone."""
     try:
-        return SimLoop(seed, max_virtual_seconds=3600, max_steps=50_000_000).run(simulate(seed, prepare))
+        return SimLoop(seed, max_virtual_seconds=3600, max_steps=50_000_000).run(simulate(seed, prepare, favoured))
     except BaseException as error:
-        error.add_note(f"run it alone with: make sim SEEDS=1 FIRST={seed}")
+        arguments = f" ARGS=\"--favour '{favoured}'\"" if favoured is not None else ""
+        error.add_note(f"run it alone with: make sim SEEDS=1 FIRST={seed}{arguments}")
         raise

@@ -33,12 +33,13 @@ from tailrace.testing.cluster_history import (
     Promise,
     Violation,
 )
+from tailrace.testing.store import NASTY
 
 _READ_BYTES = 1 << 20
 _CONTROL_BIT = 0x20
-#: So long after another was elected, a leader that hears nothing of store and followers sends clients elsewhere. One
-#: that has its lease may hear of it late, as watches may be.
-_STALE_SECONDS = 6.0
+#: How long after another was elected a leader may keep its clients if it hears nothing from its followers. One that has
+#: its lease hears of the election when the store tells it, which can take as long as the latest watch.
+_STALE_SECONDS = NASTY.late_watch_seconds[1] + 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,11 @@ class ClusterWatch:
                 self._objections.append(violation)
 
     def _check_added(self, partition: TopicPartition, added: list[int]) -> None:
-        """Who gets into an ISR has everything at that moment, unless it has just died."""
+        """Who gets into an ISR has everything at that moment, unless it has just died or its disk is damaged."""
         for broker_id in added:
             node = self._cluster.node(broker_id)
+            if node.name in self.unreadable:
+                continue
             for replica in node.broker.partitions if node.is_serving and node.broker is not None else ():
                 if self.key_of(replica) == partition and replica.directory.failure is None:
                     self._look_at(node, replica)

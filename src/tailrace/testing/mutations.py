@@ -70,6 +70,8 @@ class Mutation:
     wrong: Any
     #: What may be violated first.
     caught_by: tuple[str, ...]
+    #: The kind of fault that shows it, which runs then favour.
+    favoured: str | None = None
 
     @contextmanager
     def switched_on(self) -> Iterator[None]:

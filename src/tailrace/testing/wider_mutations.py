@@ -13,18 +13,30 @@ from tailrace.broker.handlers import config_changes
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.housekeeping import Housekeeping
-from tailrace.records.batch import BatchHeader
+from tailrace.records.batch import BatchHeader, iterate_batches
+from tailrace.replication.partition import Partition
+from tailrace.runtime.disk import FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.producer_state import AppendedBatch, ProducerState
+from tailrace.storage.segment import Segment
+from tailrace.testing.clock import SimClock
+from tailrace.testing.cluster_disasters import BLACKOUT
 from tailrace.testing.cluster_history import (
+    BEYOND,
     CONFIG,
+    CORRUPT,
+    DISAGREE,
     DUPLICATE,
+    ISR,
     LIVENESS,
     LOST,
     NAMESAKE,
     ORDER,
+    SELF,
     STALLED,
+    TOO_FEW,
+    TWO_VALUES,
     UNASKED,
     UNCLEAN,
 )
@@ -36,6 +48,35 @@ def _delete_a_little_more(log: PartitionLog, offset: int) -> None:
 
 
 _right_advance_start = PartitionLog.advance_start
+
+
+def _promise_at_once(log: PartitionLog, size: int) -> None:
+    _right_account(log, size)
+    log.promised_offset = log.end_offset
+
+
+_right_account = PartitionLog._account
+
+
+def _believe(segment: Segment, position: int, data: bytes) -> None:
+    segment._note_checked(position, position + len(data))
+
+
+def _skip_a_batch(partition: Partition, offset: int, max_bytes: int, epoch: int = -1) -> FileRange | None:
+    part = _right_read(partition, offset, max_bytes, epoch)
+    if part is None:
+        return None
+    first = next(iter(iterate_batches(memoryview(part.file.read(part.position, part.size)))))[1]
+    if first.size == part.size:
+        return part
+    return FileRange(part.file, part.position + first.size, part.size - first.size)
+
+
+_right_read = Partition.read
+
+
+def _stand_still(clock: SimClock) -> float:
+    return round(clock._loop.time() * clock.rate - clock.slept_seconds, 9)
 
 
 def _forget_all(state: ProducerState, before_ms: int) -> None:
@@ -71,6 +112,14 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "a setting is acknowledged and not stored": Mutation(config_changes, "replace", _change_nothing, (CONFIG,)),
     "no election is unclean": Mutation(
         broker_controller.Controller, "_is_unclean", lambda controller, topic: False, (UNCLEAN, LIVENESS)
+    ),
+    "flush.messages does not hold back the promise": Mutation(
+        PartitionLog, "_account", _promise_at_once, (LOST, ISR, DISAGREE, TWO_VALUES, SELF, TOO_FEW), BLACKOUT
+    ),
+    "what has rotted on disk is sent": Mutation(Segment, "verify", _believe, (CORRUPT, BEYOND), "disk rots"),
+    "readers are not given the first of several batches": Mutation(Partition, "read", _skip_a_batch, (ORDER,)),
+    "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
+        SimClock, "monotonic", _stand_still, (LOST, ORDER), "suspend"
     ),
     "producers are forgotten too early": Mutation(ProducerState, "expire", _forget_all, (DUPLICATE, ORDER)),
     "a new epoch of a producer does not begin anew": Mutation(

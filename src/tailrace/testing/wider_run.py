@@ -13,7 +13,7 @@ from random import Random
 from tailrace.model import INTERNAL_TOPICS, TopicPartition
 from tailrace.testing.cluster import SimCluster
 from tailrace.testing.cluster_client import ClusterClient
-from tailrace.testing.cluster_disasters import ClusterDisasters
+from tailrace.testing.cluster_disasters import BLACKOUT, ClusterDisasters
 from tailrace.testing.cluster_faults import ClusterFaults
 from tailrace.testing.cluster_history import STALLED, Violation
 from tailrace.testing.cluster_load import ORDERS, ClusterLoad
@@ -47,10 +47,10 @@ def is_wider(seed: int) -> bool:
 class WiderRun:
     """What is added to one run."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, favoured: str | None) -> None:
         self._random = random
         #: Whether everything is on disk before it is acknowledged, so that power may fail everywhere.
-        self.survives_blackout = random.random() < 0.3
+        self.survives_blackout = random.random() < 0.3 or favoured == BLACKOUT
         self._fleeting: FleetingTopic | None = None
         self._changes: TopicChanges | None = None
 
@@ -121,7 +121,12 @@ class WiderRun:
         """Begin what goes on until a time."""
         loop = load.cluster.loop
         faults.most_skew_ms = _MOST_SKEW_MS
-        ClusterDisasters(faults, loop.random_for("disasters"), survives_blackout=self.survives_blackout)
+        ClusterDisasters(
+            faults,
+            loop.random_for("disasters"),
+            survives_blackout=self.survives_blackout,
+            read_again=load.read_again,
+        )
         assert self._fleeting is not None
         assert self._changes is not None
         return [
