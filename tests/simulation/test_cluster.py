@@ -35,6 +35,8 @@ REGRESSIONS = {
     "a leader whose watch came late was taken for one that keeps its clients": 50000211,
     "a rotten disk was replaced after its broker had become the only one in sync": 60000022,
     "a replica with a rotten disk was held to be whole when it got back into the ISR": 70000106,
+    "records that were deleted came back with a follower that crashed": 70000227,
+    "deleted records came back with a follower that lost its power": 70000274,
 }
 
 

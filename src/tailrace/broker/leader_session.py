@@ -214,7 +214,7 @@ class LeaderSession:
                 continue
             topic_id, number = key
             offset, epoch = followed.asked = partition.fetch_position()
-            followed.told_log_start = partition.log.start_offset
+            followed.told_log_start = partition.log.saved_start_offset
             if followed.first_request is None:
                 followed.first_request = self.requests
             self._forgotten.pop(key, None)

@@ -107,6 +107,8 @@ class ReplicaFetcher:
         self._work = asyncio.Event()
         self._will_look = False
         self._is_unreachable = False
+        #: Partitions whose log start is being saved.
+        self._saving_starts: dict[PartitionKey, None] = {}
         self._task = self._start()
 
     def _start(self) -> asyncio.Task[None]:
@@ -297,9 +299,23 @@ class ReplicaFetcher:
             if followed.failures >= _FAILURES_SAID:
                 logger.info("%s is fetched from broker %d again", partition.partition, self.leader_id)
             followed.failures = 0
-        if partition.fetch_position() != followed.asked or partition.log.start_offset != followed.told_log_start:
+        log = partition.log
+        if log.start_offset > log.saved_start_offset and followed.key not in self._saving_starts:
+            self._saving_starts[followed.key] = None
+            self._follower.tasks.spawn(self._save_start(followed), f"save the log start of {partition.partition}")
+        if partition.fetch_position() != followed.asked or log.saved_start_offset != followed.told_log_start:
             self.session.changed(followed)
         return True
+
+    async def _save_start(self, followed: Followed) -> None:
+        """Save a log start that has moved, then tell the leader: a crash must not bring the deleted records back."""
+        try:
+            await followed.partition.directory.save_starts()
+        finally:
+            del self._saving_starts[followed.key]
+        if followed.partition.log.saved_start_offset != followed.told_log_start:
+            self.session.changed(followed)
+            self._look_soon()
 
     # --- partitions that have to wait
 

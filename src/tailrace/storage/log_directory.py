@@ -13,6 +13,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -68,6 +69,8 @@ _SYNCED_PER_TURN = 200
 _CLEANING_LOOKED_AT_SECONDS = 0.05
 #: How long work that the disk refused for now, being full or out of descriptors, waits before it is tried again.
 _RETRY_SECONDS = 1.0
+#: Log starts that change within this time are saved together.
+_START_SAVING_SECONDS = 0.1
 #: Seconds that a sync may take, from a disk with a cache of its own to one that is overwhelmed.
 _SYNC_TIME_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -156,6 +159,8 @@ class LogDirectory:
         self._swapping: dict[asyncio.Task[None], None] = {}
         #: Directories of removed partitions, under the names they have now, whose files are still there.
         self._discarded: list[str] = []
+        #: The write of log starts that is about to begin.
+        self._start_saving: asyncio.Task[None] | None = None
         self._removal: asyncio.Task[None] | None = None
         #: Up to where each log with several replicas was known to be committed, and what of that is on disk.
         self._high_watermarks: dict[TopicPartition, int] = {}
@@ -618,6 +623,22 @@ class LogDirectory:
             self.fail(error)
             raise
         self._saved_points, self._saved_log_starts = points, starts
+        for log in self:
+            # A log that was truncated during the write starts earlier by now.
+            if log.saved_start_offset < starts.get(log.partition, 0) <= log.start_offset:
+                log.saved_start_offset = starts[log.partition]
+
+    async def save_starts(self) -> None:
+        """Try to save where logs start now; calls within a moment of each other share one write."""
+        if self._start_saving is None:
+            self._start_saving = self.tasks.spawn(self._save_starts_soon(), f"save log starts in {self.path}")
+        await asyncio.shield(self._start_saving)
+
+    async def _save_starts_soon(self) -> None:
+        await asyncio.sleep(_START_SAVING_SECONDS)
+        self._start_saving = None
+        with suppress(StorageError):  # the periodic checkpoint saves them too
+            await self.save_checkpoints()
 
     async def forget_removed(self) -> None:
         """Have nothing written down of partitions that were removed: it would be taken for a new topic's of that name.

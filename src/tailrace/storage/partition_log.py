@@ -101,6 +101,8 @@ class PartitionLog:
         self.leader_epochs = leader_epochs
         self.producers = producers
         self.start_offset = log_start_offset
+        #: The log starts at least here after a crash. Records between this and `start_offset` may come back.
+        self.saved_start_offset = log_start_offset
         #: Everything below survives a power cut; recovery after a crash starts here.
         self.flushed_offset = flushed_offset
         self.end_offset = segments[-1].end_offset
@@ -421,7 +423,7 @@ class PartitionLog:
         segment.grow_on()
         self._segments, self._bases = [segment], [offset]
         self._active = segment
-        self.start_offset = offset
+        self.start_offset = self.saved_start_offset = offset
         # Nothing that was promised is left, and no epoch has records here.
         self.flushed_offset = self.promised_offset = offset
         self.leader_epochs.cut(0)
@@ -451,6 +453,7 @@ class PartitionLog:
         """Let everything that is known of the log go no further than its new end."""
         self.end_offset = offset
         self.start_offset = min(self.start_offset, offset)
+        self.saved_start_offset = min(self.saved_start_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
         self.promised_offset = min(self.promised_offset, offset)
         self.leader_epochs.cut(offset)

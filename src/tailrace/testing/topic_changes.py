@@ -255,6 +255,7 @@ class TopicChanges:
         if code_of(result.error_code) is ErrorCode.NONE:
             self.trimmed += 1
             self.history.trimmed_for_sure[partition] = offset
+            self.cluster.note(f"records of {partition} below {offset} are deleted")
         else:
             self.admin.doubt(partition)
 

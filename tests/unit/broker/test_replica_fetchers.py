@@ -8,7 +8,10 @@ import logging
 import pytest
 
 from tailrace.errors import ErrorCode
+from tailrace.model import TopicPartition
 from tailrace.runtime.disk import DiskFullError
+from tailrace.storage.checkpoints import read_offsets
+from tailrace.storage.log_directory import LOG_START_OFFSETS
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -201,6 +204,23 @@ def test_deleted_records_are_gone_from_all_replicas_when_it_is_answered() -> Non
         assert cluster.loop.time() - began < 0.3
         assert (await delete_records(cluster, 11)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (await delete_records(cluster, 7, broker_id=2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    simulate(test)
+
+
+def test_deleted_records_stay_deleted_when_followers_lose_power_after_the_answer() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        for number in range(10):
+            await cluster.produce(1, f"{number}".encode())
+        result = await delete_records(cluster, 7)
+        assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, 7)
+        for broker_id in (2, 3):
+            cluster.kill(broker_id)
+            disk = cluster._disks[broker_id]
+            disk.crash()
+            # Only what the disk kept counts: the leader would tell the follower again.
+            assert read_offsets(disk, f"/data/{LOG_START_OFFSETS}")[TopicPartition("orders", 0)] == 7
 
     simulate(test)
 
