@@ -37,6 +37,7 @@ REGRESSIONS = {
     "a replica with a rotten disk was held to be whole when it got back into the ISR": 70000106,
     "records that were deleted came back with a follower that crashed": 70000227,
     "deleted records came back with a follower that lost its power": 70000274,
+    "a full disk left a replica that was copied anew with a log that starts beyond its end": 70000146,
 }
 
 

@@ -328,17 +328,19 @@ class PartitionLog:
 
         Any other batch that is not wholly beyond the log end is refused.
         """
-        if self._bases != [self.end_offset] or header.next_offset <= self.end_offset:
+        if len(self._bases) > 1 or self._active.size or header.next_offset <= self.end_offset:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Batch {header.base_offset} to {header.last_offset} for {self.partition}, whose log ends at "
                 f"{self.end_offset}",
             )
-        start_offset = self.start_offset
+        end_offset, starts = self.end_offset, (self.start_offset, self.saved_start_offset)
         # What the metadata says stays true: the log starts at an offset that this segment holds.
         for segment in self._restart_at(header.base_offset):
             segment.remove_files()
-        self.start_offset = start_offset
+        # Should a full disk refuse the batch, the log is as empty as before, and ends where it did.
+        self.start_offset, self.saved_start_offset = starts
+        self.end_offset = self.promised_offset = self._active.end_offset = end_offset
         if self._gaps_unwritten:
             self.allow_gaps(self.gaps)  # at once, for there is nothing before that had to be durable
             self._gaps_unwritten = False

@@ -137,6 +137,22 @@ def test_a_log_without_records_may_begin_within_a_batch(logs: Logs) -> None:
     assert [record.offset for record in read_all(log)] == [7, 8, 9, 10]
 
 
+def test_a_log_that_cannot_begin_within_a_batch_on_a_full_disk_stays_as_it_is_and_can_later() -> None:
+    disk = SimDisk(Random(1))
+    log = Logs("/data/orders-0", disk=disk).open()
+    log.restart_at(7)
+    full = disk.fail(lambda path: path.endswith(".log"), "append", DiskFullError, times=None)
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            take(log, sent(5, 5))
+        assert (log.start_offset, log.end_offset, log.promised_offset) == (7, 7, 7)
+        assert read_all(log) == []
+    full.lift()
+    take(log, sent(5, 5), sent(10))
+    assert (log.start_offset, log.end_offset) == (7, 11)
+    assert [record.offset for record in read_all(log)] == [7, 8, 9, 10]
+
+
 def test_producers_are_remembered_without_being_checked(logs: Logs) -> None:
     log = logs.open()
     take(log, sent(0, 2, producer=(7, 0, 0)), sent(2, producer=(7, 0, 40)), sent(3, producer=(7, 3, 5)))
