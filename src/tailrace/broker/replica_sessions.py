@@ -3,6 +3,9 @@
 A follower of a thousand partitions asks twice a second, mostly for nothing. So the partitions of its session tell the
 session themselves when there is more to read or the high watermark has moved, and only those are looked at, together
 with what the request names. Now and then all are, so that partitions without traffic know that their follower keeps up.
+
+Two requests may be under way, and a follower drops an answer that no longer fits its position. It then names the
+partition in its next request. Only the answer to that request, or a later one, counts as told.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ _GONE_SECONDS = 120.0
 class FollowedPartition(SessionPartition):
     """One partition in a follower's session, told by the partition what happens to it."""
 
-    __slots__ = ("_appends", "_session", "key", "partition")
+    __slots__ = ("_appends", "_named_in", "_session", "key", "partition")
 
     def __init__(self, session: ReplicaSession, key: PartitionKey, wanted: FetchPartition) -> None:
         super().__init__(wanted)
         self.key = key
+        self._named_in = session.requests
         #: What it watches, once that was found.
         self.partition: Partition | None = None
         self._session = session
@@ -49,6 +53,18 @@ class FollowedPartition(SessionPartition):
     def more_to_read(self, size: int) -> None:
         """The high watermark has moved: the follower hears of it when there are records, or when its wait is over."""
         self._session.ready[self.key] = self
+
+    def name(self, wanted: FetchPartition) -> None:
+        """The follower names it again: it may have dropped what it was told."""
+        self.wanted = wanted
+        self.told_high_watermark = self.told_log_start = -1
+        self._named_in = self._session.requests
+
+    def is_news_in(self, request: int, data: PartitionData) -> bool:
+        """Whether the answer to a request of the session, by its number, has to say something of it."""
+        if request < self._named_in:
+            return True  # the follower may drop it, so it does not count as told
+        return self.is_news(data)
 
     def has_told(self, data: PartitionData) -> bool:
         """Whether an answer has nothing that the follower does not know."""
@@ -91,15 +107,18 @@ class ReplicaSession(FetchSession):
     waiter: FetchWaiter | None = None
     #: When all partitions were looked at last.
     last_visit: float = -math.inf
+    #: How many requests there were.
+    requests: int = 0
 
     def update(self, request: FetchRequest) -> None:
         """Take in what a request adds, changes and forgets; what it names is looked at."""
+        self.requests += 1
         for key, wanted in wanted_partitions(request, self.by_topic_id):
             known = self.followed.get(key)
             if known is None:
                 known = self.followed[key] = self.partitions[key] = FollowedPartition(self, key, wanted)
             else:
-                known.wanted = wanted
+                known.name(wanted)
             self.ready[key] = known
         for topic in request.forgotten_topics_data:
             topic_key: TopicKey = topic.topic_id if self.by_topic_id else topic.topic

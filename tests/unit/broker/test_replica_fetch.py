@@ -217,6 +217,38 @@ def test_a_high_watermark_that_moved_travels_with_the_next_answer() -> None:
     simulate(test, brokers=1)
 
 
+def test_a_follower_that_names_a_partition_again_is_told_again() -> None:
+    """It may have dropped the answer: its log had moved on by then."""
+
+    async def test(cluster: Cluster) -> None:
+        follower = await prepared(cluster)
+        append(cluster, b"a")
+        assert (await follower.fetch({0: 1}))[0].high_watermark == 1
+        assert await follower.fetch() == {}
+        assert (await follower.fetch({0: 1}))[0].high_watermark == 1
+        assert await follower.fetch() == {}
+
+    simulate(test, brokers=1)
+
+
+def test_an_answer_to_an_earlier_request_does_not_count_as_told() -> None:
+    async def test(cluster: Cluster) -> None:
+        follower = await prepared(cluster)
+        append(cluster, b"a")
+        await follower.fetch({0: 1})
+        (session,) = replica_sessions(cluster)
+        (followed,) = session.followed.values()
+        earlier = session.requests
+        data = PartitionData(partition_index=0, high_watermark=1, log_start_offset=0, records=b"")
+        assert not followed.is_news_in(earlier, data)
+        session.update(follower.request({0: 1}))
+        assert followed.is_news_in(earlier, data)
+        assert followed.is_news_in(session.requests, data)
+        assert not followed.is_news_in(session.requests + 1, data)
+
+    simulate(test, brokers=1)
+
+
 def test_a_log_that_parts_from_the_leaders_counts_for_nothing() -> None:
     async def test(cluster: Cluster) -> None:
         follower = await prepared(cluster)

@@ -46,6 +46,8 @@ class _Fetch(NamedTuple):
     replica_id: int
     broker_epoch: int
     session: ReplicaSession
+    #: Its number in the session.
+    number: int
 
 
 class _Answers(NamedTuple):
@@ -88,7 +90,7 @@ def handle(
     interval = services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG
     # Without a lease, that a follower still fetches is all that says who leads.
     session.visit(now, interval if services.partitions.holds_lease() else min(interval, VISIT_SECONDS))
-    fetch = _Fetch(services, request, replica_id, broker_epoch, session)
+    fetch = _Fetch(services, request, replica_id, broker_epoch, session, session.requests)
     answers = _look(fetch, is_first=True)
     if answers.cold:
         return _warm(fetch, answers)
@@ -234,7 +236,7 @@ def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     news = [
         (followed.key, data)
         for followed, data in answers.data
-        if session.followed.get(followed.key) is followed and followed.is_news(data)
+        if session.followed.get(followed.key) is followed and followed.is_news_in(fetch.number, data)
     ]
     for key, data in news:
         if data.records and (served := session.ready.pop(key, None)) is not None:
