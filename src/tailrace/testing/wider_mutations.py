@@ -109,6 +109,13 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "records are deleted that nobody asked for": Mutation(
         PartitionLog, "advance_start", _delete_a_little_more, (UNASKED, LOST)
     ),
+    "a log start is told before it is saved": Mutation(
+        PartitionLog,
+        "saved_start_offset",
+        property(lambda log: log.start_offset, lambda log, offset: None),
+        (UNASKED,),
+        BLACKOUT,
+    ),
     "a setting is acknowledged and not stored": Mutation(config_changes, "replace", _change_nothing, (CONFIG,)),
     "no election is unclean": Mutation(
         broker_controller.Controller, "_is_unclean", lambda controller, topic: False, (UNCLEAN, LIVENESS)
