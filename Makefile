@@ -74,9 +74,9 @@ format: setup-dev ## format the code and fix what the linter can
 	.venv/bin/ruff format .
 
 docs: setup-package ## write the generated pages under docs/ again
-	.venv/bin/python -m tailrace.broker.config_docs
+	.venv/bin/python -m tailrace.broker.config.docs
 	.venv/bin/python -m tailrace.broker.protocol_docs
-	.venv/bin/python -m tailrace.broker.metrics_docs
+	.venv/bin/python -m tailrace.broker.monitoring.docs
 
 clean: ## remove everything that was built, installed or cached here
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -231,9 +231,9 @@ def load(bootstrap: str, topic: str, rows: Rows) -> None:
     """Fill a topic, every partition with the same number of rows, in batches of a usual size."""
     import pyarrow as pa
 
-    from tailrace.pipeline.topic_writing import write_rows
-    from tailrace.pipeline.write_columns import WriteColumns
-    from tailrace.pipeline.write_settings import WriteSettings
+    from tailrace.pipeline.sink.columns import WriteColumns
+    from tailrace.pipeline.sink.settings import WriteSettings
+    from tailrace.pipeline.sink.topic_writing import write_rows
 
     host, _, port = bootstrap.rpartition(":")
     settings = WriteSettings(((host, int(port)),), topic, max_batch_bytes=LOADED_BATCH_BYTES)

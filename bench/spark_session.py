@@ -42,7 +42,7 @@ def main() -> None:
 def _start(asked: Mapping[str, Any]) -> Any:
     from pyspark.sql import SparkSession
 
-    from tailrace.pipeline.worker_python import command_beside_python
+    from tailrace.pipeline.spark.worker_python import command_beside_python
 
     os.environ["PYSPARK_PYTHON"] = command_beside_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -27,8 +27,8 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.support.broker_process import BrokerProcess
-from tests.support.raw_client import RawClient, request_frame
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.raw_client import RawClient, request_frame
 
 _PRODUCE_VERSION = 8
 _IN_FLIGHT = 5

@@ -19,7 +19,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from tailrace.testing.cluster_run import run_seed
+from tailrace.testing.cluster.run import run_seed
 
 MOST_FAILURES = 10
 

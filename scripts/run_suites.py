@@ -36,7 +36,7 @@ from suites.expectations import (  # noqa: E402
 from suites.kafka_python import KafkaPython  # noqa: E402
 from suites.librdkafka import Librdkafka  # noqa: E402
 from suites.processes import Ended, ProcessGroups, Unit, run_units  # noqa: E402
-from tests.support.broker_process import BrokerProcess, free_port  # noqa: E402
+from tests.support.brokers.broker_process import BrokerProcess, free_port  # noqa: E402
 
 HOME = ROOT / ".cache/suites"
 EXPECTED = ROOT / "suites/expected"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tailrace.pipeline.source import TailraceSource as DefaultSource
+from tailrace.pipeline.source.data_source import TailraceSource as DefaultSource
 
 __all__ = ["DefaultSource"]

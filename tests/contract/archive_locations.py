@@ -11,9 +11,9 @@ from typing import Protocol
 import requests
 
 from tailrace.archive.location import Location, open_location
-from tests.support.broker_process import free_port
-from tests.support.hdfs_process import HdfsServer
-from tests.support.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.archives.hdfs_process import HdfsServer
+from tests.support.archives.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.brokers.broker_process import free_port
 
 KINDS = ("directory", "s3", "hdfs")
 _number = count(1)

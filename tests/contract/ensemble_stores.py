@@ -16,8 +16,8 @@ from tailrace.stores.etcd import EtcdStore, open_etcd_store
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
 from tests.contract.cable import Cable
 from tests.contract.stores import StoreKind, Stores
-from tests.support.etcd_process import EtcdCluster
-from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble
+from tests.support.stores.etcd_process import EtcdCluster
+from tests.support.stores.zookeeper_process import TICK_MS, ZooKeeperEnsemble
 
 _SHORT_MS = 3_000
 _LONG_MS = 15_000

@@ -18,7 +18,7 @@ from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.etcd import EtcdStore, open_etcd_store
 from tests.contract.cable import Cable
 from tests.support.certificates import make_authority, make_certificate
-from tests.support.etcd_process import EtcdCluster
+from tests.support.stores.etcd_process import EtcdCluster
 
 PATIENCE_SECONDS = 180
 #: So long that whoever lives renews it on the busiest machine.

@@ -18,9 +18,9 @@ from tailrace.cluster.store import ABSENT, Check, Entry, TooLarge, Unavailable, 
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
 from tailrace.stores.zookeeper_session import ZooKeeperSession
-from tests.support.broker_process import free_port
+from tests.support.brokers.broker_process import free_port
 from tests.support.certificates import make_authority, make_certificate
-from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble
+from tests.support.stores.zookeeper_process import TICK_MS, ZooKeeperEnsemble
 
 PATIENCE_SECONDS = 180
 #: So long that whoever lives renews it on the busiest machine.

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-pytest.register_assert_rewrite("tests.support.watched_broker", "tests.support.history")
+pytest.register_assert_rewrite("tests.support.brokers.watched_broker", "tests.support.history")
 
-from tests.support.watched_broker import WatchedBroker  # noqa: E402  after its assertions are registered
+from tests.support.brokers.watched_broker import WatchedBroker  # noqa: E402  after its assertions are registered
 
 
 class MakeBroker(Protocol):

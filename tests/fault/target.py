@@ -6,8 +6,8 @@ than stated here, and have written no stack trace.
 
 from __future__ import annotations
 
-from tests.support.raw_client import RawClient
-from tests.support.watched_broker import WatchedBroker
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.raw_client import RawClient
 
 #: How much larger the broker may be after a test than it was before all of them. The allocator keeps some of what
 #: large requests took; growth with the number of tests would pass this soon.

@@ -17,24 +17,24 @@ from tailrace.client.archive import describe
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.fault.conftest import MakeBroker
-from tests.support.archived_topics import (
+from tests.support.archives.archived_topics import (
     RETENTION_CHECK_MS,
     archived_configs,
     assert_is_what_was_sent,
     local_start,
     some_records,
 )
-from tests.support.archiver import archive_up_to
-from tests.support.cluster_load import IDEMPOTENT
-from tests.support.cluster_process import ClusterBroker, ClusterProcess, coordination_store
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.poison import fetch_batches
-from tests.support.quarantined_topic import END, POISON, quarantined_topic
-from tests.support.raw_client import RawClient
+from tests.support.archives.archiver import archive_up_to
+from tests.support.archives.quarantined_topic import END, POISON, quarantined_topic
+from tests.support.batches.poison import fetch_batches
+from tests.support.brokers.cluster_load import IDEMPOTENT
+from tests.support.brokers.cluster_process import ClusterBroker, ClusterProcess, coordination_store
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.raw_client import RawClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
-from tests.support.watched_broker import WatchedBroker
 
 TOPIC = "events"
 RECORDS = 3_000

@@ -15,9 +15,9 @@ import pytest
 
 from tailrace.client import Producer, read
 from tests.fault.conftest import MakeBroker
-from tests.support.broker_process import EXECUTABLE
+from tests.support.brokers.broker_process import EXECUTABLE
+from tests.support.brokers.watched_broker import WatchedBroker
 from tests.support.topics import create_topic
-from tests.support.watched_broker import WatchedBroker
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 TOPICS = ("orders", "payments")

@@ -28,9 +28,9 @@ from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from tailrace.wire.messages.produce import ProduceResponse
 from tests.fault.conftest import MakeBroker
 from tests.fault.target import OTHER, PATIENCE_SECONDS, TOPIC, Target
-from tests.support.bombs import bomb
-from tests.support.raw_client import RawClient, request_frame
-from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
+from tests.support.batches.bombs import bomb
+from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
+from tests.support.clients.raw_client import RawClient, request_frame
 
 _FETCH_VERSION = 11
 _MIB = 1 << 20

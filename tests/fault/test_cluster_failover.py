@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.cluster_load import IDEMPOTENT, PROGRESS_SECONDS, JavaSender, TimedSender
-from tests.support.cluster_process import STORES, ClusterProcess, coordination_store
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.cluster_load import IDEMPOTENT, PROGRESS_SECONDS, JavaSender, TimedSender
+from tests.support.brokers.cluster_process import STORES, ClusterProcess, coordination_store
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.history import Load, check_sender, read_everything
 
 FAILOVERS = int(os.environ.get("TAILRACE_FAILOVERS", "5"))

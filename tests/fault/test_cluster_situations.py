@@ -20,19 +20,19 @@ from tailrace.errors import ErrorCode
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tailrace.wire.messages.produce import ProduceResponse
-from tests.support.broker_process import EXECUTABLE, free_port
-from tests.support.cluster_load import IDEMPOTENT, TimedSender
-from tests.support.cluster_process import ClusterBroker, ClusterProcess, Status, coordination_store
-from tests.support.confluent_client import ConfluentClient
-from tests.support.etcd_process import EtcdCluster
-from tests.support.fetch_barrier import FetchBarrier
+from tests.support.brokers.broker_process import EXECUTABLE, free_port
+from tests.support.brokers.cluster_load import IDEMPOTENT, TimedSender
+from tests.support.brokers.cluster_process import ClusterBroker, ClusterProcess, Status, coordination_store
+from tests.support.brokers.watched_broker import PRODUCE_VERSION, produce_request, small_batch
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.line_bridge import to_text
+from tests.support.clients.raw_client import RawClient
 from tests.support.history import Acknowledged, Load, Sender, check_sender, read_everything
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.line_bridge import to_text
-from tests.support.raw_client import RawClient
+from tests.support.network.fetch_barrier import FetchBarrier
 from tests.support.records import Received, Record, RefusedError
+from tests.support.stores.etcd_process import EtcdCluster
 from tests.support.topics import create_topic, eventually
-from tests.support.watched_broker import PRODUCE_VERSION, produce_request, small_batch
 
 PARTITIONS = 3
 ALL = {1, 2, 3}

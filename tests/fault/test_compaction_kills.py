@@ -12,9 +12,9 @@ from pathlib import Path
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from tests.fault.conftest import MakeBroker
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic, eventually
-from tests.support.watched_broker import WatchedBroker
 
 SEED = int(os.environ.get("TAILRACE_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)
 KILLS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
-from tests.support.raw_client import request_frame
-from tests.support.watched_broker import WatchedBroker
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.raw_client import request_frame
 
 _CLIENTS = 2_000
 _ESTABLISHED = 1

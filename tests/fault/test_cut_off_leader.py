@@ -20,15 +20,15 @@ from tailrace.errors import ErrorCode
 from tailrace.wire.messages.fetch import FetchResponse
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tailrace.wire.messages.produce import ProduceResponse
-from tests.support.cluster_load import JavaSender, TimedSender
-from tests.support.cluster_process import ClusterBroker, ClusterProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.cuttable_line import CuttableLine
-from tests.support.etcd_process import EtcdCluster
+from tests.support.brokers.cluster_load import JavaSender, TimedSender
+from tests.support.brokers.cluster_process import ClusterBroker, ClusterProcess
+from tests.support.brokers.watched_broker import PRODUCE_VERSION, fetch_request, produce_request, small_batch
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.raw_client import RawClient
 from tests.support.history import Follower, Load, check_sender, check_unchanged, read_everything
-from tests.support.raw_client import RawClient
+from tests.support.network.cuttable_line import CuttableLine
+from tests.support.stores.etcd_process import EtcdCluster
 from tests.support.topics import eventually
-from tests.support.watched_broker import PRODUCE_VERSION, fetch_request, produce_request, small_batch
 
 TOPIC, JAVA_TOPIC, PARTITIONS = "orders", "payments", 3
 VICTIM = 1

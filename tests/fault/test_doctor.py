@@ -16,8 +16,8 @@ import pytest
 
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tests.fault.conftest import MakeBroker
-from tests.support.broker_process import EXECUTABLE, BrokerFailedError, free_port
-from tests.support.watched_broker import WatchedBroker, small_batch
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerFailedError, free_port
+from tests.support.brokers.watched_broker import WatchedBroker, small_batch
 
 TOPIC = "orders"
 _TIMEOUT_SECONDS = 180

@@ -21,7 +21,7 @@ from tests.fault.store_load import (
     run,
     without_a_majority,
 )
-from tests.support.etcd_process import EtcdCluster
+from tests.support.stores.etcd_process import EtcdCluster
 
 #: How often a leader is killed, and how often one is stopped.
 ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.support.broker_process import EXECUTABLE, BrokerFailedError
-from tests.support.raw_client import RawClient, request_frame
-from tests.support.watched_broker import WatchedBroker, produce_request, small_batch
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerFailedError
+from tests.support.brokers.watched_broker import WatchedBroker, produce_request, small_batch
+from tests.support.clients.raw_client import RawClient, request_frame
 
 LIMIT = 80
 PARTITIONS = 60

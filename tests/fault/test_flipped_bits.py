@@ -18,9 +18,9 @@ from tailrace.records.record import NewRecord, build_batch, iterate_records
 from tailrace.storage.log_directory import META_PROPERTIES
 from tailrace.wire.messages.fetch import FetchResponse
 from tailrace.wire.messages.produce import ProduceResponse
-from tests.support.broker_process import EXECUTABLE, free_port
-from tests.support.raw_client import RawClient
-from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
+from tests.support.brokers.broker_process import EXECUTABLE, free_port
+from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
+from tests.support.clients.raw_client import RawClient
 
 TOPIC, OTHER = "damaged", "sound"
 #: Three segments of a mebibyte, in batches of a few records.

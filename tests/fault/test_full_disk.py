@@ -15,11 +15,11 @@ from tailrace.errors import ErrorCode
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tailrace.wire.messages.fetch import FetchResponse
-from tests.support.broker_process import BrokerFailedError
+from tests.support.brokers.broker_process import BrokerFailedError
+from tests.support.brokers.small_disk import SmallDisk
+from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, small_batch
+from tests.support.clients.raw_client import RawClient
 from tests.support.history import Load, Sender, check_sender, read_everything
-from tests.support.raw_client import RawClient
-from tests.support.small_disk import SmallDisk
-from tests.support.watched_broker import WatchedBroker, fetch_request, small_batch
 
 TOPIC = "filling"
 _BATCH = bytes(build_batch([NewRecord(b"x" * 50_000, timestamp=1)]))

@@ -23,12 +23,12 @@ import pytest
 from crc32c import crc32c
 
 from tailrace.broker.assembly import Broker
-from tailrace.broker.buffers import BufferPool
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.connection import Connection
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.handlers import APIS
-from tailrace.broker.request_memory import RequestMemory
-from tailrace.broker.router import Router
+from tailrace.broker.network.buffers import BufferPool
+from tailrace.broker.network.connection import Connection
+from tailrace.broker.network.request_memory import RequestMemory
+from tailrace.broker.network.router import Router
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import KafkaError, WireError
 from tailrace.records.batch import iterate_batches
@@ -42,8 +42,8 @@ from tailrace.runtime.system.network import SystemNetwork
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.tables import REQUESTS
-from tests.support.raw_client import RawClient, frame_of, request_frame
-from tests.support.watched_broker import WatchedBroker, produce_request, small_batch
+from tests.support.brokers.watched_broker import WatchedBroker, produce_request, small_batch
+from tests.support.clients.raw_client import RawClient, frame_of, request_frame
 from tests.unit.broker.memory_transport import MemoryTransport
 from tests.unit.wire.strategies import sample
 

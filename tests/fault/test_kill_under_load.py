@@ -16,6 +16,8 @@ import pytest
 from tailrace.storage.log_directory import CLEAN_SHUTDOWN
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fault.conftest import MakeBroker
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.raw_client import RawClient
 from tests.support.history import (
     Acknowledged,
     Follower,
@@ -25,9 +27,7 @@ from tests.support.history import (
     check_unchanged,
     read_everything,
 )
-from tests.support.raw_client import RawClient
 from tests.support.topics import create_topic
-from tests.support.watched_broker import WatchedBroker
 
 KILLS = int(os.environ.get("TAILRACE_FAULT_KILLS", "20"))
 SEED = int(os.environ.get("TAILRACE_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)

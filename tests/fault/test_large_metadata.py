@@ -13,9 +13,9 @@ from tailrace.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tests.support.cluster_process import STORES, coordination_store
-from tests.support.raw_client import RawClient
-from tests.support.watched_broker import WatchedBroker
+from tests.support.brokers.cluster_process import STORES, coordination_store
+from tests.support.brokers.watched_broker import WatchedBroker
+from tests.support.clients.raw_client import RawClient
 
 #: 600 KB on the wire, and three times as much in the store.
 _PLACE = "file:///" + "é" * 300_000

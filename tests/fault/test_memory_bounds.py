@@ -15,8 +15,8 @@ import pytest
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.wire.messages.produce import ProduceResponse
-from tests.support.raw_client import RawClient, request_frame
-from tests.support.watched_broker import WatchedBroker, fetch_request, produce_request
+from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, produce_request
+from tests.support.clients.raw_client import RawClient, request_frame
 
 CONNECTIONS = 1000
 _MIB = 1 << 20

@@ -13,9 +13,9 @@ import pytest
 
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.fetch import FetchResponse
-from tests.support.failing_disk import FailingDisk
-from tests.support.raw_client import RawClient
-from tests.support.watched_broker import WatchedBroker, fetch_request, small_batch
+from tests.support.brokers.failing_disk import FailingDisk
+from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, small_batch
+from tests.support.clients.raw_client import RawClient
 
 TOPICS = ("first", "second", "third", "fourth")
 COUNT = 20

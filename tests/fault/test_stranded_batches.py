@@ -18,12 +18,12 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace.wire.apis import ApiKey
-from tests.support.broker_process import free_port
-from tests.support.cluster_process import ClusterProcess, coordination_store
+from tests.support.brokers.broker_process import free_port
+from tests.support.brokers.cluster_process import ClusterProcess, coordination_store
+from tests.support.brokers.scrape import Scrape
+from tests.support.clients.java_client import JavaBridge
 from tests.support.history import read_everything
-from tests.support.java_client import JavaBridge
-from tests.support.lossy_door import LossyDoor
-from tests.support.scrape import Scrape
+from tests.support.network.lossy_door import LossyDoor
 from tests.support.topics import eventually
 
 TOPIC, OTHER_TOPIC = "orders", "greetings"

@@ -25,13 +25,13 @@ from tailrace.cluster.controller import ElectionType
 from tailrace.cluster.store import MAX_OPERATIONS
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from tests.support.broker_process import EXECUTABLE
-from tests.support.cluster_load import TimedSender
-from tests.support.cluster_process import ClusterBroker
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import EXECUTABLE
+from tests.support.brokers.cluster_load import TimedSender
+from tests.support.brokers.cluster_process import ClusterBroker
+from tests.support.brokers.local_cluster import free_ports, running_cluster
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.raw_client import RawClient, request_frame
 from tests.support.history import Load, check_sender, read_everything
-from tests.support.local_cluster import free_ports, running_cluster
-from tests.support.raw_client import RawClient, request_frame
 from tests.support.topics import eventually
 
 PATIENCE_SECONDS = 180

@@ -18,7 +18,7 @@ import pytest
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.zookeeper import ZooKeeperStore, open_zookeeper_store
 from tests.fault.store_load import PATIENCE_SECONDS, SESSION_TTL_MS, Load, load_while, run, without_a_majority
-from tests.support.zookeeper_process import TICK_MS, ZooKeeperEnsemble, ZooKeeperServer
+from tests.support.stores.zookeeper_process import TICK_MS, ZooKeeperEnsemble, ZooKeeperServer
 
 #: How often a leader is killed, a server stopped, and the holder of a session killed.
 ROUNDS = max(2, int(os.environ.get("TAILRACE_FAULT_KILLS", "20")) // 4)
@@ -102,7 +102,7 @@ def test_without_a_majority_nothing_is_promised_and_everything_comes_back_by_its
 @contextmanager
 def holder(ensemble: ZooKeeperEnsemble, ttl_ms: int, key: str) -> Iterator[subprocess.Popen[str]]:
     """A process that holds a session with a key."""
-    command = [sys.executable, "-m", "tests.support.session_holder", url_of(ensemble), str(ttl_ms), key]
+    command = [sys.executable, "-m", "tests.support.stores.session_holder", url_of(ensemble), str(ttl_ms), key]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

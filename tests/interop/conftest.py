@@ -19,9 +19,9 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
-from tests.support.java_client import JavaBridge
-from tests.support.node_client import KAFKAJS, PLATFORMATIC, NodeBridge
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.java_client import JavaBridge
+from tests.support.clients.node_client import KAFKAJS, PLATFORMATIC, NodeBridge
 
 pytest.register_assert_rewrite("tests.interop.specification", "tests.interop.node_specification")
 

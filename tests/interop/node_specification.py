@@ -8,9 +8,9 @@ import pytest
 
 from tests.interop.conftest import Broker, MakeBroker
 from tests.interop.specification import ClientSpecification
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.node_client import NodeBridge, NodeClient
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.node_client import NodeBridge, NodeClient
 from tests.support.records import (
     INVALID_CONFIG,
     INVALID_PARTITIONS,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.interop.conftest import Broker
-from tests.support.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import ACKS, CODECS, MESSAGE_TOO_LARGE, Received, Record, RefusedError, contents
 from tests.support.topics import create_topic, topic_names
 

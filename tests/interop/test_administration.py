@@ -32,8 +32,8 @@ from kafka.admin import NewPartitions as PythonNewPartitions
 from kafka.errors import InvalidPartitionsError, OffsetOutOfRangeError
 
 from tests.interop.conftest import Broker, MakeBroker
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic, eventually
 

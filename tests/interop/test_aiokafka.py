@@ -12,7 +12,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
-from tests.support.aiokafka_client import AiokafkaClient
+from tests.support.clients.aiokafka_client import AiokafkaClient
 from tests.support.records import TOPIC_ALREADY_EXISTS, Record
 from tests.support.topics import create_topic
 

@@ -18,8 +18,7 @@ import pytest
 from tailrace.client.archive import ArchiveConflictError, describe
 from tailrace.client.errors import ClientError
 from tailrace.storage.checkpoints import encode_uuid
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.archived_topics import (
+from tests.support.archives.archived_topics import (
     FIRST_TIME,
     RETENTION_CHECK_MS,
     archived_configs,
@@ -28,11 +27,12 @@ from tests.support.archived_topics import (
     local_start,
     some_records,
 )
-from tests.support.archiver import archive_up_to, commit_files, write_files
-from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.kafka_python_client import KafkaPythonClient
+from tests.support.archives.archiver import archive_up_to, commit_files, write_files
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess, free_port
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
 from tests.support.records import INVALID_CONFIG, Record, RefusedError
 from tests.support.topics import create_topic, eventually
 

@@ -19,8 +19,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartitio
 from confluent_kafka.admin import AdminClient
 
 from bench.group_workloads import newest_librdkafka
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic
 
 SOURCES = Path(__file__).parents[2] / "bench" / "c"

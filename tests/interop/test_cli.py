@@ -28,7 +28,7 @@ from tailrace.client import (
     partition_for_key,
     read,
 )
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
 
 TIMEOUT_SECONDS = 180
 MOMENT_MS = 1769860800000

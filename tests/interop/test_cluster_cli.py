@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
-from tests.support.cluster_process import ClusterBroker, coordination_store
-from tests.support.confluent_client import ConfluentClient
-from tests.support.local_cluster import free_ports, running_cluster
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.brokers.cluster_process import ClusterBroker, coordination_store
+from tests.support.brokers.local_cluster import free_ports, running_cluster
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually, topic_names
 

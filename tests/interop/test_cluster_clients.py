@@ -19,18 +19,18 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.support import group_fleet as kinds
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.cluster_load import JavaSender
-from tests.support.cluster_process import ClusterProcess, coordination_store
-from tests.support.confluent_client import ConfluentClient
-from tests.support.group_fleet import Fleet, Kind, Place, fleet
+from tests.support.brokers.cluster_load import JavaSender
+from tests.support.brokers.cluster_process import ClusterProcess, coordination_store
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
+from tests.support.clients.kcat_client import KcatClient
+from tests.support.clients.node_client import NodeClient
+from tests.support.clients.raw_client import RawClient
+from tests.support.groups import fleet as kinds
+from tests.support.groups.fleet import Fleet, Kind, Place, fleet
 from tests.support.history import read_everything, record_of
-from tests.support.java_client import JavaClient
-from tests.support.kafka_python_client import KafkaPythonClient
-from tests.support.kcat_client import KcatClient
-from tests.support.node_client import NodeClient
-from tests.support.raw_client import RawClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.interop.test_consumer_groups_tool import Tool as GroupsTool
 from tests.interop.test_java_tools import Configs
-from tests.support import java_client as java
-from tests.support.cluster_process import ClusterProcess, coordination_store
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import CLASS_PATH, JVM, run_tool
+from tests.support.brokers.cluster_process import ClusterProcess, coordination_store
+from tests.support.clients import java_client as java
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import CLASS_PATH, JVM, run_tool
 from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic, eventually
 

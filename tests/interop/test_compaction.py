@@ -10,12 +10,12 @@ import pytest
 
 from tests.interop.conftest import MakeBroker
 from tests.interop.specification import Client
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import DUMP_LOG, JavaBridge, JavaClient, run_tool
-from tests.support.kafka_python_client import KafkaPythonClient
-from tests.support.kcat_client import KcatClient
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import DUMP_LOG, JavaBridge, JavaClient, run_tool
+from tests.support.clients.kafka_python_client import KafkaPythonClient
+from tests.support.clients.kcat_client import KcatClient
 from tests.support.records import Received, Record
 from tests.support.topics import create_topic, eventually
 

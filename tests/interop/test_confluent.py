@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
-from tests.support.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import (
     INVALID_CONFIG,
     INVALID_PARTITIONS,

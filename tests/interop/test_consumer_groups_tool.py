@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.interop.conftest import Broker
-from tests.support import java_client as java
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import run_tool
+from tests.support.clients import java_client as java
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import run_tool
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 

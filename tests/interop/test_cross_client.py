@@ -12,12 +12,12 @@ import pytest
 from tailrace.client.murmur2 import partition_for_key
 from tests.interop.conftest import Broker
 from tests.interop.specification import Client, sample
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.kafka_python_client import KafkaPythonClient
-from tests.support.kcat_client import KcatClient
-from tests.support.node_client import NodeBridge, NodeClient
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
+from tests.support.clients.kcat_client import KcatClient
+from tests.support.clients.node_client import NodeBridge, NodeClient
 from tests.support.records import CODECS, Record, contents
 from tests.support.topics import create_topic
 

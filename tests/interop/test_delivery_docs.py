@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from tailrace.client import Groups
 from tests.interop.conftest import MakeBroker
-from tests.support.broker_process import BrokerProcess
+from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.topics import create_topic, eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"

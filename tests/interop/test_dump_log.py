@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import MakeBroker
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import DUMP_LOG, run_tool
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import DUMP_LOG, run_tool
 from tests.support.records import CODECS
 from tests.support.topics import create_topic
 

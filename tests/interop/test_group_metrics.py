@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.interop.conftest import MakeBroker
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.scrape import Scrape
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.brokers.scrape import Scrape
 from tests.support.topics import create_topic, eventually
 
 LAG = "kafka_consumergroup_lag"

@@ -42,8 +42,8 @@ from tailrace.groups.subscription import (
 )
 from tailrace.wire.codec import Struct
 from tests.interop.conftest import Broker
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import CONSOLE_CONSUMER, DUMP_LOG, ROOT, JavaBridge, run_tool
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import CONSOLE_CONSUMER, DUMP_LOG, ROOT, JavaBridge, run_tool
 from tests.support.records import Record
 from tests.support.topics import create_topic
 from tests.unit.wire.strategies import structs, version_id

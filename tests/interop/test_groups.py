@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Kaf
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewPartitions
 
 from tests.interop.conftest import EXTERNAL, Broker, ExternalBroker
-from tests.support import group_fleet as kinds
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.group_fleet import (
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.groups import fleet as kinds
+from tests.support.groups.fleet import (
     Fleet,
     FleetError,
     Kind,

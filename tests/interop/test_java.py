@@ -9,9 +9,9 @@ import pytest
 
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
-from tests.support import java_client as java
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient, run_tool
+from tests.support.clients import java_client as java
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient, run_tool
 from tests.support.records import TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION, Record, RefusedError
 from tests.support.topics import create_topic, eventually, topic_names
 

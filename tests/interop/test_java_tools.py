@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import Broker, MakeBroker
-from tests.support import java_client as java
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import run_tool
+from tests.support.clients import java_client as java
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import run_tool
 from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic
 

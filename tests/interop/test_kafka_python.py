@@ -12,7 +12,7 @@ from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
-from tests.support.kafka_python_client import KafkaPythonClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
 from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic, eventually
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.conftest import Broker
 from tests.interop.node_specification import NodeSpecification
-from tests.support.node_client import NodeBridge, NodeClient
+from tests.support.clients.node_client import NodeBridge, NodeClient
 from tests.support.records import INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, Record, RefusedError
 from tests.support.topics import topic_names
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.interop.conftest import Broker
 from tests.interop.specification import ClientSpecification
-from tests.support.confluent_client import ConfluentClient
-from tests.support.kcat_client import KcatClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.kcat_client import KcatClient
 from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic
 

@@ -22,11 +22,11 @@ from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from tailrace.wire.messages.fetch import FetchResponse
 from tailrace.wire.messages.produce import ProduceResponse
 from tests.interop.conftest import MakeBroker
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.raw_client import RawClient
-from tests.support.scrape import Scrape, get
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.brokers.scrape import Scrape, get
+from tests.support.brokers.watched_broker import fetch_request, produce_request, small_batch
+from tests.support.clients.raw_client import RawClient
 from tests.support.topics import create_topic, delete_topic, eventually
-from tests.support.watched_broker import fetch_request, produce_request, small_batch
 
 MESSAGES_IN = "kafka_server_brokertopicmetrics_messagesin_total"
 BYTES_IN = "kafka_server_brokertopicmetrics_bytesin_total"

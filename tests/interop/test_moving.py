@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from bench.systems.kafka import PROPERTIES
-from tailrace.broker.config import load_config
+from tailrace.broker.config.broker_config import load_config
 from tailrace.client import Message, Producer, read
 from tests.interop.conftest import Broker
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
-from tests.support.java_client import CONSOLE_CONSUMER, CONSOLE_PRODUCER, run_tool
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.clients.java_client import CONSOLE_CONSUMER, CONSOLE_PRODUCER, run_tool
 from tests.support.topics import create_topic
 
 PAGE = Path(__file__).parents[2] / "docs" / "moving-from-kafka.md"

@@ -13,8 +13,8 @@ import pytest
 
 from tailrace import __version__
 from tests.interop.conftest import MakeBroker
-from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
-from tests.support.raw_client import RawClient
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess, free_port
+from tests.support.clients.raw_client import RawClient
 from tests.support.topics import create_topic, delete_topic
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.conftest import Broker
 from tests.interop.node_specification import NodeSpecification
-from tests.support.node_client import NodeBridge, NodeClient
+from tests.support.clients.node_client import NodeBridge, NodeClient
 from tests.support.records import (
     INVALID_CONFIG,
     INVALID_TOPIC_EXCEPTION,

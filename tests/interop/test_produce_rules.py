@@ -11,10 +11,10 @@ import pytest
 from tailrace.records.batch import iterate_batches
 from tests.interop.conftest import Broker
 from tests.interop.specification import Client
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.kafka_python_client import KafkaPythonClient
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
 from tests.support.records import CODECS, Record, RefusedError, contents
 from tests.support.topics import create_topic
 

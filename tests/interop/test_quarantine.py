@@ -13,13 +13,13 @@ import pytest
 from tailrace.errors import ErrorCode
 from tailrace.records.compression import Compression
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.support.archived_topics import RETENTION_CHECK_MS
-from tests.support.broker_process import EXECUTABLE, BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
-from tests.support.poison import DAMAGES, fetch_batches, produce_batch, sound_batch
-from tests.support.quarantined_topic import POISON, quarantined_topic
-from tests.support.raw_client import RawClient
-from tests.support.scrape import Scrape
+from tests.support.archives.archived_topics import RETENTION_CHECK_MS
+from tests.support.archives.quarantined_topic import POISON, quarantined_topic
+from tests.support.batches.poison import DAMAGES, fetch_batches, produce_batch, sound_batch
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess, free_port
+from tests.support.brokers.scrape import Scrape
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.raw_client import RawClient
 from tests.support.topics import create_topic, eventually
 
 TOPIC = "events"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.brokers.broker_process import BrokerProcess, free_port
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.interop.conftest import MakeBroker
-from tests.support.aiokafka_client import AiokafkaClient
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.java_client import JavaBridge, JavaClient
-from tests.support.kafka_python_client import KafkaPythonClient
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.aiokafka_client import AiokafkaClient
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.java_client import JavaBridge, JavaClient
+from tests.support.clients.kafka_python_client import KafkaPythonClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, delete_topic, topic_names
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, some_records
-from tests.support.archiver import archive_up_to
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
-from tests.support.scrape import get
+from tests.support.archives.archived_topics import RETENTION_CHECK_MS, archived_configs, some_records
+from tests.support.archives.archiver import archive_up_to
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.brokers.scrape import get
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic, eventually
 from tests.support.wheel import ROOT, build_wheel, run
 
@@ -91,7 +91,7 @@ print([name for name in ("pyspark", "pyarrow", "numpy", "pandas") if name in sys
 def test_without_spark_its_commands_say_how_to_install_it(tailrace: Path, tmp_path: Path) -> None:
     run(tailrace.with_name("python"), "-c", "import importlib.util; assert not importlib.util.find_spec('pyspark')")
     job = tmp_path / "job.py"
-    job.write_text("from tailrace.pipeline.jobs import Table, Topic, job\n")
+    job.write_text("from tailrace.pipeline.jobs.declaration import Table, Topic, job\n")
     with BrokerProcess(tmp_path / "data", executable=tailrace) as broker:
         for command in (("sql", "SELECT 1"), ("pipeline", "run", job)):
             run(tailrace, *command[:1], "--help")

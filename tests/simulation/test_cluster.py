@@ -11,8 +11,8 @@ import secrets
 
 import pytest
 
-from tailrace.testing.cluster_run import LOAD_SECONDS, MIN_FAULTS, has_archive, run_seed
-from tailrace.testing.wider_run import FIRST_WIDER_SEED, is_wider
+from tailrace.testing.cluster.run import LOAD_SECONDS, MIN_FAULTS, has_archive, run_seed
+from tailrace.testing.cluster.wider_run import FIRST_WIDER_SEED, is_wider
 
 SEEDS = (*range(3), *range(FIRST_WIDER_SEED, FIRST_WIDER_SEED + 4))
 SAME = (18, FIRST_WIDER_SEED + 3)

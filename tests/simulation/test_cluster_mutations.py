@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailrace.testing.cluster_history import Violation
-from tailrace.testing.cluster_run import run_seed
-from tailrace.testing.mutations import MUTATIONS
-from tailrace.testing.wider_mutations import WIDER_MUTATIONS
-from tailrace.testing.wider_run import FIRST_WIDER_SEED
+from tailrace.testing.cluster.history import Violation
+from tailrace.testing.cluster.mutations import MUTATIONS
+from tailrace.testing.cluster.run import run_seed
+from tailrace.testing.cluster.wider_mutations import WIDER_MUTATIONS
+from tailrace.testing.cluster.wider_run import FIRST_WIDER_SEED
 
 ALL = os.environ.get("TAILRACE_MUTATIONS") == "all"
 #: Seeds that bring a fault about, early. Where the broker's code has changed since, it may take others: then the first

@@ -18,7 +18,7 @@ from tailrace.records.record import NewRecord
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.testing.loop import SimLoop
 from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
-from tests.support.compacted_log import CONFIG, FOREVER_MS, Batch, World
+from tests.support.batches.compacted_log import CONFIG, FOREVER_MS, Batch, World
 
 CRASHES_PER_SEED = 40
 NOW_MS = 1_700_000_000_000

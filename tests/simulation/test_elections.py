@@ -10,11 +10,11 @@ from tailrace.cluster.image import NO_LEADER, ClusterImage, PartitionState
 from tailrace.cluster.keys import broker_key
 from tailrace.model import TopicPartition
 from tailrace.records.record import NewRecord, build_batch
-from tailrace.testing.cluster import ClusterNode, SimCluster
-from tailrace.testing.cluster_client import ClusterClient
-from tailrace.testing.cluster_history import ClusterHistory
-from tailrace.testing.cluster_watch import ClusterWatch
-from tailrace.testing.cluster_workload import create_topic
+from tailrace.testing.cluster.client import ClusterClient
+from tailrace.testing.cluster.history import ClusterHistory
+from tailrace.testing.cluster.machines import ClusterNode, SimCluster
+from tailrace.testing.cluster.watch import ClusterWatch
+from tailrace.testing.cluster.workload import create_topic
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.store import StoreFaults
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData

@@ -22,7 +22,7 @@ from tailrace.errors import KafkaError
 from tailrace.groups.classic import ClassicProtocol
 from tailrace.groups.consumer_group import ConsumerGroup
 from tailrace.model import TopicPartition
-from tailrace.testing.group_members import ClassicMember, ConsumerMember, GroupHistory
+from tailrace.testing.cluster.group_members import ClassicMember, ConsumerMember, GroupHistory
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import PORT, SimNode

@@ -15,7 +15,7 @@ from tailrace.stores.memory import MemoryStore
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import SimNode
-from tests.support.http_client import HttpAnswer, HttpClient, request
+from tests.support.network.http_client import HttpAnswer, HttpClient, request
 
 METRICS_PORT = 9404
 SEEDS = range(5)

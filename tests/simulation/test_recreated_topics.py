@@ -16,8 +16,8 @@ import pytest
 
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import KafkaError
+from tailrace.testing.cluster.mutations import DISK_MUTATIONS
 from tailrace.testing.loop import SimLoop
-from tailrace.testing.mutations import DISK_MUTATIONS
 from tailrace.testing.network import SimNetwork
 from tailrace.testing.node import SimNode
 from tests.simulation.seeds import chunks_of_seeds, name_of_chunk

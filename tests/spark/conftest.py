@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.pipeline.worker_python import command_beside_python
-from tests.support.broker_process import BrokerProcess
-from tests.support.spark import connector_jars
+from tailrace.pipeline.spark.worker_python import command_beside_python
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.spark import connector_jars
 
 #: What pyspark, pandas and py4j do that Python warns about, and that no test here could change.
 NOT_OURS = (

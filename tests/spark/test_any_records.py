@@ -30,17 +30,17 @@ from tailrace.archive import header_names
 from tailrace.archive.location import open_location
 from tailrace.archive.scan import Wanted, scan_file
 from tailrace.cli.sql import reading_of
-from tailrace.pipeline.archived_reading import batch_of
-from tailrace.pipeline.archiving_plan import Piece
-from tailrace.pipeline.archiving_task import FileTask, Written, write_file
-from tailrace.pipeline.client_settings import parse_client_settings
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.schema import COLUMNS, spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tailrace.pipeline.sql import TopicQuery
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.raw_records import RawRecord, produce
+from tailrace.pipeline.archiving.plan import Piece
+from tailrace.pipeline.archiving.task import FileTask, Written, write_file
+from tailrace.pipeline.source.archived_reading import batch_of
+from tailrace.pipeline.source.client_settings import parse_client_settings
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.schema import COLUMNS, spark_schema
+from tailrace.pipeline.sql.queries import TopicQuery
+from tests.support.batches.raw_records import RawRecord, produce
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic
 
 Headers = tuple[tuple[bytes, bytes | None], ...]

@@ -9,14 +9,14 @@ import pytest
 
 from tailrace.archive.location import open_location
 from tailrace.client.archive import describe
-from tailrace.pipeline.archiving_commit import TopicArchiver
+from tailrace.pipeline.archiving.commit import TopicArchiver
 from tailrace.wire.apis import ApiKey
-from tests.support.archived_topics import archived_configs, some_records
-from tests.support.archiver import archive_up_to, write_files
-from tests.support.archiving import archived_records, names_below, verified
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.lossy_door import LossyDoor
+from tests.support.archives.archived_topics import archived_configs, some_records
+from tests.support.archives.archiver import archive_up_to, write_files
+from tests.support.archives.archiving import archived_records, names_below, verified
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.network.lossy_door import LossyDoor
 from tests.support.topics import create_topic
 
 RECORDS = 100
@@ -68,7 +68,7 @@ def test_a_commit_whose_answer_is_lost_and_that_others_have_followed_is_known_to
 ) -> None:
     # Who waits for its answer must not ask again before all the others are done, however long they take.
     monkeypatch.setattr("tailrace.client.request.REQUEST_TIMEOUT", 300.0)
-    monkeypatch.setattr("tailrace.pipeline.archiving_commit._PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr("tailrace.pipeline.archiving.commit._PATIENCE_SECONDS", 600.0)
 
     def follow() -> None:
         for end in (60, 80, RECORDS):
@@ -104,7 +104,7 @@ def test_an_archiver_keeps_to_what_it_knows_when_a_broker_is_behind(
     stale = mine.status
     assert mine.commit(write_files(broker.bootstrap, mine.status, {0: 50}))
     # No real broker is behind for long enough to be asked.
-    monkeypatch.setattr("tailrace.pipeline.archiving_commit.describe", lambda bootstrap, topic: stale)
+    monkeypatch.setattr("tailrace.pipeline.archiving.commit.describe", lambda bootstrap, topic: stale)
     mine.refresh()
     assert (mine.status.version, mine.archived_end(0)) == (1, 50)
     assert mine.commit(write_files(broker.bootstrap, mine.status, {0: RECORDS}))

@@ -21,10 +21,10 @@ from tailrace.archive.verify import verify
 from tailrace.cli.pipeline import command
 from tailrace.client.archive import commit, describe
 from tailrace.errors import TailraceError
-from tailrace.pipeline import compacting
-from tailrace.pipeline.compacting import Compaction, CompactionReport, CompactionSettings
-from tailrace.pipeline.compaction_tasks import merger_on
-from tests.support.archived_topics import (
+from tailrace.pipeline.archiving import compacting
+from tailrace.pipeline.archiving.compacting import Compaction, CompactionReport, CompactionSettings
+from tailrace.pipeline.archiving.compaction_tasks import merger_on
+from tests.support.archives.archived_topics import (
     FIRST_TIME,
     RETENTION_CHECK_MS,
     archived_configs,
@@ -32,9 +32,9 @@ from tests.support.archived_topics import (
     local_start,
     some_records,
 )
-from tests.support.archiver import archive_up_to, write_files
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
-from tests.support.confluent_client import ConfluentClient, TopicPartition
+from tests.support.archives.archiver import archive_up_to, write_files
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient, TopicPartition
 from tests.support.records import Received, Record
 from tests.support.topics import create_topic, eventually
 

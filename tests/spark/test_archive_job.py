@@ -26,13 +26,13 @@ from tailrace.client import Groups
 from tailrace.client.archive import describe
 from tailrace.client.configs import ConfigOwner, Configs
 from tailrace.errors import TailraceError
-from tailrace.pipeline.archiving import group_of
-from tailrace.pipeline.archiving_commit import ArchiveChangedError, TopicArchiver
-from tailrace.pipeline.archiving_setup import open_archives
-from tailrace.pipeline.archiving_topics import ArchivingError
-from tailrace.pipeline.run import Stop
-from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
-from tests.support.archiving import (
+from tailrace.pipeline.archiving.archiver import group_of
+from tailrace.pipeline.archiving.commit import ArchiveChangedError, TopicArchiver
+from tailrace.pipeline.archiving.setup import open_archives
+from tailrace.pipeline.archiving.topics import ArchivingError
+from tailrace.pipeline.jobs.run import Stop
+from tests.support.archives.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
+from tests.support.archives.archiving import (
     SMALL_FILE_BYTES,
     Ambush,
     Archiving,
@@ -42,12 +42,12 @@ from tests.support.archiving import (
     names_below,
     verified,
 )
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.job_run import JobProcess
-from tests.support.poison import poison_batch, produce_batch
+from tests.support.archives.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.batches.poison import poison_batch, produce_batch
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import CODECS, Received, Record
-from tests.support.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.spark.job_run import JobProcess
 from tests.support.topics import create_topic, eventually
 
 RECORDS = 4_000
@@ -388,7 +388,7 @@ def test_who_follows_a_topic_bears_an_archive_that_is_away_for_a_while(
 def test_who_follows_a_topic_leaves_what_fills_no_file_until_it_is_due(
     archiving: Archiving, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.pipeline.archiving._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("tailrace.pipeline.archiving.archiver._LOOK_SECONDS", 0.1)
     bootstrap = archiving.bootstrap
     client = ConfluentClient(bootstrap)
     create_topic(bootstrap, topic, partitions=2, **FOR_EVER)

@@ -23,25 +23,30 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import Snapshot, load_snapshot
 from tailrace.client.archive import describe
-from tailrace.pipeline.archived_ranges import ArchivedRange
-from tailrace.pipeline.archiving import group_of
-from tailrace.pipeline.compacting import Compaction, CompactionReport, CompactionSettings
-from tailrace.pipeline.compaction_tasks import merger_on
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.reader import TopicReader
-from tailrace.pipeline.replay_plan import Replay
-from tailrace.pipeline.replaying import ReplayedBatch, prepare, run_replay
-from tailrace.pipeline.run import Stop
-from tailrace.pipeline.schema import COLUMNS, spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, assert_is_what_was_sent, some_records
-from tests.support.archiving import verified
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
-from tests.support.hdfs_process import HdfsServer
-from tests.support.job_run import JobProcess
+from tailrace.pipeline.archiving.archiver import group_of
+from tailrace.pipeline.archiving.compacting import Compaction, CompactionReport, CompactionSettings
+from tailrace.pipeline.archiving.compaction_tasks import merger_on
+from tailrace.pipeline.jobs.run import Stop
+from tailrace.pipeline.replay.plan import Replay
+from tailrace.pipeline.replay.replaying import ReplayedBatch, prepare, run_replay
+from tailrace.pipeline.source.archived_ranges import ArchivedRange
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.reader import TopicReader
+from tailrace.pipeline.source.schema import COLUMNS, spark_schema
+from tests.support.archives.archived_topics import (
+    RETENTION_CHECK_MS,
+    archived_configs,
+    assert_is_what_was_sent,
+    some_records,
+)
+from tests.support.archives.archiving import verified
+from tests.support.archives.hdfs_process import HdfsServer
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.brokers.scrape import Scrape
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Received, Record
-from tests.support.scrape import Scrape
+from tests.support.spark.job_run import JobProcess
 from tests.support.topics import create_topic, eventually
 
 TOPIC = "history"

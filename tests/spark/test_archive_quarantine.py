@@ -12,17 +12,17 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from tailrace.client.archive import describe
-from tailrace.pipeline.archiving_setup import open_archives
-from tailrace.pipeline.archiving_topics import ArchivingError
+from tailrace.pipeline.archiving.setup import open_archives
+from tailrace.pipeline.archiving.topics import ArchivingError
 from tailrace.pipeline.failures import CorruptBatchError
-from tailrace.pipeline.options import parse_read_options
-from tailrace.pipeline.reader import TopicReader
+from tailrace.pipeline.source.options import parse_read_options
+from tailrace.pipeline.source.reader import TopicReader
 from tailrace.records.batch import iterate_batches
-from tests.support.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
-from tests.support.archiving import Archiving, archived_records, verified
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.poison import fetch_batches, poison_batch, produce_batch
+from tests.support.archives.archived_topics import RETENTION_CHECK_MS, archived_configs, local_start, some_records
+from tests.support.archives.archiving import Archiving, archived_records, verified
+from tests.support.batches.poison import fetch_batches, poison_batch, produce_batch
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 

@@ -25,20 +25,26 @@ from tailrace.archive.scan import Wanted, scan_file
 from tailrace.cli.spark_progress import ProgressLine
 from tailrace.cli.sql import reading_of, run
 from tailrace.client.archive import commit, describe
-from tailrace.pipeline.archived_ranges import ArchivedRange, Piece
 from tailrace.pipeline.failures import DataLossError, OptionError, SourceError
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.reader import TopicReader
-from tailrace.pipeline.schema import COLUMNS, spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tailrace.pipeline.sql import TopicQuery
-from tests.support.archived_topics import FIRST_TIME, RETENTION_CHECK_MS, archived_configs, local_start, some_records
-from tests.support.archiver import archive_up_to
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tailrace.pipeline.source.archived_ranges import ArchivedRange, Piece
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.reader import TopicReader
+from tailrace.pipeline.source.schema import COLUMNS, spark_schema
+from tailrace.pipeline.sql.queries import TopicQuery
+from tests.support.archives.archived_topics import (
+    FIRST_TIME,
+    RETENTION_CHECK_MS,
+    archived_configs,
+    local_start,
+    some_records,
+)
+from tests.support.archives.archiver import archive_up_to
+from tests.support.archives.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
-from tests.support.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
-from tests.support.spark import started
+from tests.support.spark.spark import started
 from tests.support.topics import create_topic, eventually
 
 TOPIC = "history"

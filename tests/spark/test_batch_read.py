@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import CODECS, Record
 from tests.support.topics import create_topic
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.pipeline.jobs import Job, Table, Topic, load
-from tests.support.broker_process import BrokerProcess
-from tests.support.job_run import JobRuns, read_json, send_json
+from tailrace.pipeline.jobs.declaration import Job, Table, Topic, load
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.job_run import JobRuns, read_json, send_json
 from tests.support.topics import create_topic
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

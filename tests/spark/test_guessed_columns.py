@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from tailrace.cli.spark_progress import ProgressLine
 from tailrace.cli.sql import reading_of, run
-from tailrace.pipeline.sampling import SAMPLE_BYTES, take_sample
-from tests.support.broker_process import BrokerProcess
-from tests.support.raw_records import RawRecord, produce
+from tailrace.pipeline.sql.sampling import SAMPLE_BYTES, take_sample
+from tests.support.batches.raw_records import RawRecord, produce
+from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.topics import create_topic
 
 Ask = Callable[[str], tuple[list[dict[str, object]], str]]

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client import Producer, Topics, read
 from tailrace.errors import TailraceError
-from tailrace.pipeline.checkpoints import write_text
-from tailrace.pipeline.jobs import Job, Table, Topic, job
-from tests.support.broker_process import BrokerProcess
-from tests.support.job_run import JobRuns, read_json, send_json
+from tailrace.pipeline.jobs.checkpoints import write_text
+from tailrace.pipeline.jobs.declaration import Job, Table, Topic, job
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.job_run import JobRuns, read_json, send_json
 from tests.support.topics import create_topic
 
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client import Groups, Producer, read
 from tailrace.errors import TailraceError
-from tailrace.pipeline.checkpoints import CheckpointError
-from tailrace.pipeline.errors import PipelineError
-from tailrace.pipeline.jobs import Job, JobError, Table, Topic, job
-from tests.support.broker_process import BrokerProcess
-from tests.support.job_run import JobProcess, JobRuns, read_json, send_json
+from tailrace.pipeline.jobs.checkpoints import CheckpointError
+from tailrace.pipeline.jobs.declaration import Job, JobError, Table, Topic, job
+from tailrace.pipeline.spark.errors import PipelineError
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.job_run import JobProcess, JobRuns, read_json, send_json
 from tests.support.topics import create_topic
 
 PARTITIONS = 2
@@ -27,7 +27,7 @@ RECORDS_PER_BATCH = 100
 
 COPY = """
 from pyspark.sql import DataFrame
-from tailrace.pipeline.jobs import Table, Topic, job
+from tailrace.pipeline.jobs.declaration import Table, Topic, job
 
 @job(source=Topic("{topic}", format="text"), sink=Table("{table}"))
 def copy(records: DataFrame, *, label: str = "none") -> DataFrame:

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.support.broker_process import EXECUTABLE, BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import EXECUTABLE, BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import CODECS, Received, Record
-from tests.support.spark import started
+from tests.support.spark.spark import started
 from tests.support.topics import create_topic
 
 START_MS = 1_760_000_000_000

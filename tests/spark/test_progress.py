@@ -13,13 +13,13 @@ from confluent_kafka import Consumer
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client import Groups
-from tailrace.pipeline.batches import Batch
-from tailrace.pipeline.job_query import RunSettings
-from tailrace.pipeline.jobs import Table, Topic, job
-from tailrace.pipeline.run import Stop, run_job
-from tests.support.broker_process import BrokerProcess
-from tests.support.job_run import JobRuns, send_json
-from tests.support.spark import started
+from tailrace.pipeline.jobs.batches import Batch
+from tailrace.pipeline.jobs.declaration import Table, Topic, job
+from tailrace.pipeline.jobs.query import RunSettings
+from tailrace.pipeline.jobs.run import Stop, run_job
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.job_run import JobRuns, send_json
+from tests.support.spark.spark import started
 from tests.support.topics import create_topic, eventually
 
 RECORDS = 90

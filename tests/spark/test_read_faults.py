@@ -20,18 +20,18 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tailrace.pipeline import decoding
-from tailrace.pipeline.brokers import Brokers
-from tailrace.pipeline.client_settings import parse_client_settings
+from tailrace.pipeline.arrow import decoding
+from tailrace.pipeline.connections.brokers import Brokers
 from tailrace.pipeline.failures import DataLossError, SourceError
-from tailrace.pipeline.fetching import FetchPlan, read_range
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.record_filter import RecordFilter
-from tailrace.pipeline.schema import spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tests.support.broker_process import BrokerProcess, free_port
-from tests.support.cluster_process import ClusterProcess, coordination_store
-from tests.support.confluent_client import ConfluentClient
+from tailrace.pipeline.source.client_settings import parse_client_settings
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.fetching import FetchPlan, read_range
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.pipeline.source.schema import spark_schema
+from tests.support.brokers.broker_process import BrokerProcess, free_port
+from tests.support.brokers.cluster_process import ClusterProcess, coordination_store
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import CODECS, Record
 from tests.support.topics import create_topic, delete_topic, eventually
 

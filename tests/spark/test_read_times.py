@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict, Filter, GreaterThanOrEqual, LessThan
 
 from tailrace.cli.sql import reading_of
-from tailrace.pipeline.schema import spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tailrace.pipeline.sql import TopicQuery
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.raw_records import RawRecord, produce
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.schema import spark_schema
+from tailrace.pipeline.sql.queries import TopicQuery
+from tests.support.batches.raw_records import RawRecord, produce
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic
 
 NOON_MS = 1_767_268_800_000

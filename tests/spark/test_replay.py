@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 from tailrace.client import Producer
 from tailrace.client.murmur2 import murmur2
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.pipeline.checkpoints import CheckpointError
-from tailrace.pipeline.errors import PipelineError
-from tailrace.pipeline.replay_plan import Bounds, Moment, Replay
-from tailrace.pipeline.replaying import ReplayedBatch, prepare, run_replay
-from tailrace.pipeline.run import Stop
-from tests.support.archived_topics import FIRST_TIME, archived_configs, some_records
-from tests.support.archiver import archive_up_to
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
-from tests.support.job_run import JobProcess, send_json
+from tailrace.pipeline.jobs.checkpoints import CheckpointError
+from tailrace.pipeline.jobs.run import Stop
+from tailrace.pipeline.replay.plan import Bounds, Moment, Replay
+from tailrace.pipeline.replay.replaying import ReplayedBatch, prepare, run_replay
+from tailrace.pipeline.spark.errors import PipelineError
+from tests.support.archives.archived_topics import FIRST_TIME, archived_configs, some_records
+from tests.support.archives.archiver import archive_up_to
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Received, Record
+from tests.support.spark.job_run import JobProcess, send_json
 from tests.support.topics import create_topic, delete_topic
 
 COUNT = 600

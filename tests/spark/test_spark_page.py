@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tailrace.pipeline.jobs import Table, load
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tailrace.pipeline.jobs.declaration import Table, load
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
-from tests.support.spark import started
+from tests.support.spark.spark import started
 from tests.support.topics import create_topic
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ from tailrace.cli.spark_progress import ProgressLine
 from tailrace.cli.sql import reading_of, run
 from tailrace.client import Producer, Topics
 from tailrace.errors import ConfigError, TailraceError
-from tests.support.broker_process import BrokerProcess
+from tests.support.brokers.broker_process import BrokerProcess
 
 PAYMENT = {
     "type": "record",

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Ambush, archived_records, large_records, verified
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tests.support.archives.archiving import Ambush, archived_records, large_records, verified
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
-from tests.support.spark_cluster import EXECUTOR_MEMORY_MB, SparkCluster, clean_environment
+from tests.support.spark.spark_cluster import EXECUTOR_MEMORY_MB, SparkCluster, clean_environment
 from tests.support.topics import create_topic
 from tests.support.wheel import build_wheel, run
 
@@ -68,7 +68,7 @@ spark.stop()
 
 JOB = """
 from pyspark.sql import DataFrame
-from tailrace.pipeline.jobs import Topic, job
+from tailrace.pipeline.jobs.declaration import Topic, job
 
 @job(source=Topic("{origin}", schema="id LONG"), sink=Topic("{target}", key="id"))
 def halves(orders: DataFrame) -> DataFrame:

@@ -25,13 +25,13 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from tailrace.pipeline.failures import DataLossError, OptionError, UnknownTopicError
-from tailrace.pipeline.schema import DEFAULT_COLUMNS, spark_schema
-from tailrace.pipeline.source import TailraceSource
-from tailrace.pipeline.stream_reader import TopicStreamReader
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tailrace.pipeline.source.data_source import TailraceSource
+from tailrace.pipeline.source.schema import DEFAULT_COLUMNS, spark_schema
+from tailrace.pipeline.source.stream_reader import TopicStreamReader
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record
-from tests.support.spark import NO_WORKER, started
+from tests.support.spark.spark import NO_WORKER, started
 from tests.support.topics import create_topic, delete_topic, eventually
 
 ALL = ReadAllAvailable()

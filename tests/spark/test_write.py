@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 )
 
 from tailrace.client.murmur2 import partition_for_key
-from tests.support.broker_process import BrokerProcess
-from tests.support.confluent_client import ConfluentClient
+from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Received
 from tests.support.topics import create_topic, eventually
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.support.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient
 
 #: Records of one sender that are not yet acknowledged; what a kill may catch in flight.
 _MAX_OUTSTANDING = 600

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.confluent_client import refusal
+from tests.support.clients.confluent_client import refusal
 
 
 def create_topic(bootstrap: str, name: str, *, partitions: int = 1, **config: str) -> str:

@@ -9,30 +9,30 @@ from typing import NamedTuple
 
 from tailrace import __version__
 from tailrace.archive.installation import can_read_archives
-from tailrace.broker.archive_access import ArchiveAccess
-from tailrace.broker.archive_reads import ArchiveReads
-from tailrace.broker.archive_watch import ArchiveWatch
-from tailrace.broker.cleaner import Cleaner
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.controller import Controller
-from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.fetching.archive_reads import ArchiveReads
+from tailrace.broker.fetching.sessions import FetchSessions
+from tailrace.broker.following.fetchers import ReplicaFetchers
 from tailrace.broker.group_coordinator import GroupCoordinator
-from tailrace.broker.isr_keeper import IsrKeeper
-from tailrace.broker.leadership import Leadership
-from tailrace.broker.lease_watch import LeaseWatch
+from tailrace.broker.leading.controller import Controller
+from tailrace.broker.leading.isr_keeper import IsrKeeper
+from tailrace.broker.leading.leadership import Leadership
+from tailrace.broker.leading.lease_watch import LeaseWatch
+from tailrace.broker.leading.log_ends import ask_leaders, ask_log_ends
 from tailrace.broker.lifecycle import BrokerState, Lifecycle
-from tailrace.broker.log_ends import ask_leaders, ask_log_ends
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.monitoring import Monitoring
 from tailrace.broker.monitoring.observed import Observed
+from tailrace.broker.network.request_memory import RequestMemory
+from tailrace.broker.network.router import Router
+from tailrace.broker.network.server import Server
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
-from tailrace.broker.replica_fetchers import ReplicaFetchers
-from tailrace.broker.request_memory import RequestMemory
-from tailrace.broker.router import Router
-from tailrace.broker.scrubber import Scrubber
-from tailrace.broker.server import Server
 from tailrace.broker.services import Services
+from tailrace.broker.upkeep.archive_access import ArchiveAccess
+from tailrace.broker.upkeep.archive_watch import ArchiveWatch
+from tailrace.broker.upkeep.cleaner import Cleaner
+from tailrace.broker.upkeep.scrubber import Scrubber
 from tailrace.cluster.image import ALL_BROKERS, BrokerEndpoint, BrokerImage, ClusterImage
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from uuid import UUID
 
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.partition_view import replica_to_ask
 from tailrace.broker.partitions import Partitions
 from tailrace.cluster.image import BrokerEndpoint, ClusterImage, TopicImage

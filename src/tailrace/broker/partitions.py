@@ -13,8 +13,8 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.replica_fetchers import ReplicaFetchers
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.following.fetchers import ReplicaFetchers
 from tailrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tailrace.broker.archive_access import ArchiveAccess
-from tailrace.broker.archive_reads import ArchiveReads
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.fetching.archive_reads import ArchiveReads
+from tailrace.broker.fetching.sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
-from tailrace.broker.leadership import Leadership
+from tailrace.broker.leading.leadership import Leadership
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.counters import Counters
+from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
-from tailrace.broker.request_memory import RequestMemory
+from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk

@@ -219,8 +219,8 @@ def retry(topic: str, partition: int | None, bootstrap: str, as_json: bool) -> i
     from tailrace.client.errors import ClientError
 
     require_packages()
-    from tailrace.pipeline.archiving_commit import TopicArchiver
-    from tailrace.pipeline.quarantine_retry import retry_quarantined
+    from tailrace.pipeline.archiving.commit import TopicArchiver
+    from tailrace.pipeline.archiving.quarantine_retry import retry_quarantined
 
     found = describe(bootstrap, topic)
     if not found.version:

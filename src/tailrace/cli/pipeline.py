@@ -16,9 +16,9 @@ from tailrace.cli.pipeline_compact import compact
 from tailrace.cli.pipeline_replay import replay
 
 if TYPE_CHECKING:
-    from tailrace.pipeline.batches import Batch
-    from tailrace.pipeline.job_query import RunSettings
-    from tailrace.pipeline.jobs import Job, Option
+    from tailrace.pipeline.jobs.batches import Batch
+    from tailrace.pipeline.jobs.declaration import Job, Option
+    from tailrace.pipeline.jobs.query import RunSettings
 
 #: So that a job with much to catch up on says how it gets on, and can stop between batches.
 _DEFAULT_MAX_OFFSETS = 1_000_000
@@ -58,7 +58,7 @@ class _RunCommand(click.Command):
         if file is None or not file.is_file():
             return
         from tailrace.errors import ConfigError
-        from tailrace.pipeline.jobs import load
+        from tailrace.pipeline.jobs.declaration import load
 
         try:
             jobs = load(file)
@@ -116,7 +116,7 @@ def run(
 
     \b
     A job is a function from DataFrames to a DataFrame:
-      from tailrace.pipeline.jobs import Table, Topic, job
+      from tailrace.pipeline.jobs.declaration import Table, Topic, job
       @job(source=Topic("orders", schema="id LONG, amount DOUBLE"), sink=Table("large-orders"))
       def large_orders(orders, *, least: float = 100.0):
           return orders.where(orders.amount >= least)
@@ -136,20 +136,20 @@ def run(
         raise click.UsageError("--once ends when all is read, so that --every has no place there.")
     if str(file).startswith("-"):
         raise click.UsageError(f"Name the file before the options of its job: {file} is not a file.")
-    from tailrace.pipeline.session import check_installation
+    from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
-    from tailrace.pipeline.jobs import choose, load
+    from tailrace.pipeline.jobs.declaration import choose, load
 
     job = choose(load(file), job_name, file)
     values = parse_job_options(job, job_options)
 
     from tailrace.client import Groups
     from tailrace.client.cluster import describe_cluster
-    from tailrace.pipeline.checkpoints import default_root, location
-    from tailrace.pipeline.job_query import RunSettings
-    from tailrace.pipeline.progress import GROUP_PREFIX
-    from tailrace.pipeline.run import check_topics
+    from tailrace.pipeline.jobs.checkpoints import default_root, location
+    from tailrace.pipeline.jobs.query import RunSettings
+    from tailrace.pipeline.jobs.run import check_topics
+    from tailrace.pipeline.source.progress import GROUP_PREFIX
 
     check_topics(job, Groups(bootstrap))
     root = default_root(describe_cluster(bootstrap).cluster_id) if checkpoint is None else checkpoint
@@ -166,8 +166,8 @@ def run(
 
 
 def _run(job: Job[...], settings: RunSettings, master: str, conf: dict[str, str], as_json: bool) -> None:
-    from tailrace.pipeline.run import Stop, run_job
-    from tailrace.pipeline.session import spark_session, stop_spark
+    from tailrace.pipeline.jobs.run import Stop, run_job
+    from tailrace.pipeline.spark.session import spark_session, stop_spark
 
     def report(batch: Batch) -> None:
         if as_json:
@@ -199,7 +199,7 @@ def _run(job: Job[...], settings: RunSettings, master: str, conf: dict[str, str]
 
 def _described(job: Job[...]) -> str:
     """`job totals: topic orders to topic order-totals`."""
-    from tailrace.pipeline.jobs import Table
+    from tailrace.pipeline.jobs.declaration import Table
 
     sources = " and ".join(f"topic {source.name}" for source in job.sources)
     sink = f"table {job.sink.path}" if isinstance(job.sink, Table) else f"topic {job.sink.name}"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.errors import TailraceError
-    from tailrace.pipeline.archiving_commit import TopicArchiver
-    from tailrace.pipeline.archiving_round import Round
+    from tailrace.pipeline.archiving.commit import TopicArchiver
+    from tailrace.pipeline.archiving.round import Round
 
 
 @click.command("archive")
@@ -76,11 +76,11 @@ def command(
         raise click.UsageError("--once ends when all is archived, so that --every has no place there.")
     if len(set(topics)) < len(topics):
         raise click.UsageError("A topic is named twice.")
-    from tailrace.pipeline.session import check_installation
+    from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
-    from tailrace.pipeline.archiving import DEFAULT_EVERY_MS
-    from tailrace.pipeline.archiving_setup import open_archives
+    from tailrace.pipeline.archiving.archiver import DEFAULT_EVERY_MS
+    from tailrace.pipeline.archiving.setup import open_archives
 
     unopened: dict[str, TailraceError] = {}
     archivers = open_archives(bootstrap, topics, uri, _say, _warn, unopened.__setitem__)
@@ -106,9 +106,9 @@ def _run(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    from tailrace.pipeline.archiving import archive_topics, group_of
-    from tailrace.pipeline.run import Stop
-    from tailrace.pipeline.session import spark_session, stop_spark
+    from tailrace.pipeline.archiving.archiver import archive_topics, group_of
+    from tailrace.pipeline.jobs.run import Stop
+    from tailrace.pipeline.spark.session import spark_session, stop_spark
 
     def report(done: Round) -> None:
         if as_json:

@@ -16,8 +16,8 @@ from tailrace.cli.output import count_of, print_json
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tailrace.pipeline.compacting import CompactionReport, CompactionSettings
-    from tailrace.pipeline.key_snapshots import KeySnapshot
+    from tailrace.pipeline.archiving.compacting import CompactionReport, CompactionSettings
+    from tailrace.pipeline.archiving.key_snapshots import KeySnapshot
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
@@ -101,10 +101,10 @@ def compact(
       tailrace pipeline compact orders --target-size 256M --min-files 10 --grace 1d
       tailrace pipeline compact customers --snapshot /data/snapshots
     """
-    from tailrace.pipeline.session import check_installation
+    from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
-    from tailrace.pipeline.compacting import CompactionSettings
+    from tailrace.pipeline.archiving.compacting import CompactionSettings
 
     settings = CompactionSettings(target_bytes, min_files, grace_ms)
     with ExitStack() as stack:
@@ -130,7 +130,7 @@ class _LazySpark:
 
 @contextmanager
 def _running(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
-    from tailrace.pipeline.session import spark_session, stopping
+    from tailrace.pipeline.spark.session import spark_session, stopping
 
     session = spark_session("tailrace pipeline: compact", master=master, conf=conf)
     with stopping(session):
@@ -145,7 +145,7 @@ def _compact(
     snapshot_uri: str | None,
     as_json: bool,
 ) -> None:
-    from tailrace.pipeline.compacting import Compaction
+    from tailrace.pipeline.archiving.compacting import Compaction
 
     compaction = Compaction(bootstrap, topic, settings)
     try:
@@ -153,8 +153,8 @@ def _compact(
         if spark is None:
             _print(compaction.report_of(plan), None, as_json, is_dry_run=True)
             return
-        from tailrace.pipeline.compaction_tasks import merger_on
-        from tailrace.pipeline.key_snapshots import write_key_snapshot
+        from tailrace.pipeline.archiving.compaction_tasks import merger_on
+        from tailrace.pipeline.archiving.key_snapshots import write_key_snapshot
 
         status, _ = compaction.head()
         report = compaction.run(plan, lambda snapshot, merges: merger_on(spark.session(), status.uri)(snapshot, merges))

@@ -12,8 +12,8 @@ from tailrace.cli.output import count_of, print_json
 from tailrace.cli.sql import WhenType
 
 if TYPE_CHECKING:
-    from tailrace.pipeline.replay_plan import Replay
-    from tailrace.pipeline.replaying import PreparedReplay, ReplayedBatch
+    from tailrace.pipeline.replay.plan import Replay
+    from tailrace.pipeline.replay.replaying import PreparedReplay, ReplayedBatch
 
 _FORMATS = ("json", "avro", "text", "raw")
 _DEFAULT_MAX_OFFSETS = 200_000
@@ -154,10 +154,10 @@ def replay(
         raise click.UsageError("--where is empty.")
     if since is not None and until is not None and since[0] >= until[0]:
         raise click.UsageError("--since is not before --until.")
-    from tailrace.pipeline.session import check_installation
+    from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
-    from tailrace.pipeline.replay_plan import Bounds, Moment, Replay
+    from tailrace.pipeline.replay.plan import Bounds, Moment, Replay
 
     bounds = Bounds(
         _offsets(from_offsets, "--from-offset"),
@@ -194,7 +194,7 @@ def _offsets(pairs: tuple[tuple[int | None, int], ...], option: str) -> dict[int
 
 
 def _run(replay: Replay, checkpoint: str | None, master: str, conf: dict[str, str], as_json: bool) -> None:
-    from tailrace.pipeline.replaying import prepare
+    from tailrace.pipeline.replay.replaying import prepare
 
     prepared = prepare(replay, checkpoint, _warn)
     try:
@@ -216,9 +216,9 @@ def _run(replay: Replay, checkpoint: str | None, master: str, conf: dict[str, st
 
 
 def _run_on_spark(prepared: PreparedReplay, master: str, conf: dict[str, str], as_json: bool) -> None:
-    from tailrace.pipeline.replaying import run_replay
-    from tailrace.pipeline.run import Stop
-    from tailrace.pipeline.session import spark_session, stop_spark
+    from tailrace.pipeline.jobs.run import Stop
+    from tailrace.pipeline.replay.replaying import run_replay
+    from tailrace.pipeline.spark.session import spark_session, stop_spark
 
     def report(batch: ReplayedBatch) -> None:
         if as_json:

@@ -20,7 +20,7 @@ import click
 
 from tailrace import __version__
 from tailrace.broker.assembly import Broker, ProcessIdentity
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.monitoring.monitoring import MonitoringPortError
 from tailrace.cli.log_output import JSON, set_up_logging
 from tailrace.cluster.keys import MOVED_TO

@@ -115,7 +115,7 @@ def command(
       tailrace serve --log-format json --set metrics.port=9404
       tailrace serve --node-id 2 --coordination etcd://10.0.0.1:2379,10.0.0.2:2379/tailrace --host 10.0.0.2
     """
-    from tailrace.broker.config import load_config
+    from tailrace.broker.config.broker_config import load_config
 
     overrides = overrides_from_options(settings, data_dir, host, port, log_format, log_level, node_id, coordination)
     config = load_config(config_path, overrides)

@@ -27,9 +27,9 @@ from tailrace.model import topic_name_problem
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tailrace.pipeline.formats import Format
-    from tailrace.pipeline.results import OutputFormat
-    from tailrace.pipeline.sql import TopicReading
+    from tailrace.pipeline.arrow.formats import Format
+    from tailrace.pipeline.sql.queries import TopicReading
+    from tailrace.pipeline.sql.results import OutputFormat
 
 _FORMATS = ("json", "avro", "text", "raw")
 _OUTPUT_FORMATS = ("parquet", "csv")
@@ -192,8 +192,8 @@ def command(
         raise click.UsageError("The query is empty.")
     _check_spark()
     from tailrace.client import Topics
-    from tailrace.pipeline.results import check_output
-    from tailrace.pipeline.session import spark_session, stopping
+    from tailrace.pipeline.spark.session import spark_session, stopping
+    from tailrace.pipeline.sql.results import check_output
 
     if output is not None:
         check_output(output, overwrite=overwrite)
@@ -223,8 +223,8 @@ def reading_of(
     skips_corrupt: bool = False,
 ) -> TopicReading:
     """What the options say about topics; a schema says the format where no option does."""
-    from tailrace.pipeline.formats import read_schema
-    from tailrace.pipeline.sql import TopicReading
+    from tailrace.pipeline.arrow.formats import read_schema
+    from tailrace.pipeline.sql.queries import TopicReading
 
     given_formats = cast("dict[str | None, Format]", _by_topic(formats, "--format"))
     chosen = dict(given_formats)
@@ -259,7 +259,7 @@ def _by_topic(pairs: tuple[tuple[str | None, str], ...], option: str) -> dict[st
 
 def _check_spark() -> None:
     """Say at once what is missing, not after the broker was asked."""
-    from tailrace.pipeline.session import check_installation, log_level
+    from tailrace.pipeline.spark.session import check_installation, log_level
 
     log_level()
     check_installation()
@@ -280,9 +280,9 @@ def run(
     quiet: bool = False,
 ) -> None:
     """Run a query on a Spark that is there, print or write its result, and say how much it was."""
-    from tailrace.pipeline.errors import in_users_words
-    from tailrace.pipeline.results import output_format_of, write_output
-    from tailrace.pipeline.sql import TopicQuery
+    from tailrace.pipeline.spark.errors import in_users_words
+    from tailrace.pipeline.sql.queries import TopicQuery
+    from tailrace.pipeline.sql.results import output_format_of, write_output
 
     began = time.monotonic()
     line.label = "reading topics"
@@ -308,7 +308,7 @@ def run(
 
 
 def _print(frame: DataFrame, line: ProgressLine, *, as_json: bool, as_text: bool) -> int:
-    from tailrace.pipeline.results import python_values, row_batches
+    from tailrace.pipeline.sql.results import python_values, row_batches
 
     count = 0
 

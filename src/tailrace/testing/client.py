@@ -7,7 +7,7 @@ answer.
 
 from __future__ import annotations
 
-from tailrace.broker.peer import PeerConnection
+from tailrace.broker.network.peer import PeerConnection
 from tailrace.errors import WireError
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from tailrace.broker.assembly import Broker
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.log_config import LogConfig

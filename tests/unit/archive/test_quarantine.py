@@ -24,7 +24,7 @@ from tailrace.archive.quarantine import SideFile, SideFileWriter, read_side_file
 from tailrace.archive.reader import ArchiveReader
 from tailrace.archive.verify import Problem, verify
 from tailrace.records.batch import assign_offset, iterate_batches, read_header
-from tests.support.poison import poison_batch
+from tests.support.batches.poison import poison_batch
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, read_rows, row, store
 
 REASON = "Records do not decompress"

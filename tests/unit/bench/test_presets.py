@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 
 from bench import presets
 from bench.presets import DEFAULT, PRESETS, WORKLOADS, Preset
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 
 by_name = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 

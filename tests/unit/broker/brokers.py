@@ -9,11 +9,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from tailrace.broker.assembly import Broker
-from tailrace.broker.buffers import BufferPool
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.connection import Connection
-from tailrace.broker.request_memory import RequestMemory
-from tailrace.broker.router import Router
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.network.buffers import BufferPool
+from tailrace.broker.network.connection import Connection
+from tailrace.broker.network.request_memory import RequestMemory
+from tailrace.broker.network.router import Router
 from tailrace.cluster.store import Store
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime import Runtime

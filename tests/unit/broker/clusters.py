@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tailrace.broker.assembly import Broker
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_to_bytes
 from tailrace.cluster.store import Write

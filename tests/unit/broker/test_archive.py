@@ -13,9 +13,9 @@ import pytest
 from tailrace.archive import installation
 from tailrace.archive.errors import ArchiveError, ArchiveUnreachableError
 from tailrace.archive.layout import TopicArchive
-from tailrace.broker import archive_reads
-from tailrace.broker.archive_access import require_readers
-from tailrace.broker.archive_calls import check_archive, find_largest_timestamp, find_timestamp, read_batches
+from tailrace.broker.fetching import archive_reads
+from tailrace.broker.fetching.archive_calls import check_archive, find_largest_timestamp, find_timestamp, read_batches
+from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.image import BrokerImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import read_header

@@ -22,7 +22,7 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.support.bombs import KEYED_RECORD, bomb
+from tests.support.batches.bombs import KEYED_RECORD, bomb
 from tests.unit.broker.brokers import TestedBroker, with_broker
 
 RECORDS = 200_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.broker.buffers import _KEPT_BYTES, BufferPool
+from tailrace.broker.network.buffers import _KEPT_BYTES, BufferPool
 
 
 def test_a_buffer_given_back_is_used_again_for_the_same_size() -> None:

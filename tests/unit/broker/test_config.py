@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigSource, ConfigType
-from tailrace.broker.config_keys import ALIASES, NO_EFFECT, NO_EFFECT_PREFIXES
-from tailrace.broker.config_types import ConfigKey, value_text
+from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigSource, ConfigType
+from tailrace.broker.config.keys import ALIASES, NO_EFFECT, NO_EFFECT_PREFIXES
+from tailrace.broker.config.types import ConfigKey, value_text
 from tailrace.errors import ConfigError
 from tailrace.records.compression import Compression
 from tailrace.storage.log_config import LogConfig
@@ -450,9 +450,9 @@ def test_every_topic_key_takes_its_default_from_a_broker_key_of_the_same_meaning
 
 def test_importing_the_configuration_does_not_import_what_only_errors_and_files_need() -> None:
     program = (
-        "import sys, tailrace.broker.config;"
-        "print([m for m in ('difflib', 'tomllib', 'asyncio', 'socket', 'tailrace.broker.config_docs',"
-        " 'tailrace.broker.config_file') if m in sys.modules])"
+        "import sys, tailrace.broker.config.broker_config;"
+        "print([m for m in ('difflib', 'tomllib', 'asyncio', 'socket', 'tailrace.broker.config.docs',"
+        " 'tailrace.broker.config.file') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig
-from tailrace.broker.config_docs import main, render
-from tailrace.broker.config_file import parse_properties, parse_toml
+from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig
+from tailrace.broker.config.docs import main, render
+from tailrace.broker.config.file import parse_properties, parse_toml
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def test_the_page_is_what_the_generator_writes(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), (
-        "run python -m tailrace.broker.config_docs to write docs/configuration.md anew"
+        "run python -m tailrace.broker.config.docs to write docs/configuration.md anew"
     )
     assert main([str(tmp_path / "docs" / "page.md")]) == 0
     assert (tmp_path / "docs" / "page.md").read_text(encoding="utf-8") == render()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.broker.config import load_config
-from tailrace.broker.config_file import parse_properties, parse_toml
+from tailrace.broker.config.broker_config import load_config
+from tailrace.broker.config.file import parse_properties, parse_toml
 from tailrace.errors import ConfigError
 
 #: The keys that the server.properties of Kafka 4 sets.

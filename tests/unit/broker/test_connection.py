@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.buffers import BufferPool
-from tailrace.broker.connection import Connection, Pending
-from tailrace.broker.request_memory import FREE_BYTES, RequestMemory
+from tailrace.broker.network.buffers import BufferPool
+from tailrace.broker.network.connection import Connection, Pending
+from tailrace.broker.network.request_memory import FREE_BYTES, RequestMemory
 from tailrace.errors import WireError
 from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.transport import Part

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tailrace.broker.log_ends import Leaderless
+from tailrace.broker.leading.log_ends import Leaderless
 from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.keys import CONTROLLER, broker_epoch_key, broker_key, epoch_to_bytes, name_key, topic_key

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.broker import config as config_module
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigSource, Given
+from tailrace.broker.config import broker_config as config_module
+from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, BrokerConfig, ConfigSource, Given
 from tailrace.errors import ConfigError
 
 BROKER, ALL, STATIC, DEFAULT = (

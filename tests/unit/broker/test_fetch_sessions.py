@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.broker.fetch_sessions import FetchSession, FetchSessions, SessionPartition
+from tailrace.broker.fetching.sessions import FetchSession, FetchSessions, SessionPartition
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tailrace.broker.log_ends import Leaderless, ask_log_ends
+from tailrace.broker.leading.log_ends import Leaderless, ask_log_ends
 from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.model import TopicPartition

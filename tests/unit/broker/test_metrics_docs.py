@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tailrace.broker.metrics_docs import main, render
+from tailrace.broker.monitoring.docs import main, render
 from tailrace.broker.monitoring.metrics import METRICS
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 def test_the_page_is_what_the_generator_writes(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), (
-        "run python -m tailrace.broker.metrics_docs to write docs/metrics.md anew"
+        "run python -m tailrace.broker.monitoring.docs to write docs/metrics.md anew"
     )
     main([str(tmp_path / "docs" / "page.md")])
     assert (tmp_path / "docs" / "page.md").read_text(encoding="utf-8") == render()

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tailrace.broker.peer import Backoff, PeerConnection
+from tailrace.broker.network.peer import Backoff, PeerConnection
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Receiver, Transport
 from tailrace.testing.client import KafkaClient

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker import repeated_requests
-from tailrace.broker.router import Router
+from tailrace.broker.network import repeated_requests
+from tailrace.broker.network.router import Router
 from tailrace.errors import ErrorCode, WireError
 from tailrace.groups.classic_group import ClassicGroup
 from tailrace.groups.shard import GroupShard

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from tailrace.broker.fetching.replica_sessions import ReplicaSession
 from tailrace.broker.handlers import replica_fetch
-from tailrace.broker.replica_sessions import ReplicaSession
 from tailrace.errors import ErrorCode
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.fetch import (

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.scrubber import Scrubber
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.upkeep.scrubber import Scrubber
 from tailrace.records.record import NewRecord
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.segment import CorruptSegmentError
 from tailrace.testing.loop import SimLoop
-from tests.support.compacted_log import Batch, World
+from tests.support.batches.compacted_log import Batch, World
 
 HOUR_SECONDS = 3600
 

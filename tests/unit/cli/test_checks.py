@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.config import Endpoint
+from tailrace.broker.config.broker_config import Endpoint
 from tailrace.cli.checks.addresses import check_advertised, check_listener, check_metrics_port, listening_on
 from tailrace.cli.checks.directories import (
     Mount,

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tailrace.broker.config import load_config
+from tailrace.broker.config.broker_config import load_config
 from tailrace.cli.main import cli
 from tailrace.cli.serve import command as serve
 from tailrace.cli.serve import overrides_from_options

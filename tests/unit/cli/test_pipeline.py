@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tailrace.cli.pipeline import command, parse_job_options
-from tailrace.pipeline.jobs import Table, Topic, job
-from tests.support.broker_process import free_port
+from tailrace.pipeline.jobs.declaration import Table, Topic, job
+from tests.support.brokers.broker_process import free_port
 
 JOB = """
-from tailrace.pipeline.jobs import Table, Topic, job
+from tailrace.pipeline.jobs.declaration import Table, Topic, job
 
 @job(source=Topic("orders", schema="id LONG"), sink=Table("t"))
 def large_orders(orders, *, least: float = 100.0, label: str = "x"):

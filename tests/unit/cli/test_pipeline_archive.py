@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tailrace.cli.pipeline import command
-from tests.support.broker_process import free_port
+from tests.support.brokers.broker_process import free_port
 
 
 @pytest.mark.parametrize(

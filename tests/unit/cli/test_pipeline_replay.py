@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tailrace.cli.pipeline import command
 from tailrace.pipeline.failures import UnreachableBrokerError
-from tests.support.broker_process import free_port
+from tests.support.brokers.broker_process import free_port
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from tailrace.broker.config import BrokerConfig
-from tailrace.broker.controller import AskLogEnds, Controller
-from tailrace.broker.log_ends import Leaderless
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.leading.controller import AskLogEnds, Controller
+from tailrace.broker.leading.log_ends import Leaderless
 from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.cluster.keys import name_key, topic_key

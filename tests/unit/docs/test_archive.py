@@ -12,7 +12,7 @@ from tailrace.archive.location import open_location
 from tailrace.archive.manifest import CHECKPOINT_INTERVAL, ArchivedFile, Manifest, Snapshot, write_manifest
 from tailrace.archive.parquet import SCHEMA
 from tailrace.archive.quarantine import SideFile
-from tailrace.broker.config_topic_keys import TOPIC_KEYS
+from tailrace.broker.config.topic_keys import TOPIC_KEYS
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, row, store
 
 ROOT = Path(__file__).parents[3]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.pipeline import options
-from tailrace.pipeline.options import ReadOptions, parse_read_options
-from tailrace.pipeline.schema import COLUMNS, spark_schema
-from tailrace.pipeline.write_settings import write_settings
+from tailrace.pipeline.sink.settings import write_settings
+from tailrace.pipeline.source import options
+from tailrace.pipeline.source.options import ReadOptions, parse_read_options
+from tailrace.pipeline.source.schema import COLUMNS, spark_schema
 from tailrace.records.compression import Compression
 
 ROOT = Path(__file__).parents[3]
@@ -98,7 +98,7 @@ def test_every_example_that_is_named_exists(name: str) -> None:
 
 
 def test_every_message_that_is_explained_is_in_the_code() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/tailrace/pipeline").glob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/tailrace/pipeline").rglob("*.py"))
     section = PAGE.split("\n## When something is wrong\n", 1)[1].split("\n## ", 1)[0]
     messages = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(messages) >= 6

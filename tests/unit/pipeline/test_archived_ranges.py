@@ -14,8 +14,8 @@ from tailrace.archive.manifest import ArchivedFile, PartitionFiles
 from tailrace.archive.quarantine import SideFile
 from tailrace.archive.scan import EVER
 from tailrace.model import TopicPartition
-from tailrace.pipeline.archived_ranges import TASK_BYTES, ArchivedPart, ArchivedRange, Piece, plan_pieces
-from tailrace.pipeline.ranges import OffsetRange
+from tailrace.pipeline.source.archived_ranges import TASK_BYTES, ArchivedPart, ArchivedRange, Piece, plan_pieces
+from tailrace.pipeline.source.ranges import OffsetRange
 
 ARCHIVE = TopicArchive("/archive", "a", UUID(int=7), "head")
 NAME = TopicPartition("a", 0)

@@ -11,14 +11,14 @@ import pytest
 
 from tailrace.archive.location import open_location
 from tailrace.model import TopicPartition
-from tailrace.pipeline import archives as module
-from tailrace.pipeline.archives import Archives
-from tailrace.pipeline.brokers import Brokers
-from tailrace.pipeline.client_settings import parse_client_settings
+from tailrace.pipeline.connections.brokers import Brokers
 from tailrace.pipeline.failures import OptionError, SourceError, UnreachableBrokerError
-from tailrace.pipeline.offsets import Offsets
-from tailrace.pipeline.options import ArchiveAccess
-from tailrace.pipeline.ranges import OffsetRange
+from tailrace.pipeline.source import archives as module
+from tailrace.pipeline.source.archives import Archives
+from tailrace.pipeline.source.client_settings import parse_client_settings
+from tailrace.pipeline.source.offsets import Offsets
+from tailrace.pipeline.source.options import ArchiveAccess
+from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
     ArchiveDescribeResponse,

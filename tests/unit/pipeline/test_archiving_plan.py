@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.archive.manifest import ArchivedFile
-from tailrace.pipeline.archiving_plan import FILE_BYTES, Backlog, Piece, bytes_per_offset, plan_round, without_holes
+from tailrace.pipeline.archiving.plan import FILE_BYTES, Backlog, Piece, bytes_per_offset, plan_round, without_holes
 
 MB = 1 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.pipeline.archiving_round import Round
+from tailrace.pipeline.archiving.round import Round
 
 ROUND = Round(3, 1_200_000, 1_228_800_000, 8, 700_000_000, 6000, 2_400_000, 11.6, {"orders": 7})
 

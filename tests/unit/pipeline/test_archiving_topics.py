@@ -5,8 +5,8 @@ from __future__ import annotations
 from tailrace.archive.errors import ArchiveDeniedError, ArchiveUnreachableError, LocationMissingError
 from tailrace.client.errors import UnknownTopicError, UnreachableError
 from tailrace.errors import TailraceError
-from tailrace.pipeline.archiving_commit import ArchiveChangedError
-from tailrace.pipeline.archiving_topics import ATTEMPTS, ArchivedTopic, ArchivingError, PassingError, failure_of
+from tailrace.pipeline.archiving.commit import ArchiveChangedError
+from tailrace.pipeline.archiving.topics import ATTEMPTS, ArchivedTopic, ArchivingError, PassingError, failure_of
 
 
 def failing(name: str, error: TailraceError) -> ArchivedTopic:

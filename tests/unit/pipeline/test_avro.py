@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from tailrace.pipeline.avro import decode_batch, row_type
+from tailrace.pipeline.arrow.avro import decode_batch, row_type
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 5000, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.pipeline.batches import Batch, Pace, batch_of, lag_between, span
+from tailrace.pipeline.jobs.batches import Batch, Pace, batch_of, lag_between, span
 
 PROGRESS = {
     "batchId": 3,

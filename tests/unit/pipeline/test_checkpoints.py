@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.pipeline.checkpoints import default_root, is_of, location, topics_in
+from tailrace.pipeline.jobs.checkpoints import default_root, is_of, location, topics_in
 
 
 def test_checkpoints_are_kept_for_each_cluster_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:

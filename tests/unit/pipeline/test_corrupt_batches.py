@@ -7,17 +7,17 @@ from random import Random
 import pytest
 
 from tailrace.archive.parquet import RECORD_SCHEMA
-from tailrace.pipeline import decoding
-from tailrace.pipeline.archiving_task import COLUMNS as ARCHIVED_COLUMNS
-from tailrace.pipeline.corrupt_batches import CorruptBatches
-from tailrace.pipeline.decoding import RecordDecoder
+from tailrace.pipeline.archiving.task import COLUMNS as ARCHIVED_COLUMNS
+from tailrace.pipeline.arrow import decoding
+from tailrace.pipeline.arrow.decoding import RecordDecoder
 from tailrace.pipeline.failures import CorruptBatchError, CorruptRecordsError
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.record_filter import RecordFilter
-from tailrace.pipeline.schema import COLUMNS
+from tailrace.pipeline.source.corrupt_batches import CorruptBatches
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.pipeline.source.schema import COLUMNS
 from tailrace.records.batch import assign_offset, read_header
 from tailrace.records.compression import Compression
-from tests.support.poison import DAMAGES, poison_batch, sound_batch, with_body
+from tests.support.batches.poison import DAMAGES, poison_batch, sound_batch, with_body
 
 EVERYTHING = OffsetRange("orders", 3, 0, 1 << 40)
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from tailrace.archive import header_names
 from tailrace.archive.parquet import RECORD_SCHEMA
-from tailrace.pipeline import decoding
-from tailrace.pipeline.archiving_task import COLUMNS as ARCHIVED_COLUMNS
-from tailrace.pipeline.decoding import RecordDecoder
-from tailrace.pipeline.decoding import find_records as find_positions
+from tailrace.pipeline.archiving.task import COLUMNS as ARCHIVED_COLUMNS
+from tailrace.pipeline.arrow import decoding
+from tailrace.pipeline.arrow.decoding import RecordDecoder
+from tailrace.pipeline.arrow.decoding import find_records as find_positions
 from tailrace.pipeline.failures import CorruptRecordsError
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.record_filter import RecordFilter
-from tailrace.pipeline.schema import COLUMNS, arrow_schema
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.pipeline.source.schema import COLUMNS, arrow_schema
 from tailrace.records.batch import (
     CONTROL_BIT,
     HEADER_BYTES,
@@ -361,10 +361,10 @@ def test_times_and_names_of_headers_are_archived_as_they_were_sent_whatever_they
 def test_decoding_does_not_import_pandas_which_would_take_longer_than_the_first_rows() -> None:
     program = """
 import sys
-from tailrace.pipeline.decoding import RecordDecoder
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.record_filter import RecordFilter
-from tailrace.pipeline.schema import COLUMNS, HEADERS
+from tailrace.pipeline.arrow.decoding import RecordDecoder
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.pipeline.source.schema import COLUMNS, HEADERS
 from tailrace.records.record import NewRecord, build_batch
 
 records = [NewRecord(value=None, key=b"a", headers=(("tag", b"red"),)), NewRecord(value=b"b", key=None)]

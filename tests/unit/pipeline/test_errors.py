@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.pipeline.errors import PipelineError, in_users_words, words_of
+from tailrace.pipeline.spark.errors import PipelineError, in_users_words, words_of
 
 JAVA_TRACE = (
     "\n\tat org.apache.spark.sql.classic.Dataset.collect(Dataset.scala:1)\n\tat java.base/java.lang.Thread.run(T:840)"
@@ -80,7 +80,7 @@ def test_an_exception_in_the_users_function_is_told_with_its_line() -> None:
 def test_an_exception_of_our_own_is_told_by_its_message_alone() -> None:
     text = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):\n"
-        '  File "/venv/tailrace/pipeline/options.py", line 81, in _unknown\n    raise OptionError(text)\n'
+        '  File "/venv/tailrace/pipeline/source/options.py", line 81, in _unknown\n    raise OptionError(text)\n'
         "tailrace.pipeline.failures.OptionError: unknown option 'x'; did you mean 'assign'?\n SQLSTATE: 38000"
     )
     told = words_of(text + JAVA_TRACE)

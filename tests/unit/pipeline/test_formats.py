@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline.formats import column_names, read_schema
+from tailrace.pipeline.arrow.formats import column_names, read_schema
 
 AVRO = json.dumps({"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.pipeline.java import JavaError, check_java
+from tailrace.pipeline.spark.java import JavaError, check_java
 
 
 def java_that_says(folder: Path, text: str, code: int = 0) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.pipeline.jobs import JobError, Option, Table, Topic, choose, job, load
+from tailrace.pipeline.jobs.declaration import JobError, Option, Table, Topic, choose, job, load
 
-HEAD = "from tailrace.pipeline.jobs import Table, Topic, job\n"
+HEAD = "from tailrace.pipeline.jobs.declaration import Table, Topic, job\n"
 ONE = HEAD + '@job(source=Topic("orders"), sink=Table("t"))\ndef one(orders): return orders\n'
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.murmur2 import murmur2, partition_for_key
-from tailrace.pipeline.partition_choice import STICKY_BYTES, Turns, choose_partitions, murmur2_column
-from tailrace.pipeline.record_encoding import BYTES, RowError
+from tailrace.pipeline.arrow.record_encoding import BYTES, RowError
+from tailrace.pipeline.sink.partition_choice import STICKY_BYTES, Turns, choose_partitions, murmur2_column
 
 #: Of the Java client's own tests.
 JAVA = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}

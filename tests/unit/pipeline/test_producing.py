@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.pipeline.arrow.record_encoding import Rows, as_bytes, encode_records
+from tailrace.pipeline.connections.producing import BatchProducer, DeliveryError
 from tailrace.pipeline.failures import UnreachableBrokerError
-from tailrace.pipeline.producing import BatchProducer, DeliveryError
-from tailrace.pipeline.record_encoding import Rows, as_bytes, encode_records
-from tailrace.pipeline.write_settings import WriteSettings
+from tailrace.pipeline.sink.settings import WriteSettings
 from tailrace.records.compression import Compression
-from tests.support.broker_process import free_port
-from tests.support.faulty_broker import FAULTS, TOPIC, FaultyBrokers
+from tests.support.brokers.broker_process import free_port
+from tests.support.brokers.faulty_broker import FAULTS, TOPIC, FaultyBrokers
 
 PARTITIONS = 3
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.pipeline.progress import GroupProgress, lowest, offsets_of, processed_by
-from tests.support.broker_process import free_port
+from tailrace.pipeline.source.progress import GroupProgress, lowest, offsets_of, processed_by
+from tests.support.brokers.broker_process import free_port
 
 
 def test_the_offsets_of_a_source_are_read_from_its_json() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model import TopicPartition
-from tailrace.pipeline.ranges import OffsetRange, limit_ends, ranges_between, split_ranges
+from tailrace.pipeline.source.ranges import OffsetRange, limit_ends, ranges_between, split_ranges
 
 RANGES = st.dictionaries(
     st.integers(min_value=0, max_value=9),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tailrace.pipeline.rate_limit import BURST_SECONDS, RateLimit
+from tailrace.pipeline.replay.rate_limit import BURST_SECONDS, RateLimit
 
 MOST = 200_000
 

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tailrace.model import TopicPartition
-from tailrace.pipeline.client_settings import READ_COMMITTED, READ_UNCOMMITTED
 from tailrace.pipeline.failures import OptionError
-from tailrace.pipeline.offsets import (
+from tailrace.pipeline.source.client_settings import READ_COMMITTED, READ_UNCOMMITTED
+from tailrace.pipeline.source.offsets import (
     EARLIEST_POSITION,
     LATEST_POSITION,
     AtOffsets,
@@ -17,8 +17,8 @@ from tailrace.pipeline.offsets import (
     from_stream_offset,
     to_stream_offset,
 )
-from tailrace.pipeline.options import ReadOptions, Selection, chosen_by_options, parse_read_options
-from tailrace.pipeline.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
+from tailrace.pipeline.source.options import ReadOptions, Selection, chosen_by_options, parse_read_options
+from tailrace.pipeline.source.schema import COLUMNS, DEFAULT_COLUMNS, arrow_schema, spark_schema
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 

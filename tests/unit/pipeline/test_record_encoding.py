@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.pipeline.record_encoding import (
+from tailrace.pipeline.arrow.record_encoding import (
     BYTES,
     RowError,
     Rows,
@@ -23,9 +23,9 @@ from tailrace.pipeline.record_encoding import (
     varint_sizes,
     varints,
 )
-from tailrace.pipeline.topic_writing import TaskRows
-from tailrace.pipeline.write_columns import WriteColumns
-from tailrace.pipeline.write_settings import WriteSettings
+from tailrace.pipeline.sink.columns import WriteColumns
+from tailrace.pipeline.sink.settings import WriteSettings
+from tailrace.pipeline.sink.topic_writing import TaskRows
 from tailrace.records.batch import has_valid_crc, read_header
 from tailrace.records.record import iterate_records
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tailrace.pipeline.record_filter import RecordFilter, filter_for
+from tailrace.pipeline.source.record_filter import RecordFilter, filter_for
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 TIME_US = 1_767_323_045_000_678

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.pipeline.checkpoints import CheckpointError
-from tailrace.pipeline.replay_checkpoint import Progress, ReplayCheckpoint
+from tailrace.pipeline.jobs.checkpoints import CheckpointError
+from tailrace.pipeline.replay.checkpoint import Progress, ReplayCheckpoint
 
 IDENTITY = {"source": "orders", "--from-offset": {"0": 3}, "--where": None}
 RANGES = {0: (3, 10), 2: (0, 5)}

@@ -11,8 +11,8 @@ from tailrace.archive.layout import TopicArchive, manifest_path
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import load_snapshot, write_manifest
 from tailrace.errors import ConfigError
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.replay_source import ArchiveSource, is_archive_uri, newest_whole, parse_archive_uri
+from tailrace.pipeline.replay.source import ArchiveSource, is_archive_uri, newest_whole, parse_archive_uri
+from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.storage.checkpoints import encode_uuid
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, commit, row, store
 

@@ -10,9 +10,9 @@ from tailrace.archive.errors import ArchiveCorruptError
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import load_snapshot
 from tailrace.pipeline.failures import CorruptBatchError
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.replay_source import ArchiveSource
-from tailrace.pipeline.replay_tasks import read_span
+from tailrace.pipeline.replay.source import ArchiveSource
+from tailrace.pipeline.replay.tasks import read_span
+from tailrace.pipeline.source.ranges import OffsetRange
 from tests.unit.archive.rows import TOPIC
 from tests.unit.archive.test_quarantine import archive_with_quarantine
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline.results import check_output, is_single_file, output_format_of, python_values
+from tailrace.pipeline.sql.results import check_output, is_single_file, output_format_of, python_values
 
 
 @pytest.mark.parametrize(

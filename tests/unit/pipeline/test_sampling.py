@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.pipeline.ranges import OffsetRange
-from tailrace.pipeline.sampling import Sample, guess_format, sampled_ranges
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.sql.sampling import Sample, guess_format, sampled_ranges
 
 
 def test_a_small_topic_is_sampled_whole_and_once() -> None:

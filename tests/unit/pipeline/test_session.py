@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import ConfigError
-from tailrace.pipeline import session
-from tailrace.pipeline.session import SparkStartError, check_installation, log_level, session_settings
+from tailrace.pipeline.spark import session
+from tailrace.pipeline.spark.session import SparkStartError, check_installation, log_level, session_settings
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.pipeline.warm_python import _settings_of
-from tailrace.pipeline.worker_python import command_beside_python
+from tailrace.pipeline.spark.warm_python import _settings_of
+from tailrace.pipeline.spark.worker_python import command_beside_python
 from tests.support.topics import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -167,7 +167,7 @@ def test_where_python_itself_would_start_otherwise_it_is_started(
 def test_a_worker_whose_rows_nobody_wants_any_more_ends_without_a_traceback() -> None:
     program = """
 import sys
-from tailrace.pipeline.warm_python import quiet_when_unread
+from tailrace.pipeline.spark.warm_python import quiet_when_unread
 
 def worker(socket, authenticated):
     raise {error}

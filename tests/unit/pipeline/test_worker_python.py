@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.pipeline.worker_python import command_beside_python, without_zip
+from tailrace.pipeline.spark.worker_python import command_beside_python, without_zip
 
 WHERE = "import pyspark, sys; print(pyspark.__file__, *sys.argv[1:])"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.pipeline.failures import OptionError
-from tailrace.pipeline.write_settings import WriteSettings, write_settings
+from tailrace.pipeline.sink.settings import WriteSettings, write_settings
 from tailrace.records.compression import Compression
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092, [::1]:9093"}

@@ -14,7 +14,7 @@ from tailrace.records.compression import decompress
 from tailrace.records.record import NewRecord, _varint, build_batch, iterate_records
 from tailrace.records.record_checks import RecordScan
 from tailrace.records.record_validation import RecordValidation
-from tests.support.poison import DAMAGES
+from tests.support.batches.poison import DAMAGES
 from tests.unit.records.strategies import quick
 from tests.unit.records.test_record_checks import NOW, batch_of, records
 

@@ -17,7 +17,7 @@ from tailrace.replication.partition import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import Appended
 from tailrace.testing.loop import SimLoop
-from tests.support.poison import DAMAGES
+from tests.support.batches.poison import DAMAGES
 from tests.unit.replication.test_partition import World
 from tests.unit.storage.logs import NOW_MS
 

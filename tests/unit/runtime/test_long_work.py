@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from tailrace.broker.request_memory import RequestMemory
+from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.runtime.long_work import LongWork
 
 

@@ -35,8 +35,8 @@ from tailrace.storage.compaction import (
 )
 from tailrace.storage.log_config import LogConfig
 from tailrace.testing.loop import SimLoop
-from tests.support.compacted_log import CONFIG, NAME, Batch, World
-from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
+from tests.support.batches.compacted_log import CONFIG, NAME, Batch, World
+from tests.support.batches.time_search import offset_for_timestamp, offset_of_max_timestamp
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

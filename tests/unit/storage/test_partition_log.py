@@ -12,7 +12,7 @@ from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.partition_log import NOT_FOUND, PartitionLog, TimestampedOffset
 from tailrace.testing.disk import SimDisk
-from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
+from tests.support.batches.time_search import offset_for_timestamp, offset_of_max_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, fill, read_all
 
 HOUR_MS = 3_600_000

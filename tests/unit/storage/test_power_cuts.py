@@ -25,10 +25,10 @@ from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.producer_state import ProducerState
 from tailrace.testing.clock import SimClock
+from tailrace.testing.cluster.mutations import POWER_CUT_MUTATIONS
 from tailrace.testing.disk import Fault, SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
-from tailrace.testing.mutations import POWER_CUT_MUTATIONS
 from tailrace.testing.network import SimNetwork
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, read_all
 

@@ -13,7 +13,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import HEADER_BYTES
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.segment import CorruptSegmentError
-from tests.support.time_search import offset_for_timestamp
+from tests.support.batches.time_search import offset_for_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, fill, read_all
 
 INDEX_SUFFIXES = [".index", ".timeindex"]

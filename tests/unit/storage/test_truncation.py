@@ -26,7 +26,7 @@ from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
-from tests.support.time_search import offset_for_timestamp, offset_of_max_timestamp
+from tests.support.batches.time_search import offset_for_timestamp, offset_of_max_timestamp
 from tests.unit.storage.logs import BATCH_BYTES, NOW_MS, Logs, append, batch, read_all
 
 NAME = TopicPartition("orders", 0)

@@ -22,7 +22,7 @@ from tailrace.stores import frames
 from tailrace.stores.served import ServedStore
 from tailrace.stores.server import StoreServer
 from tests.contract.follower import Follower
-from tests.support.store_process import LOST, StoreProcess
+from tests.support.stores.store_process import LOST, StoreProcess
 
 CLOCK = SystemClock()
 #: Far longer than any test: a session with it does not expire in one.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from tailrace.broker.archive_access import require_readers
 from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.archives import ArchiveCommit, ArchivedRange
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError

@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tailrace.broker import loggers
-from tailrace.broker.archive_access import require_readers
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, ConfigType
-from tailrace.broker.config_types import ConfigKey, value_text
+from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, ConfigType
+from tailrace.broker.config.types import ConfigKey, value_text
 from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.image import ALL_BROKERS, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
 from tailrace.model import topic_name_problem

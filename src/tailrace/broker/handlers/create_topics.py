@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.broker.archive_access import require_readers
 from tailrace.broker.events import log_change
 from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.image import TopicImage
 from tailrace.cluster.topic_plans import TopicPlans
 from tailrace.errors import ConfigError, ErrorCode, KafkaError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from tailrace.broker.replica_sessions import ReplicaSession
+from tailrace.broker.fetching.replica_sessions import ReplicaSession
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS

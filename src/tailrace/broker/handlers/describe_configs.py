@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from tailrace.broker import loggers
-from tailrace.broker.config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
+from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
 from tailrace.broker.handlers.config_changes import ResourceType, broker_number
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ALL_BROKERS, TopicImage

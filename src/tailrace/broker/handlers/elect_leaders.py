@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tailrace.broker.events import log_change
-from tailrace.broker.leadership import FORWARDING_BROKER
+from tailrace.broker.leading.leadership import FORWARDING_BROKER
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.controller import ElectionType, elect
 from tailrace.cluster.image import ClusterImage, TopicImage

@@ -16,8 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.broker.archive_reads import Archived, ArchiveRead
-from tailrace.broker.fetch_answers import (
+from tailrace.broker.fetching.answers import (
     Cold,
     FetchWaiter,
     by_topic,
@@ -28,7 +27,8 @@ from tailrace.broker.fetch_answers import (
     refuse,
     warm,
 )
-from tailrace.broker.fetch_sessions import FetchSession, PartitionKey, wanted_partitions
+from tailrace.broker.fetching.archive_reads import Archived, ArchiveRead
+from tailrace.broker.fetching.sessions import FetchSession, PartitionKey, wanted_partitions
 from tailrace.broker.handlers import replica_fetch
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError

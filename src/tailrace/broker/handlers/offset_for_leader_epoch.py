@@ -7,7 +7,7 @@ a leader, by a replica id of -2.
 
 from __future__ import annotations
 
-from tailrace.broker.log_ends import ANY_REPLICA
+from tailrace.broker.leading.log_ends import ANY_REPLICA
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import NO_LEADER
 from tailrace.errors import ErrorCode, KafkaError

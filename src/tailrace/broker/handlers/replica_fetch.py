@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from tailrace.broker.fetch_answers import (
+from tailrace.broker.fetching.answers import (
     Cold,
     FetchWaiter,
     by_topic,
@@ -23,9 +23,9 @@ from tailrace.broker.fetch_answers import (
     refuse,
     warm,
 )
-from tailrace.broker.fetch_sessions import NO_SESSION
-from tailrace.broker.lease_watch import VISIT_SECONDS
-from tailrace.broker.replica_sessions import FollowedPartition, ReplicaSession
+from tailrace.broker.fetching.replica_sessions import FollowedPartition, ReplicaSession
+from tailrace.broker.fetching.sessions import NO_SESSION
+from tailrace.broker.leading.lease_watch import VISIT_SECONDS
 from tailrace.broker.services import Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tailrace.broker.archive_reads import ArchiveReads
-from tailrace.broker.archive_watch import ArchiveLag
+from tailrace.broker.fetching.archive_reads import ArchiveReads
 from tailrace.broker.monitoring.exposition import Sample, labels
 from tailrace.broker.monitoring.metric import Metric, Samples, counter, gauge, one
 from tailrace.broker.monitoring.observed import Look
+from tailrace.broker.upkeep.archive_watch import ArchiveLag
 
 
 def _lags(value: Callable[[ArchiveLag], int]) -> Samples:

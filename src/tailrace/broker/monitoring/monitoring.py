@@ -13,7 +13,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.monitoring import exposition
 from tailrace.broker.monitoring.health import describe_readiness
 from tailrace.broker.monitoring.http import Content, HttpServer

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tailrace.broker.archive_reads import ArchiveReads
-from tailrace.broker.archive_watch import ArchiveWatch
-from tailrace.broker.cleaner import Cleaner
-from tailrace.broker.fetch_sessions import FetchSessions
+from tailrace.broker.fetching.archive_reads import ArchiveReads
+from tailrace.broker.fetching.sessions import FetchSessions
 from tailrace.broker.group_coordinator import GroupCoordinator
 from tailrace.broker.lifecycle import Lifecycle
 from tailrace.broker.monitoring.counters import Counters
+from tailrace.broker.network.server import Server
 from tailrace.broker.partitions import Partitions
-from tailrace.broker.scrubber import Scrubber
-from tailrace.broker.server import Server
+from tailrace.broker.upkeep.archive_watch import ArchiveWatch
+from tailrace.broker.upkeep.cleaner import Cleaner
+from tailrace.broker.upkeep.scrubber import Scrubber
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.runtime.histogram import Histogram
 from tailrace.runtime.process import ProcessUsage

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tailrace.broker.config import Endpoint
+from tailrace.broker.config.broker_config import Endpoint
 from tailrace.cli.checks.finding import Finding, ok, problem, warning
 
 _RESOLVE_SECONDS = 5.0

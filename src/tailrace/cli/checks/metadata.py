@@ -15,7 +15,7 @@ from contextlib import closing
 from random import Random
 from urllib.parse import quote
 
-from tailrace.broker.config import BrokerConfig
+from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.cli.checks.finding import Finding, ok, problem, warning
 from tailrace.cli.output import count_of
 from tailrace.cli.run_broker import STORE_FILE

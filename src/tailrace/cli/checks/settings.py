@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tailrace.broker.config import BrokerConfig, gather_settings
+from tailrace.broker.config.broker_config import BrokerConfig, gather_settings
 from tailrace.cli.checks.finding import Finding, ok, problem, warning
 from tailrace.cli.output import count_of
 from tailrace.errors import ConfigError

@@ -12,7 +12,7 @@ import pytest
 from tailrace.broker.monitoring.http import MAX_CONNECTIONS, MAX_HEAD_BYTES, Content, HttpServer, plain
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.tasks import Tasks
-from tests.support.http_client import HttpAnswer, request, take_answer
+from tests.support.network.http_client import HttpAnswer, request, take_answer
 from tests.unit.broker.memory_transport import MemoryTransport
 
 

@@ -1,0 +1,125 @@
+"""What fetches of clients and of followers have in common: waiting for more, and putting an answer together.
+
+It must not know what may be read by whom: whoever reads decides that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from tailrace.broker.fetching.sessions import PartitionKey, TopicKey
+from tailrace.broker.network.request_memory import FREE_BYTES
+from tailrace.broker.services import Services
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.replication.partition import Partition
+from tailrace.replication.traffic import TopicTraffic
+from tailrace.runtime.disk import FileRange
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.messages.fetch import FetchableTopicResponse, PartitionData
+
+#: Below this a copy costs less than a second system call.
+_READ_INLINE_BYTES = 32 * 1024
+#: So much of one response is read into memory, where it stays for as long as its client does not read it.
+_READ_INLINE_TOTAL_BYTES = 1 << 20
+_EVERYTHING = 1 << 62
+
+
+class Cold(NamedTuple):
+    """Records that have to be brought into memory before they are sent."""
+
+    partition: Partition
+    data: PartitionData
+    part: FileRange
+
+
+class FetchWaiter:
+    """A fetch that waits for more bytes, told by the partitions it watches."""
+
+    def __init__(self, missing: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._missing = missing
+        self._loop = loop
+        self._enough: asyncio.Future[None] = loop.create_future()
+
+    def more_to_read(self, size: int) -> None:
+        self._missing -= size
+        if self._missing <= 0 and not self._enough.done():
+            self._enough.set_result(None)
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self.more_to_read(_EVERYTHING)
+
+    async def wait(self, seconds: float) -> None:
+        timer = self._loop.call_later(seconds, self.end)
+        try:
+            await self._enough
+        finally:
+            timer.cancel()
+
+
+def find_partition(services: Services, key: PartitionKey) -> Partition:
+    """The partition that a request names by the name or id of its topic, or why it is not here."""
+    topic, number = key
+    if isinstance(topic, UUID):
+        return services.partitions.find_by_id(topic, number)
+    return services.partitions.find(topic, number)
+
+
+def count_refused(services: Services, traffic: TopicTraffic, code: int) -> None:
+    """One partition of a fetch is answered with an error."""
+    traffic.failed_fetches += 1
+    services.counters.refused(ApiKey.FETCH, code)
+
+
+def refuse(data: PartitionData, code: ErrorCode) -> None:
+    """Make the answer for a partition an error."""
+    data.error_code, data.records = code, b""
+    data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
+
+
+def fail(services: Services, partition: Partition, data: PartitionData, error: StorageError) -> None:
+    """A disk failed while a partition was read."""
+    partition.directory.fail(error)
+    data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
+    count_refused(services, partition.traffic, data.error_code)
+
+
+def inline_if_small(services: Services, part: FileRange, already: int) -> FileRange | bytes:
+    """Read a small range, unless the response has much already or memory is short: a range of a file takes none."""
+    if (
+        part.size > _READ_INLINE_BYTES
+        or already > _READ_INLINE_TOTAL_BYTES
+        or (services.request_memory.is_short and already + part.size > FREE_BYTES)
+    ):
+        return part
+    return part.file.read(part.position, part.size)
+
+
+async def warm(services: Services, cold: Iterable[Cold], size: int) -> None:
+    """Bring records into memory in a thread, and check those that nobody has looked at for long."""
+    for partition, data, part in cold:
+        try:
+            data.records = inline_if_small(services, await partition.log.warm(part), size)
+        except KafkaError as error:
+            data.error_code, data.records = error.code, b""
+            count_refused(services, partition.traffic, error.code)
+        except StorageError as error:
+            fail(services, partition, data, error)
+
+
+def by_topic(answers: Iterable[tuple[PartitionKey, PartitionData]]) -> list[FetchableTopicResponse]:
+    """The answers of a response, gathered by topic in the order in which they are given."""
+    topics: dict[TopicKey, FetchableTopicResponse] = {}
+    for (topic, _), data in answers:
+        response = topics.get(topic)
+        if response is None:
+            response = topics[topic] = FetchableTopicResponse()
+            if isinstance(topic, UUID):
+                response.topic_id = topic
+            else:
+                response.topic = topic
+        response.partitions.append(data)
+    return list(topics.values())

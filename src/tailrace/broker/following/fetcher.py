@@ -1,0 +1,462 @@
+"""Following one leader: requests over one connection, and what the answers make of the partitions.
+
+An answer counts only for a partition that is still followed as it was when it was asked for: same leader epoch, same
+position. Where one partition fails only that one waits, set aside; where the connection fails all do. Logs are cut
+beside the fetching of others. Between an answer and what it changes nothing suspends, but for turns between partitions.
+
+New partitions are told to the leader at once, also while it holds the last request back for want of records: it answers
+that one early then (see `handlers/replica_fetch`). So a change of leaders costs no long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.following.leader_session import Followed, LeaderSession, PartitionKey
+from tailrace.broker.network.peer import Backoff, PeerConnection
+from tailrace.cluster.image import BrokerEndpoint, BrokerImage
+from tailrace.coordinator.deadlines import Deadline
+from tailrace.errors import ErrorCode, KafkaError, WireError
+from tailrace.replication.partition import Partition
+from tailrace.runtime import Runtime
+from tailrace.runtime.tasks import Tasks
+from tailrace.storage.partition_log import LogPast
+from tailrace.storage.producer_state import ProducerState
+from tailrace.wire.messages.fetch import FetchResponse, PartitionData
+from tailrace.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tailrace.wire.messages.replica_start import ReplicaStartRequest, ReplicaStartResponse
+
+logger = logging.getLogger("tailrace.replication")
+
+_FETCH_VERSION = 17
+_LIST_OFFSETS_VERSION = 9
+_REPLICA_START_VERSION = 0
+_LATEST, _EARLIEST_LOCAL = -1, -4
+_FIRST_BACKOFF_SECONDS = 0.02
+#: So much is appended before others have their turn.
+_TURN_BYTES = 1 << 20
+#: After these the leader knows nothing of the session any more; what was in it is told anew.
+_SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+#: The two brokers do not know the same of the partition yet: nothing to complain of unless it lasts.
+_NOT_AGREED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+#: The leader has nothing at our position: it never had, or has it no more, or has it only in the archive.
+_NOT_THERE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+#: A partition that failed so often in a row is spoken of, once.
+_FAILURES_SAID = 8
+
+
+class Follower(NamedTuple):
+    """Who follows, and with what."""
+
+    broker_id: int
+    #: Which start of the broker this is, as it is registered.
+    broker_epoch: Callable[[], int]
+    config: BrokerConfig
+    runtime: Runtime
+    tasks: Tasks
+    #: Where another broker is reached by brokers; OSError where it is not.
+    endpoint_of: Callable[[BrokerImage], BrokerEndpoint]
+    #: A log was cut: whoever follows it now may go on.
+    on_cut: Callable[[Partition], None]
+
+
+class _Sent(NamedTuple):
+    """A request without an answer."""
+
+    number: int
+    session: int
+    answer: asyncio.Future[memoryview]
+
+
+class ReplicaFetcher:
+    """Pulls from one leader: a task that waits for answers, and state that changes without suspension."""
+
+    def __init__(self, follower: Follower, leader: BrokerImage, number: int) -> None:
+        self.leader_id = leader.broker_id
+        self._leader = leader
+        self.session = LeaderSession(follower.config)
+        self._follower = follower
+        self._name = f"broker-{follower.broker_id}-fetcher-{number}"
+        self._loop = asyncio.get_running_loop()
+        most_seconds = follower.config.get_int("replica.fetch.backoff.ms") / 1000
+        self._backoff = Backoff(follower.runtime.random, _FIRST_BACKOFF_SECONDS, most_seconds)
+        self._connection: PeerConnection | None = None
+        self._sent: deque[_Sent] = deque()
+        self._too_late = Deadline(self._loop, self._give_up)
+        self._work = asyncio.Event()
+        self._will_look = False
+        self._is_unreachable = False
+        #: Partitions whose log start is being saved.
+        self._saving_starts: dict[PartitionKey, None] = {}
+        self._task = self._start()
+
+    def _start(self) -> asyncio.Task[None]:
+        return self._follower.tasks.spawn(self._run(), f"fetch from broker {self.leader_id}")
+
+    # --- what is followed
+
+    def meet(self, leader: BrokerImage) -> None:
+        """Follow the leader to another address or process, without waiting for the former one to be given up."""
+        former, self._leader = self._leader, leader
+        if (former.epoch, former.endpoints) != (leader.epoch, leader.endpoints):
+            self._task.cancel()
+            self._disconnect()
+            self._backoff.succeeded()
+            self._task = self._start()
+
+    def add(self, partition: Partition) -> None:
+        """Follow a partition in its present leader epoch."""
+        if self.session.add(partition):
+            self._look_soon()
+
+    def remove(self, partition: Partition) -> None:
+        """Follow a partition no more; an answer that is under way is not for it."""
+        self.session.remove(partition)
+
+    def promised(self, partition: Partition) -> None:
+        """A partition may be able to go on."""
+        followed = self.session.take_confirmed(partition)
+        if followed is not None:
+            self._resume((followed,))
+
+    def close(self) -> None:
+        """Let go of the leader."""
+        self.session.clear()
+        self._task.cancel()
+        self._disconnect()
+
+    # --- the task
+
+    async def _run(self) -> None:
+        """Fetch until the fetcher is closed, beginning anew after whatever happens to the connection."""
+        while True:
+            try:
+                await self._fetch_from_leader()
+            except (OSError, WireError) as error:
+                self._lost(error)
+            self._disconnect()
+            await asyncio.sleep(self._backoff.failed())
+
+    def _lost(self, error: Exception) -> None:
+        if not self._is_unreachable:
+            count = len(self.session)
+            logger.warning(
+                "broker %d cannot be fetched from, %d partitions wait for it: %s", self.leader_id, count, error
+            )
+        self._is_unreachable = True
+
+    async def _fetch_from_leader(self) -> None:
+        follower = self._follower
+        endpoint = follower.endpoint_of(self._leader)
+        seconds = follower.config.get_int("replica.socket.timeout.ms") / 1000
+        network = follower.runtime.network
+        connection = await PeerConnection.connect(network, endpoint.host, endpoint.port, self._name, seconds)
+        self._connection = connection
+        self.session.begin()
+        while True:
+            if not self._sent:
+                self._work.clear()
+                if not self._send():
+                    await self._work.wait()
+                continue
+            sent = self._sent[0]
+            body = await sent.answer
+            self._sent.popleft()
+            if self._sent:
+                self._too_late.set(self._patience_ms())
+            else:
+                self._too_late.clear()
+            if sent.session == self.session.number:
+                await self._take(sent, body, connection)
+            connection.give_back(body)
+
+    def _patience_ms(self) -> int:
+        config = self._follower.config
+        return config.get_int("replica.socket.timeout.ms") + config.get_int("replica.fetch.wait.max.ms")
+
+    def _give_up(self) -> None:
+        if self._connection is not None:
+            logger.warning("broker %d has not answered for %d ms", self.leader_id, self._patience_ms())
+            self._connection.close()
+
+    def _disconnect(self) -> None:
+        self._too_late.clear()
+        for sent in self._sent:
+            if not sent.answer.cancel() and not sent.answer.cancelled():
+                sent.answer.exception()  # the first one has told already
+        self._sent.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- asking
+
+    def _look_soon(self) -> None:
+        """Tell the leader what changed when all changes of this turn are made."""
+        self._work.set()
+        if not self._will_look:
+            self._will_look = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._will_look = False
+        # Beside a request that is held back one more may be sent, which ends its wait; but the first one of a session
+        # has to be answered before.
+        if len(self._sent) == 1 and self.session.is_established and self.session.has_news:
+            self._send()
+
+    def _send(self) -> bool:
+        """Send the next request; False where there is nothing to ask for."""
+        if self._connection is None:
+            return False
+        follower, session = self._follower, self.session
+        request = session.next_request(follower.broker_id, follower.broker_epoch())
+        if request is None:
+            return False
+        answer = self._connection.send(request, _FETCH_VERSION)
+        self._sent.append(_Sent(session.requests, session.number, answer))
+        if len(self._sent) == 1:
+            self._too_late.set(self._patience_ms())
+        return True
+
+    # --- taking what was answered
+
+    async def _take(self, sent: _Sent, body: memoryview, connection: PeerConnection) -> None:
+        response = FetchResponse.decode(_FETCH_VERSION, body)
+        if response.error_code != ErrorCode.NONE:
+            await self._refused(_code(response.error_code))
+            return
+        if self._is_unreachable:
+            logger.info("broker %d is fetched from again", self.leader_id)
+            self._is_unreachable = False
+        self._backoff.succeeded()
+        out_of_range: list[Followed] = []
+        failed: list[Followed] = []
+        appended = 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                followed = self.session.find((topic.topic_id, data.partition_index))
+                if followed is None or not followed.is_named_by(sent.number):
+                    continue
+                if data.error_code in _NOT_THERE:
+                    out_of_range.append(followed)
+                elif not self._take_partition(followed, data):
+                    failed.append(followed)
+                appended += len(data.records or b"")
+                if appended >= _TURN_BYTES:
+                    appended = 0
+                    await asyncio.sleep(0)
+        if out_of_range:
+            failed += await self._find_ranges(connection, out_of_range)
+        self._delay(failed)
+        self.session.answered(response.session_id)
+
+    async def _refused(self, code: ErrorCode) -> None:
+        """The whole request was refused."""
+        self.session.begin()
+        if code not in _SESSION_LOST:
+            logger.warning("broker %d refuses to be fetched from: %s", self.leader_id, code.name)
+        await asyncio.sleep(self._backoff.failed())
+
+    def _take_partition(self, followed: Followed, data: PartitionData) -> bool:
+        """Let a partition have what its leader answered, unless it has moved on; False where it has to wait."""
+        if not followed.is_where_asked:
+            self.session.changed(followed)
+            return True
+        partition = followed.partition
+        try:
+            if data.error_code != ErrorCode.NONE:
+                raise KafkaError(_code(data.error_code))
+            if data.diverging_epoch is not None:
+                self._cut(followed, partition.truncate_to(data.diverging_epoch))
+                return True
+            partition.append_fetched(memoryview(_received(data)), data.high_watermark, data.log_start_offset)
+        except KafkaError as error:
+            self._failed(followed, error)
+            return False
+        if followed.failures:
+            if followed.failures >= _FAILURES_SAID:
+                logger.info("%s is fetched from broker %d again", partition.partition, self.leader_id)
+            followed.failures = 0
+        log = partition.log
+        if log.start_offset > log.saved_start_offset and followed.key not in self._saving_starts:
+            self._saving_starts[followed.key] = None
+            self._follower.tasks.spawn(self._save_start(followed), f"save the log start of {partition.partition}")
+        if partition.fetch_position() != followed.asked or log.saved_start_offset != followed.told_log_start:
+            self.session.changed(followed)
+        return True
+
+    async def _save_start(self, followed: Followed) -> None:
+        """Save a log start that has moved, then tell the leader: a crash must not bring the deleted records back."""
+        try:
+            await followed.partition.directory.save_starts()
+        finally:
+            del self._saving_starts[followed.key]
+        if followed.partition.log.saved_start_offset != followed.told_log_start:
+            self.session.changed(followed)
+            self._look_soon()
+
+    # --- partitions that have to wait
+
+    def _failed(self, followed: Followed, error: KafkaError) -> None:
+        """Set one partition aside, so that the others do not hear of it each time."""
+        followed.failures += 1
+        if followed.failures == _FAILURES_SAID or (followed.failures == 1 and error.code not in _NOT_AGREED):
+            logger.warning(
+                "%s cannot be fetched from broker %d, tried again: %s",
+                followed.partition.partition,
+                self.leader_id,
+                error,
+                extra={"topic": followed.partition.partition.topic, "repeats": "fetch failed"},
+            )
+        self.session.set_aside(followed)
+
+    def _delay(self, failed: Iterable[Followed]) -> None:
+        """Try partitions again that failed: those together that failed equally often."""
+        by_failures: dict[int, list[Followed]] = {}
+        for followed in failed:
+            by_failures.setdefault(followed.failures, []).append(followed)
+        for failures, some in by_failures.items():
+            self._loop.call_later(self._backoff.after(failures - 1), self._resume, some)
+
+    def _resume(self, some: Iterable[Followed]) -> None:
+        for followed in some:
+            if self.session.resume(followed):
+                self._look_soon()
+
+    def _cut(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
+        """Have a log cut beside the fetching of others, since it takes a sync; then it is fetched again."""
+        self.session.set_aside(followed)
+        self._follower.tasks.spawn(self._finish_cut(followed, work), f"cut {followed.partition.partition}")
+
+    async def _finish_cut(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except KafkaError as error:
+            self._failed(followed, error)
+            self._delay([followed])
+        else:
+            self._resume((followed,))
+        # By now it may be followed otherwise, and have waited for this.
+        self._follower.on_cut(followed.partition)
+
+    # --- logs that do not overlap
+
+    async def _find_ranges(self, connection: PeerConnection, out_of_range: list[Followed]) -> list[Followed]:
+        """Ask for the ends of logs in which the leader has nothing at our position, and go on where it has.
+
+        Returns those that have to wait.
+        """
+        ends = await self._list_offsets(connection, out_of_range, _LATEST)
+        starts = await self._list_offsets(connection, out_of_range, _EARLIEST_LOCAL)
+        failed = []
+        for followed in out_of_range:
+            key, past, refusal = followed.key, None, None
+            if followed.partition.log.config.is_archived:
+                try:
+                    starts[key], past = await self._ask_past(connection, followed)
+                except KafkaError as error:
+                    refusal = error
+            if self.session.find(key) is not followed or not followed.is_where_asked:
+                continue
+            try:
+                if refusal is not None:
+                    raise refusal
+                self._cut(followed, _fitted(followed, starts.get(key), ends.get(key), past))
+            except KafkaError as error:
+                self._failed(followed, error)
+                failed.append(followed)
+        return failed
+
+    async def _ask_past(self, connection: PeerConnection, followed: Followed) -> tuple[int, LogPast]:
+        """Where the leader's own log starts, and what a replica that begins there has to know of before."""
+        topic_id, number = followed.key
+        request = ReplicaStartRequest(
+            topic_id=topic_id, partition_index=number, current_leader_epoch=followed.leader_epoch
+        )
+        seconds = self._patience_ms() / 1000
+        response = await connection.call(request, _REPLICA_START_VERSION, ReplicaStartResponse, seconds)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(_code(response.error_code))
+        try:
+            producers = ProducerState.from_snapshot(bytes(response.producers))
+        except ValueError as error:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        epochs = [(each.epoch, each.start_offset) for each in response.leader_epochs]
+        return response.start_offset, LogPast(epochs, producers)
+
+    async def _list_offsets(
+        self, connection: PeerConnection, partitions: list[Followed], timestamp: int
+    ) -> dict[PartitionKey, int]:
+        topics: dict[str, ListOffsetsTopic] = {}
+        ids: dict[str, UUID] = {}
+        for followed in partitions:
+            name, number = followed.partition.partition
+            ids[name] = followed.partition.topic_id
+            topics.setdefault(name, ListOffsetsTopic(name=name, partitions=[])).partitions.append(
+                ListOffsetsPartition(
+                    partition_index=number, current_leader_epoch=followed.leader_epoch, timestamp=timestamp
+                )
+            )
+        request = ListOffsetsRequest(replica_id=self._follower.broker_id, topics=list(topics.values()))
+        seconds = self._patience_ms() / 1000
+        response = await connection.call(request, _LIST_OFFSETS_VERSION, ListOffsetsResponse, seconds)
+        return {
+            (ids[topic.name], answer.partition_index): answer.offset
+            for topic in response.topics
+            if topic.name in ids
+            for answer in topic.partitions
+            if answer.error_code == ErrorCode.NONE
+        }
+
+
+def _fitted(followed: Followed, start: int | None, end: int | None, past: LogPast | None) -> Coroutine[Any, Any, None]:
+    """Have a log cut or emptied so that it can go on with what its leader has, as Kafka's followers do."""
+    partition = followed.partition
+    own_end, _ = followed.asked
+    if start is None or end is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader does not say where its log starts and ends")
+    if not 0 <= start <= end:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader says that its log is from {start} to {end}")
+    if end < own_end:
+        return partition.truncate_at(end)
+    if start > own_end:
+        return partition.start_anew_at(start, past)
+    raise KafkaError(
+        ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {own_end} is refused though the leader has {start} to {end}"
+    )
+
+
+def _received(data: PartitionData) -> bytes | bytearray | memoryview:
+    """The records of an answer, which were received and are no file's."""
+    records = data.records
+    return records if isinstance(records, bytes | bytearray | memoryview) else b""
+
+
+def _code(number: int) -> ErrorCode:
+    """An error code of the leader, whose software may know more of them."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,248 @@
+"""The follower's half of a fetch session (KIP-227): what is followed, what the leader knows of it, and what to tell it.
+
+A request names the partitions that came, went, or whose position changed since the last one; the first one of a session
+names all. A partition is named only when all that its position confirms is as durable as its topic asks for. It must
+not know connections, nor what becomes of the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.fetching.sessions import MAX_SESSION_EPOCH, NO_SESSION
+from tailrace.replication.partition import Partition
+from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
+
+#: Asks for a new session.
+_FIRST_EPOCH = 0
+
+PartitionKey: TypeAlias = tuple[UUID, int]
+
+
+def key_of(partition: Partition) -> PartitionKey:
+    """By what a session knows a partition."""
+    return partition.topic_id, partition.partition.partition
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """One partition in one leader epoch; another epoch makes another one."""
+
+    partition: Partition
+    leader_epoch: int
+    #: The number of the first request that named it; answers to earlier ones are not for it.
+    first_request: int | None = None
+    #: The position that the leader was told last, and the log start.
+    asked: tuple[int, int] = (-1, -1)
+    told_log_start: int = -1
+    #: How often it failed in a row, and whether it is set aside.
+    failures: int = 0
+    is_aside: bool = False
+
+    @property
+    def key(self) -> PartitionKey:
+        return key_of(self.partition)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its partition is still what it was when it was followed."""
+        partition = self.partition
+        return partition.leader_epoch == self.leader_epoch and not partition.is_leader
+
+    @property
+    def is_where_asked(self) -> bool:
+        """Whether an answer to what was asked last still fits its log."""
+        return self.is_current and self.partition.fetch_position() == self.asked
+
+    def is_named_by(self, request: int) -> bool:
+        """Whether a request, by its number, was about this partition in this epoch."""
+        return self.first_request is not None and self.first_request <= request
+
+
+class LeaderSession:
+    """What is followed from one leader, and how much of that the leader was told."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._followed: dict[PartitionKey, Followed] = {}
+        # What the next request tells, beside what the leader knows.
+        self._changed: dict[PartitionKey, None] = {}
+        self._forgotten: dict[PartitionKey, None] = {}
+        self._known_to_leader: dict[PartitionKey, None] = {}
+        # Set aside because a fetch would confirm too early what their logs have not promised.
+        self._unconfirmed: dict[PartitionKey, Followed] = {}
+        self._session_id = NO_SESSION
+        self._session_epoch = _FIRST_EPOCH
+        #: Which session this is, also before it has an id: answers to requests of a former one say nothing.
+        self.number = 0
+        #: The number of the last request.
+        self.requests = 0
+
+    def __iter__(self) -> Iterator[Followed]:
+        return iter(self._followed.values())
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def find(self, key: PartitionKey) -> Followed | None:
+        """What is followed by that id and number."""
+        return self._followed.get(key)
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the leader has given it an id, so that requests tell only changes."""
+        return self._session_epoch != _FIRST_EPOCH
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to ask for that the leader does not know."""
+        return bool(self._changed)
+
+    # --- what is followed
+
+    def add(self, partition: Partition) -> bool:
+        """Follow a partition in its present leader epoch; False where that is done already."""
+        key = key_of(partition)
+        known = self._followed.get(key)
+        if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
+            return False
+        self._followed[key] = Followed(partition, partition.leader_epoch)
+        self._unconfirmed.pop(key, None)
+        self._changed[key] = None
+        return True
+
+    def remove(self, partition: Partition) -> None:
+        """Follow a partition no more."""
+        followed = self._followed.pop(key_of(partition), None)
+        if followed is not None:
+            self._unconfirmed.pop(followed.key, None)
+            self.set_aside(followed)
+
+    def clear(self) -> None:
+        """Follow nothing."""
+        self._followed.clear()
+        self._changed.clear()
+        self._unconfirmed.clear()
+
+    def changed(self, followed: Followed) -> None:
+        """Tell the leader of a partition in the next request."""
+        self._changed[followed.key] = None
+
+    def set_aside(self, followed: Followed) -> None:
+        """Leave a partition out until it is resumed, so that the leader has nothing to say of it."""
+        key = followed.key
+        followed.first_request = None
+        followed.is_aside = True
+        self._changed.pop(key, None)
+        if key in self._known_to_leader:
+            self._forgotten[key] = None
+
+    def resume(self, followed: Followed) -> bool:
+        """Go on with a partition; False where it is no longer followed, or not in that epoch."""
+        if self._followed.get(followed.key) is not followed:
+            return False
+        followed.is_aside = False
+        self._changed[followed.key] = None
+        return True
+
+    def take_confirmed(self, partition: Partition) -> Followed | None:
+        """What waited for its log to promise more, if that has happened."""
+        if not partition.may_fetch:
+            return None
+        return self._unconfirmed.pop(key_of(partition), None)
+
+    # --- telling the leader
+
+    def begin(self) -> None:
+        """The leader knows nothing any more: the next request names all."""
+        self.number += 1
+        # The id of the former one is told once more: the leader need not keep that.
+        self._session_epoch = _FIRST_EPOCH
+        self._forgotten.clear()
+        self._known_to_leader.clear()
+        for key, followed in self._followed.items():
+            followed.first_request = None
+            if not followed.is_aside:
+                self._changed[key] = None
+
+    def answered(self, session_id: int) -> None:
+        """The leader has answered a request; the first answer brings the id, unless it has no room for sessions."""
+        if not self.is_established:
+            self._session_id = session_id
+            if session_id == NO_SESSION:
+                self.begin()
+            else:
+                self._session_epoch = 1
+
+    def next_request(self, broker_id: int, broker_epoch: int) -> FetchRequest | None:
+        """The next request, or None where there is nothing to ask for."""
+        self.requests += 1
+        topics = self._named()
+        forgotten = self._given_up()
+        if not topics and not (self.is_established and (self._known_to_leader or forgotten)):
+            return None
+        config = self._config
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=broker_id, replica_epoch=broker_epoch),
+            max_wait_ms=config.get_int("replica.fetch.wait.max.ms"),
+            min_bytes=config.get_int("replica.fetch.min.bytes"),
+            max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
+        )
+        if self.is_established:
+            self._session_epoch = 1 if self._session_epoch == MAX_SESSION_EPOCH else self._session_epoch + 1
+        return request
+
+    def _named(self) -> list[FetchTopic]:
+        topics: dict[UUID, FetchTopic] = {}
+        max_bytes = self._config.get_int("replica.fetch.max.bytes")
+        for key in list(self._changed):
+            followed = self._followed.get(key)
+            if followed is None or not followed.is_current:
+                continue  # whoever changed it says what is to be followed now
+            partition = followed.partition
+            if not partition.may_fetch:
+                self.set_aside(followed)
+                self._unconfirmed[key] = followed
+                continue
+            topic_id, number = key
+            offset, epoch = followed.asked = partition.fetch_position()
+            followed.told_log_start = partition.log.saved_start_offset
+            if followed.first_request is None:
+                followed.first_request = self.requests
+            self._forgotten.pop(key, None)
+            self._known_to_leader[key] = None
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+            topic.partitions.append(
+                FetchPartition(
+                    partition=number,
+                    current_leader_epoch=followed.leader_epoch,
+                    fetch_offset=offset,
+                    last_fetched_epoch=epoch,
+                    log_start_offset=followed.told_log_start,
+                    partition_max_bytes=max_bytes,
+                )
+            )
+        self._changed.clear()
+        return list(topics.values())
+
+    def _given_up(self) -> list[ForgottenTopic]:
+        topics: dict[UUID, ForgottenTopic] = {}
+        for key in self._forgotten:
+            self._known_to_leader.pop(key, None)
+            topic_id, number = key
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = ForgottenTopic(topic_id=topic_id, partitions=[])
+            topic.partitions.append(number)
+        self._forgotten.clear()
+        return list(topics.values())

@@ -1,0 +1,327 @@
+"""Handing leadership of what this broker leads to another replica, without losing anything that was appended.
+
+The leader takes no more records, waits until its heir has all that it has, and has the store make the heir the leader
+in a new epoch. So nothing is cut off afterwards, not even what was acknowledged by the leader alone. It is done when a
+broker stops, and for preferred leaders: now and then, and when a client asks.
+
+Invariant: from the moment in which the store may have made another the leader, no record is taken until it is known
+that it has not. A store that does not answer may still do it, until something else was written in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.network.peer import PeerConnection, peer_endpoint
+from tailrace.broker.partitions import Partitions
+from tailrace.cluster.controller import ElectionType, plan_preferred, without_replicas
+from tailrace.cluster.image import TopicImage
+from tailrace.cluster.metadata import ClusterMetadata, TopicChange
+from tailrace.cluster.store import Unavailable
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
+from tailrace.replication.partition import Partition
+from tailrace.runtime import Runtime
+from tailrace.runtime.tasks import Tasks
+from tailrace.storage.log_directory import LogDirectory
+from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+
+logger = logging.getLogger("tailrace.replication")
+
+#: How long producers are kept waiting for a preferred leader to catch up; a broker that stops waits for longer.
+_PATIENCE_SECONDS = 1.0
+_LOOK_SECONDS = 0.005
+#: So many are handed over at once: the others are served meanwhile.
+_AT_ONCE = 200
+#: The client id of a broker that passes on what it was asked and does not lead itself.
+FORWARDING_BROKER = "tailrace-broker"
+_ELECT_LEADERS_VERSION = 2
+_FORWARD_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
+#: Of partitions that were not handed over, so many are named.
+_MOST_NAMED = 5
+
+
+class Leadership:
+    """Gives away what this broker leads."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        metadata: ClusterMetadata,
+        partitions: Partitions,
+        broker_id: int,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._metadata = metadata
+        self._partitions = partitions
+        self._broker_id = broker_id
+        self._tasks = tasks
+
+    def start(self) -> None:
+        """Give leadership back to preferred replicas from now on."""
+        self._tasks.spawn(self._balance_now_and_then(), "preferred leaders")
+
+    # --- what cannot be served any more
+
+    def directory_failed(self, directory: LogDirectory) -> None:
+        """A disk has failed: other replicas shall lead what is on it."""
+        lost = [_key(partition) for partition in self._partitions if partition.directory is directory]
+        if lost:
+            self._tasks.spawn(self._give_up(lost), f"give up what is in {directory.path}")
+
+    async def _give_up(self, lost: Sequence[tuple[UUID, int]]) -> None:
+        numbers: dict[UUID, list[int]] = {}
+        for topic_id, number in lost:
+            numbers.setdefault(topic_id, []).append(number)
+
+        def given_up(topic: TopicImage) -> TopicImage:
+            return without_replicas(topic, self._broker_id, numbers[topic.topic_id])
+
+        while True:
+            try:
+                await self._metadata.alter_topics(dict.fromkeys(numbers, given_up))
+                return
+            except Unavailable as error:
+                logger.error("%d partitions on a failed disk are not given up yet: %s", len(lost), error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    # --- preferred leaders
+
+    async def _balance_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.get_int("leader.imbalance.check.interval.seconds"))
+            if self._config.get_bool("auto.leader.rebalance.enable"):
+                try:
+                    await self.balance()
+                except Unavailable as error:
+                    logger.warning("leadership is not given back to preferred replicas for now: %s", error)
+
+    async def balance(self) -> None:
+        """Give back what other brokers should lead, where they lead too little of it."""
+        image = self._metadata.image
+        percent = self._config.get_int("leader.imbalance.per.broker.percentage")
+        planned = plan_preferred(image.topics.values(), list(image.brokers), percent)
+        heirs = {
+            (topic.topic_id, number): state.leader
+            for topic in planned
+            for number, state in enumerate(topic.partitions)
+            if image.topics_by_id[topic.topic_id].partitions[number].leader == self._broker_id != state.leader
+        }
+        moved = await self.hand_over(heirs)
+        if moved:
+            logger.info("%d partitions are led by their preferred replicas again", len(moved))
+
+    async def prefer(self, wanted: Sequence[TopicPartition], *, may_forward: bool) -> dict[TopicPartition, KafkaError]:
+        """Have the first replicas of partitions lead, whoever leads them now; why it could not be."""
+        image = self._metadata.image
+        heirs: dict[tuple[UUID, int], int] = {}
+        elsewhere: dict[int, list[TopicPartition]] = {}
+        refusals: dict[TopicPartition, KafkaError] = {}
+        for partition in wanted:
+            topic = image.topics[partition.topic]
+            state = topic.partitions[partition.partition]
+            if state.leader == self._broker_id:
+                heirs[topic.topic_id, partition.partition] = state.replicas[0]
+            elif may_forward and state.leader in image.brokers:
+                elsewhere.setdefault(state.leader, []).append(partition)
+            else:
+                refusals[partition] = _not_handed_over(partition)
+        moved = await self.hand_over(heirs)
+        for topic_id, number in heirs:
+            if (topic_id, number) not in moved:
+                partition = TopicPartition(image.topics_by_id[topic_id].name, number)
+                refusals[partition] = _not_handed_over(partition)
+        for leader, partitions in elsewhere.items():
+            refusals.update(await self._forward(leader, partitions))
+        return refusals
+
+    async def _forward(self, leader: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+        """Ask the broker that leads partitions to hand them over."""
+        topics: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            topics.setdefault(topic, []).append(number)
+        request = ElectLeadersRequest(
+            election_type=ElectionType.PREFERRED,
+            topic_partitions=[TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()],
+        )
+        connection: PeerConnection | None = None
+        try:
+            broker = self._metadata.image.brokers[leader]
+            endpoint = peer_endpoint(broker, self._config.get_optional_str("inter.broker.listener.name"))
+            connection = await PeerConnection.connect(
+                self._runtime.network, endpoint.host, endpoint.port, FORWARDING_BROKER, _FORWARD_SECONDS
+            )
+            response = await connection.call(request, _ELECT_LEADERS_VERSION, ElectLeadersResponse, _FORWARD_SECONDS)
+        except (OSError, TimeoutError, KeyError) as error:
+            refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader}, which leads, does not answer: {error}")
+            return dict.fromkeys(partitions, refusal)
+        finally:
+            if connection is not None:
+                connection.close()
+        return {
+            TopicPartition(topic.topic, result.partition_id): KafkaError(
+                ErrorCode(result.error_code), result.error_message
+            )
+            for topic in response.replica_election_results
+            for result in topic.partition_result
+            if result.error_code
+        }
+
+    # --- handing over
+
+    async def hand_over_all(self) -> None:
+        """Give everything away that another replica in sync can lead, the one that is furthest.
+
+        No more records are taken from now on. Followers in sync get the time in which they would leave the ISR.
+        """
+        self._partitions.hold_appends()
+        led = sum(partition.is_leader and partition.is_replicated for partition in self._partitions)
+        began = self._clock.monotonic()
+        deadline = began + self._config.get_int("replica.lag.time.max.ms") / 1000
+        moved = 0
+        try:
+            while heirs := self._heirs():
+                moved += len(await self.hand_over(heirs))
+                if self._clock.monotonic() >= deadline:
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
+        except Unavailable as error:
+            # The logs have to be closed all the same.
+            logger.warning("stopping without having handed over leadership of %d partitions: %s", len(heirs), error)
+            return
+        if led:
+            logger.info(
+                "leadership of %d of %d partitions handed over in %.2f s",
+                moved,
+                led,
+                self._clock.monotonic() - began,
+            )
+        self._warn_of_loss(self._heirs())
+
+    def _heirs(self) -> dict[tuple[UUID, int], int]:
+        """Who of those in sync is furthest, for each partition that is led here and has one."""
+        live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
+        return {
+            _key(partition): heir
+            for partition in self._partitions
+            if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
+        }
+
+    def _warn_of_loss(self, left: Mapping[tuple[UUID, int], int]) -> None:
+        if left:
+            names = [str(found.partition) for key in left if (found := self._find(*key)) is not None]
+            logger.warning(
+                "stopping while no follower in sync has caught up with %d partitions (%s): another one leads them now, "
+                "and records are lost that only this broker acknowledged (acks=1)",
+                len(names),
+                ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else ""),
+            )
+
+    async def hand_over(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
+        """Make heirs the leaders of partitions led here; those that were handed over."""
+        moved: list[tuple[UUID, int]] = []
+        keys = list(heirs)
+        for first in range(0, len(keys), _AT_ONCE):
+            some = {key: heirs[key] for key in keys[first : first + _AT_ONCE]}
+            moved += await self._hand_over_some(some)
+        return moved
+
+    async def _hand_over_some(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
+        held = [partition for key in heirs if (partition := self._find(*key)) is not None and partition.is_leader]
+        for partition in held:
+            partition.hold_appends()
+        undecided: list[Partition] = []
+        try:
+            ready = await self._wait_for(held, heirs)
+            epochs = {_key(partition): partition.leader_epoch for partition in ready}
+            checks = await self._metadata.own_checks() if ready else ()
+            undecided = ready
+            await self._metadata.alter_topics(
+                _changes(epochs, heirs, self._broker_id), checks, self._metadata.own_checks
+            )
+            undecided = []
+            return [_key(partition) for partition in ready if not partition.is_leader]
+        finally:
+            for partition in held:
+                if partition not in undecided:
+                    partition.release_appends()
+            if undecided:  # not answered, or not waited for
+                self._tasks.spawn(self._find_out(undecided), "leadership that was perhaps handed over")
+
+    async def _find_out(self, undecided: Sequence[Partition]) -> None:
+        """Take records again when the image shows whether others lead, and nothing can change that any more."""
+        changes: dict[UUID, TopicChange] = dict.fromkeys([each.topic_id for each in undecided], lambda topic: topic)
+        is_told = False
+        while True:
+            try:
+                # Written again where a change was not answered: that can no longer be applied then.
+                await self._metadata.alter_topics(changes, await self._metadata.own_checks(), self._metadata.own_checks)
+                break
+            except Unavailable as error:
+                if not is_told:
+                    logger.warning(
+                        "%d partitions take no records until the metadata store says who leads them: %s",
+                        len(undecided),
+                        error,
+                    )
+                is_told = True
+            await asyncio.sleep(_RETRY_SECONDS)
+        for partition in undecided:
+            partition.release_appends()
+
+    async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[UUID, int], int]) -> list[Partition]:
+        """Those whose heirs have everything, when all have or the time is over."""
+        deadline = self._clock.monotonic() + _PATIENCE_SECONDS
+        while True:
+            ready = [partition for partition in held if partition.has_everything(heirs[_key(partition)])]
+            if len(ready) == len(held) or self._clock.monotonic() >= deadline:
+                return ready
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _find(self, topic_id: UUID, number: int) -> Partition | None:
+        try:
+            return self._partitions.find_by_id(topic_id, number)
+        except KafkaError:
+            return None
+
+
+def _not_handed_over(partition: TopicPartition) -> KafkaError:
+    return KafkaError(
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        f"The first replica of {partition} did not catch up with its leader in time: try again.",
+    )
+
+
+def _key(partition: Partition) -> tuple[UUID, int]:
+    return partition.topic_id, partition.partition.partition
+
+
+def _changes(
+    epochs: Mapping[tuple[UUID, int], int], heirs: Mapping[tuple[UUID, int], int], leader: int
+) -> dict[UUID, TopicChange]:
+    """For each topic the function that makes the heirs its leaders, where nothing else has happened to it."""
+
+    def change_of(topic_id: UUID) -> Callable[[TopicImage], TopicImage]:
+        def change(topic: TopicImage) -> TopicImage:
+            states = list(topic.partitions)
+            for (of_topic, number), epoch in epochs.items():
+                if of_topic != topic_id:
+                    continue
+                state, heir = states[number], heirs[of_topic, number]
+                if (state.leader, state.leader_epoch) == (leader, epoch) and heir in state.isr:
+                    states[number] = replace(state, leader=heir, leader_epoch=epoch + 1)
+            return replace(topic, partitions=tuple(states))
+
+        return change
+
+    return {topic_id: change_of(topic_id) for topic_id in dict.fromkeys(topic_id for topic_id, _ in epochs)}

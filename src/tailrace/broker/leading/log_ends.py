@@ -1,0 +1,131 @@
+"""How far the logs of replicas reach, asked of their brokers while a partition has no leader.
+
+A record that was acknowledged by some of the replicas is in the longest of their logs. A broker answers only in the
+leader epoch that it is asked for: it follows nobody in an epoch without a leader, so what it says cannot grow any more,
+whatever a leader that was deposed still sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from tailrace.broker.network.peer import PeerConnection, peer_endpoint
+from tailrace.cluster.controller import LogEnd
+from tailrace.cluster.image import BrokerImage
+from tailrace.errors import ErrorCode
+from tailrace.model import TopicPartition
+from tailrace.runtime import Runtime
+from tailrace.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+logger = logging.getLogger("tailrace.controller")
+
+_VERSION = 4
+#: In place of a replica's id: whoever asks may ask a broker that does not lead.
+ANY_REPLICA = -2
+#: How long a broker that is alive to the store may take to answer; then the election goes on without it.
+_PATIENCE_SECONDS = 2.0
+_RETRY_SECONDS = 0.01
+
+
+class Leaderless(NamedTuple):
+    """A partition without a leader, and its replicas that are alive."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    replicas: tuple[int, ...]
+
+
+async def ask_log_ends(
+    runtime: Runtime, listener: str | None, brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+) -> dict[TopicPartition, dict[int, LogEnd]]:
+    """What the replicas say of their logs, all asked at once; one that does not answer in time is left out."""
+    asked: dict[int, dict[TopicPartition, int]] = {}
+    for partition, leader_epoch, replicas in leaderless:
+        for broker_id in replicas:
+            asked.setdefault(broker_id, {})[partition] = leader_epoch
+    answers = await asyncio.gather(
+        *[_ask(runtime, listener, brokers[broker_id], wanted) for broker_id, wanted in asked.items()]
+    )
+    ends: dict[TopicPartition, dict[int, LogEnd]] = {partition: {} for partition, _, _ in leaderless}
+    for broker_id, found in zip(asked, answers, strict=True):
+        for partition, end in found.items():
+            ends[partition][broker_id] = end
+    return ends
+
+
+async def ask_leaders(
+    runtime: Runtime,
+    listener: str | None,
+    brokers: Mapping[int, BrokerImage],
+    led: Sequence[tuple[TopicPartition, int, int]],
+) -> Collection[TopicPartition]:
+    """The partitions, each with an epoch and its leader in it, whose leaders answer in that epoch."""
+    asked = [Leaderless(partition, leader_epoch, (leader,)) for partition, leader_epoch, leader in led]
+    return [partition for partition, ends in (await ask_log_ends(runtime, listener, brokers, asked)).items() if ends]
+
+
+async def _ask(
+    runtime: Runtime, listener: str | None, broker: BrokerImage, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, LogEnd]:
+    found: dict[TopicPartition, LogEnd] = {}
+    waiting = dict(wanted)
+    connection: PeerConnection | None = None
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            endpoint = peer_endpoint(broker, listener)
+            connection = await PeerConnection.connect(
+                runtime.network, endpoint.host, endpoint.port, f"election asks broker {broker.broker_id}"
+            )
+            while waiting:
+                response = await connection.call(_request(waiting), _VERSION, OffsetForLeaderEpochResponse)
+                waiting = _take(response, waiting, found)
+                if waiting:
+                    await asyncio.sleep(_RETRY_SECONDS)
+    except (OSError, TimeoutError) as error:
+        logger.warning(
+            "broker %d did not say how far its logs reach, leaders of %d partitions are elected without it: %s",
+            broker.broker_id,
+            len(waiting),
+            error or "no answer in time",
+        )
+    finally:
+        if connection is not None:
+            connection.close()
+    return found
+
+
+def _request(waiting: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+    topics: dict[str, OffsetForLeaderTopic] = {}
+    for (name, number), epoch in waiting.items():
+        topic = topics.setdefault(name, OffsetForLeaderTopic(topic=name, partitions=[]))
+        topic.partitions.append(
+            OffsetForLeaderPartition(partition=number, current_leader_epoch=epoch, leader_epoch=epoch)
+        )
+    return OffsetForLeaderEpochRequest(replica_id=ANY_REPLICA, topics=list(topics.values()))
+
+
+def _take(
+    response: OffsetForLeaderEpochResponse,
+    waiting: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, LogEnd],
+) -> dict[TopicPartition, int]:
+    """Note what was answered; what has to be asked again, because the broker has not heard of the epoch yet."""
+    later: dict[TopicPartition, int] = {}
+    for topic in response.topics:
+        for result in topic.partitions:
+            partition = TopicPartition(topic.topic, result.partition)
+            if partition not in waiting:
+                continue  # nobody asked for it
+            if result.error_code == ErrorCode.NONE:
+                found[partition] = LogEnd(result.leader_epoch, result.end_offset)
+            elif result.error_code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE):
+                later[partition] = waiting[partition]
+    return later

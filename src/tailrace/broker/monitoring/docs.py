@@ -1,0 +1,133 @@
+"""Writes docs/metrics.md out of the table of metrics.
+
+Keeps one invariant: a metric on the page is one that `/metrics` has. Nothing that serves requests imports it. Run it
+with `python -m tailrace.broker.monitoring.docs [file]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tailrace.broker.config.broker_config import BROKER_KEYS
+from tailrace.broker.monitoring.counters import REQUEST_TIME_BOUNDS_MS
+from tailrace.broker.monitoring.http import IDLE_SECONDS, MAX_CONNECTIONS, MAX_HEAD_BYTES, PATIENCE_SECONDS
+from tailrace.broker.monitoring.metric import Metric
+from tailrace.broker.monitoring.metrics import METRICS
+
+_INTRODUCTION = """\
+<!-- Written by `python -m tailrace.broker.monitoring.docs`; change src/tailrace/broker/monitoring, not this page. -->
+# Metrics and health
+
+A broker shows how it is doing over HTTP, on a port of its own that is off unless it is set:
+
+```sh
+tailrace serve --set metrics.port=9404
+curl http://127.0.0.1:9404/metrics
+```
+
+| path | answers |
+|---|---|
+| `/metrics` | every metric below, in Prometheus's text format (version 0.0.4) |
+| `/healthz` | 200 while the process is alive and its event loop runs, from before the logs are opened |
+| `/readyz` | 200 while requests are served: the logs have been opened, at least one log directory is online, and the \
+broker is not stopping. Otherwise 503. The body is JSON and has a `reason` |
+
+The port is opened on `metrics.host`, {host} by default, which only the machine itself reaches. To be scraped from \
+elsewhere set it to an address of the machine, or to 0.0.0.0 for all of them. There is no password and no TLS: \
+whoever reaches the port may read topic names and figures, and nothing else.
+
+Only GET and HEAD are answered, connections may be kept. A request may have {head_bytes} bytes; there may be \
+{connections} connections; a client has {patience:.0f} s to send a request it has begun and to take the answer, and \
+{idle:.0f} s between two requests.
+
+```yaml
+# prometheus.yml
+scrape_configs:
+  - job_name: tailrace
+    static_configs:
+      - targets: ["queue.example.org:9404"]
+```
+
+## What a scrape costs
+
+Counters are plain numbers, added to where something happens; text is made of them only when somebody asks. A scrape \
+of thousands of partitions is written in turns with requests, which wait a fraction of a millisecond for it at most. \
+Scrapes that come while one is being written share it.
+
+## Names
+
+They are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, so that dashboards made for Kafka \
+find what they look for; what Kafka does not have begins with `tailrace_`. Where Kafka has a rate (`…PerSec`) there is \
+a counter that ends in `_total`: take `rate()` of it. A metric with a `topic` label also has one sample without it, \
+for all topics; leave that out of sums with `{{topic!=""}}`.
+
+Lag has the names that exporters of lag for Kafka use (`kafka_consumergroup_lag`), without another process that reads \
+the offsets. Each broker shows the groups that it coordinates.
+
+Request times are a histogram, not quantiles, so that they can be added up over brokers. The bounds are {bounds} ms:
+
+```promql
+histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltimems_bucket{{request="Produce"}}[5m])))
+```
+
+## Worth an alert
+
+| what | why |
+|---|---|
+| `up == 0`, or `/readyz` not 200 | the broker does not serve |
+| `kafka_log_logmanager_offlinelogdirectorycount > 0` | a disk failed; its partitions answer KAFKA_STORAGE_ERROR |
+| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | partitions that nobody serves |
+| `kafka_server_replicamanager_underminisrpartitioncount > 0` | producers with acks=all are refused |
+| `rate(kafka_server_brokertopicmetrics_failedproducerequests_total{{topic=""}}[5m]) > 0` | batches are refused; \
+`kafka_network_requestmetrics_errors_total` says why |
+| `histogram_quantile(0.99, rate(tailrace_event_loop_lag_seconds_bucket[5m])) > 0.1` | everything waits: too much \
+work for one core, or a machine that swaps |
+| `histogram_quantile(0.99, rate(tailrace_log_sync_duration_seconds_bucket[5m])) > 1` | the disk does not keep up |
+| `sum by (consumergroup, topic) (kafka_consumergroup_lag) > 10000`, or growing for long | a group does not keep up, \
+or nobody is in it: see `kafka_consumergroup_members` |
+| `rate(kafka_server_group_coordinator_metrics_group_rebalance_count_total[10m]) > 0.1` | members come and go: \
+processing takes longer than `max.poll.interval.ms`, or they crash |
+| `tailrace_archive_lag_ms > 86400000` | nobody archives the topic: its records are kept beyond their retention |
+| `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
+refused |
+| `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps what it should remove: see \
+`tailrace archive status` |
+| `rate(tailrace_archive_read_failures_total[5m]) > 0` | consumers of old records wait: the archive cannot be read |
+| `process_open_fds / process_max_fds > 0.8` | raise the limit of file descriptors |
+
+## All metrics
+
+| name | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    introduction = _INTRODUCTION.format(
+        host=f"`{BROKER_KEYS['metrics.host'].default}`",
+        head_bytes=MAX_HEAD_BYTES,
+        connections=MAX_CONNECTIONS,
+        patience=PATIENCE_SECONDS,
+        idle=IDLE_SECONDS,
+        bounds=", ".join(f"{bound:g}" for bound in REQUEST_TIME_BOUNDS_MS),
+    )
+    return introduction + "\n".join(map(_row, METRICS)) + "\n"
+
+
+def _row(metric: Metric) -> str:
+    about = metric.description
+    labels = ", ".join(f"`{label}`" for label in about.labels)
+    return f"| `{about.name}` | {about.kind.value} | {labels} | {about.meaning} |"
+
+
+def main(arguments: list[str]) -> None:
+    """Write the page to the given file, or to docs/metrics.md."""
+    target = Path(arguments[0] if arguments else "docs/metrics.md")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

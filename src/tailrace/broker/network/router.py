@@ -1,0 +1,197 @@
+"""From a frame to its answer: the API and version it names, the handler, and the encoded response.
+
+Holds the one catch-all of the broker: a handler that fails in a way nobody expected costs its connection, with the
+reason in the logging, and nothing else. Malformed bytes are a WireError and cost the connection too.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Coroutine
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+from tailrace.broker.handlers import APIS, Api
+from tailrace.broker.handlers.api_versions import unsupported_version
+from tailrace.broker.monitoring.counters import RequestCounters, count_errors
+from tailrace.broker.network.connection import Connection, Pending
+from tailrace.broker.network.repeated_requests import RepeatedRequests
+from tailrace.broker.services import Later, RequestContext, Services
+from tailrace.errors import WireError
+from tailrace.runtime.disk import FileRange
+from tailrace.runtime.outcome import Outcome
+from tailrace.runtime.tasks import Tasks
+from tailrace.runtime.transport import Part
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.codec import Message
+from tailrace.wire.frames import RequestHeader, decode_request_header
+from tailrace.wire.primitives import MOST_ELEMENTS
+
+logger = logging.getLogger("tailrace.broker")
+
+_unpack_start = struct.Struct(">ii").unpack_from
+_pack_plain = struct.Struct(">ii").pack
+_pack_flexible = struct.Struct(">iib").pack
+_CORRELATION_BYTES = 4
+#: Up to this size a copy costs less than one more buffer to send.
+_JOINED_BYTES = 4096
+_FLEXIBLE_FROM = {int(key): api.request.FLEXIBLE_FROM for key, api in APIS.items()}
+#: Their handlers count their errors themselves: looking through every answer for them would cost too much.
+_COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT)
+
+
+class _Served(NamedTuple):
+    """An API, and what is counted of its requests."""
+
+    api: Api
+    counters: RequestCounters
+    has_countable_errors: bool
+
+
+class Router:
+    """Answers requests with the handlers of one broker."""
+
+    def __init__(self, services: Services, tasks: Tasks) -> None:
+        self._services = services
+        self._tasks = tasks
+        self._served = {
+            key: _Served(api, services.counters.of_api(key, api.max_version), key not in _COUNT_THEIR_ERRORS)
+            for key, api in APIS.items()
+        }
+        self._repeated = RepeatedRequests(services)
+        self._find_repeated = self._repeated.find
+
+    def answer(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None:
+        """Answer one request, now or in a future; None where no answer is due."""
+        start, correlation_id = _unpack_start(frame)
+        repeated = self._find_repeated(start)
+        if repeated is not None:
+            try:
+                known = repeated.answer(connection, correlation_id, frame)
+            except Exception as error:
+                raise _unexpected(decode_request_header(frame, _FLEXIBLE_FROM)[0], error) from error
+            if known is not None:
+                return known
+        header, position = decode_request_header(frame, _FLEXIBLE_FROM)
+        served = self._served.get(header.api_key)
+        if served is None:
+            raise WireError(f"API {_api_name(header.api_key)} is not served here")
+        api, counters, has_countable_errors = served
+        if not api.first_decodable <= header.api_version <= api.max_version:
+            if header.api_key == ApiKey.API_VERSIONS:
+                return _frame(header._replace(api_version=0), api, unsupported_version())
+            raise WireError(f"API {_api_name(header.api_key)} is not served in version {header.api_version}")
+        if len(frame) <= MOST_ELEMENTS:  # and so it cannot have more of them
+            request = api.decode(header.api_version, frame[position:])
+        else:
+            request = _decode_large(header, api, frame, position)
+        if repeated is not None:
+            self._repeated.remember(repeated, frame, position, request)
+        counter = counters.versions[header.api_version]
+        context = connection.context
+        if context is None or context.version != header.api_version or context.client_id != header.client_id:
+            transport = connection.transport
+            context = connection.context = RequestContext(
+                header.api_version, header.client_id, connection.listener, transport.peer, transport.close
+            )
+        try:
+            result = api.handle(self._services, context, request)
+            kind = type(result)
+            if kind is not CoroutineType and kind is not Later:
+                if has_countable_errors and isinstance(result, Message):
+                    count_errors(counters, result)
+                # Counted with all that this read brings: asking the clock for each would cost more.
+                connection.answered.append(counter)
+                return None if result is None else _frame(header, api, result)
+        except WireError:
+            raise
+        except Exception as error:
+            raise _unexpected(header, error) from error
+        counter.requests += 1
+        if kind is Later:
+            return self._answer_later(header, served, result, connection.last_active)
+        work = self._finish(header, served, result, connection.last_active)
+        task = self._tasks.spawn(work, f"{_api_name(header.api_key)} request")
+        # A client may be gone before its request was begun, and then nobody would have begun it.
+        task.add_done_callback(lambda _: result.close())
+        return task
+
+    def _answer_later(
+        self, header: RequestHeader, served: _Served, later: Later, received: float
+    ) -> Outcome[list[Part]]:
+        answer: Outcome[list[Part]] = Outcome()
+
+        def finish(done: Outcome[Any]) -> None:
+            if answer.done():
+                return  # the client has gone
+            try:
+                parts = self._ended(header, served, later.finish(done), received)
+            except Exception as error:  # noqa: BLE001  told to the connection
+                answer.set_exception(_unexpected(header, error))
+            else:
+                answer.set_result(parts)
+
+        later.done.add_done_callback(finish)
+        return answer
+
+    async def _finish(
+        self, header: RequestHeader, served: _Served, work: Coroutine[Any, Any, Any], received: float
+    ) -> list[Part]:
+        try:
+            return self._ended(header, served, await work, received)
+        except Exception as error:
+            raise _unexpected(header, error) from error
+
+    def _ended(self, header: RequestHeader, served: _Served, response: Any, received: float) -> list[Part]:
+        if served.has_countable_errors and isinstance(response, Message):
+            count_errors(served.counters, response)
+        answer = [] if response is None else _frame(header, served.api, response)
+        served.counters.times.observe(self._services.clock.monotonic() - received)
+        return answer
+
+
+def _decode_large(header: RequestHeader, api: Api, frame: memoryview, position: int) -> Any:
+    """Decode a request, unless there is more of it than can be answered without that others wait."""
+    name = _api_name(header.api_key)
+    if len(frame) > api.max_bytes:
+        raise WireError(f"a {name} request of {len(frame)} bytes; the most is {api.max_bytes}")
+    try:
+        return api.decode_bounded(header.api_version, frame[position:])
+    except WireError as error:
+        raise WireError(f"a {name} request of {len(frame)} bytes: {error}") from None
+
+
+def _unexpected(header: RequestHeader, error: Exception) -> WireError:
+    logger.exception(
+        "%s request v%d failed: this is a fault of the broker, please report it",
+        _api_name(header.api_key),
+        header.api_version,
+        exc_info=error,
+        extra={"request": _api_name(header.api_key), "version": header.api_version, "repeats": "request failed"},
+    )
+    return WireError(f"the request failed: {type(error).__name__}: {error}")
+
+
+def _api_name(api_key: int) -> str:
+    return ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
+
+
+def _frame(header: RequestHeader, api: Api, response: Any) -> list[Part]:
+    """Length, header and body of a response, ready to send."""
+    version = header.api_version
+    parts = api.encode(version, response)
+    length = _CORRELATION_BYTES
+    for part in parts:
+        length += len(part)
+    # The header of an ApiVersions response is never flexible: its reader does not know our versions yet.
+    if version >= api.request.FLEXIBLE_FROM and header.api_key != ApiKey.API_VERSIONS:
+        start = _pack_flexible(length + 1, header.correlation_id, 0)
+    else:
+        start = _pack_plain(length, header.correlation_id)
+    first = parts[0]
+    if len(first) <= _JOINED_BYTES and not isinstance(first, FileRange):
+        parts[0] = start + first
+    else:
+        parts.insert(0, start)
+    return parts

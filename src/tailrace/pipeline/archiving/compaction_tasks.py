@@ -1,0 +1,43 @@
+"""Spark's part in a compaction: a task for each file that is written in the place of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.archive.compaction import Merge, write_merged
+from tailrace.archive.location import open_location
+from tailrace.archive.manifest import ArchivedFile, Snapshot
+from tailrace.pipeline.spark.errors import in_users_words
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.pipeline.archiving.compacting import Merger
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeTask:
+    """Writes the file of one merge; of the archive it knows the name and the place."""
+
+    uri: str
+    identity: Snapshot
+
+    def __call__(self, merge: Merge) -> ArchivedFile:
+        location = open_location(self.uri)
+        try:
+            return write_merged(location, self.identity, merge)
+        finally:
+            location.close()
+
+
+def merger_on(spark: SparkSession, uri: str) -> Merger:
+    """Merge files on Spark, as many at a time as it has cores."""
+
+    def merge(snapshot: Snapshot, merges: Sequence[Merge]) -> list[ArchivedFile]:
+        task = _MergeTask(uri, Snapshot(snapshot.topic, snapshot.topic_id))
+        with in_users_words():
+            return spark.sparkContext.parallelize(merges, len(merges)).map(task).collect()
+
+    return merge

@@ -1,0 +1,113 @@
+"""Decoding quarantined batches again, with a tailrace that may know better, and putting their records into the archive.
+
+A file of records is written anew with the records in their place, and one commit replaces it and its side file; batches
+that still cannot be decoded stay aside. Keeps the invariant of every commit: the archive has all that it had, and each
+offset once. It needs no Spark session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.archive.errors import ArchiveCorruptError
+from tailrace.archive.manifest import ArchivedFile
+from tailrace.archive.parquet import RECORD_SCHEMA, FileWriter
+from tailrace.archive.quarantine import SideFile, SideFileWriter, read_side_file
+from tailrace.archive.scan import Wanted, scan_files
+from tailrace.client.errors import ClientError
+from tailrace.pipeline.archiving.commit import TopicArchiver
+from tailrace.pipeline.archiving.task import COLUMNS
+from tailrace.pipeline.arrow.decoding import RecordDecoder
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.records.batch import BatchHeader
+
+#: How often somebody else may commit first.
+_CONFLICTS = 20
+
+
+@dataclass(slots=True)
+class RetryOutcome:
+    """What became of quarantined batches."""
+
+    decoded_batches: int = 0
+    records: int = 0
+    left_batches: int = 0
+
+
+def retry_quarantined(
+    archiver: TopicArchiver, is_wanted: Callable[[SideFile], bool] = lambda file: True
+) -> RetryOutcome:
+    """Decode the batches of side files again; each file whose batches can be decoded now is one commit."""
+    outcome = RetryOutcome()
+    archiver.refresh()
+    for name in [file.name for file in archiver.snapshot.side_files if is_wanted(file)]:
+        for _ in range(_CONFLICTS):
+            found = [file for file in archiver.snapshot.side_files if file.name == name]
+            if not found or _retry(archiver, found[0], outcome):
+                break
+            archiver.refresh()
+        else:
+            raise ClientError(
+                f"the archive of {archiver.topic} was committed to by others {_CONFLICTS} times meanwhile: try again "
+                "when less is archived"
+            )
+    return outcome
+
+
+def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> bool:
+    """Retry one side file; False where somebody else committed first and nothing was changed."""
+    snapshot, location = archiver.snapshot, archiver.location
+    content = read_side_file(location, snapshot.directory, aside)
+    rest = SideFileWriter(snapshot.topic, snapshot.topic_id, aside.partition, aside.first_offset)
+    left: list[BatchHeader] = []
+
+    def keep(header: BatchHeader, data: memoryview, reason: str) -> None:
+        rest.add(header, data, reason)
+        left.append(header)
+
+    wanted = OffsetRange(snapshot.topic, aside.partition, aside.first_offset, aside.next_offset)
+    decoder = RecordDecoder(wanted, COLUMNS, RecordFilter(), RECORD_SCHEMA, keep)
+    data = bytearray(b"".join(batch.data for batch in content))
+    decoded = pa.Table.from_batches(list(decoder.decode(data, 0, len(data))), RECORD_SCHEMA)
+    own_left = sum(header.base_offset >= aside.first_offset for header in left)
+    if not decoded.num_rows:
+        outcome.left_batches += own_left
+        return True
+    files = snapshot.partition(aside.partition).files_between(aside.first_offset, aside.next_offset)
+    if len(files) != 1:
+        raise ArchiveCorruptError(f"{aside.name} belongs to {len(files)} files of records, and should belong to one")
+    new = _rewritten(archiver, files[0], decoded)
+    new_aside = rest.store(location, aside.next_offset)
+    removed = (files[0].name, aside.name)
+    if not archiver.commit([new], [] if new_aside is None else [new_aside], removed):
+        return False
+    outcome.left_batches += own_left
+    outcome.decoded_batches += aside.batches - own_left
+    outcome.records += decoded.num_rows
+    return True
+
+
+def _rewritten(archiver: TopicArchiver, file: ArchivedFile, more: pa.Table) -> ArchivedFile:
+    """A file with the same range that has the records of one and more."""
+    snapshot, location = archiver.snapshot, archiver.location
+    writer = FileWriter(snapshot.topic, snapshot.topic_id, file.partition, file.first_offset)
+    wanted = Wanted(file.first_offset, file.next_offset, tuple(RECORD_SCHEMA.names))
+    rows = more.num_rows
+    for scanned in scan_files(location, snapshot.directory, [file], wanted):
+        table = scanned.table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
+        last = table.column("offset")[-1].as_py()
+        count = int(np.searchsorted(more.column("offset").to_numpy(), last))
+        writer.write(pa.concat_tables([table, more.slice(0, count)]).sort_by("offset"))
+        more = more.slice(count)
+    writer.write(more)
+    if writer.rows != file.rows + rows:
+        raise ArchiveCorruptError(
+            f"{file.name} has {writer.rows - rows} records, and its manifest says {file.rows}: nothing was changed; "
+            f"see tailrace archive verify {snapshot.topic}"
+        )
+    return writer.store(location, file.next_offset)

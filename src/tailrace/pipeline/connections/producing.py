@@ -1,0 +1,401 @@
+"""An idempotent producer of whole record batches over blocking connections.
+
+Keeps one invariant: the batches of a partition are in its log in the order in which they were given, each once, or the
+caller is told why not. Up to five batches of a partition are on their way at a time. When one of them fails, what
+follows it is left to fail as well; when nothing of the partition is on its way any more, everything from the first
+unacknowledged batch on is sent again with the same sequence numbers, by which the broker knows what it has already.
+It must not know rows, columns or Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from tailrace.errors import ErrorCode, WireError
+from tailrace.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tailrace.pipeline.connections.leaders import Leaders, ProducerIdentity
+from tailrace.pipeline.connections.pipelined_connection import PipelinedConnection
+from tailrace.pipeline.connections.record_batches import Batch, halves, new_batch
+from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
+from tailrace.pipeline.sink.settings import WriteSettings
+from tailrace.records.batch import increment_sequence
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.messages.produce import ProduceResponse
+
+#: The newest version that is encoded plainly; it has zstd and the broker's own words for an error.
+_PRODUCE_VERSION = 8
+#: What one request may hold beside its first batch, so that a broker is not held up by a single producer.
+_MAX_REQUEST_BYTES = 8 << 20
+
+#: The batch is in the log already.
+_HAVE_IT = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+#: The same batch may be taken a little later, perhaps by another broker.
+_PASSING = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+
+
+class DeliveryError(SourceError):
+    """Rows were not acknowledged by the broker; the message says of which topic, and why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The way to one partition: its batches in order, those that are on their way first."""
+
+    topic: str
+    partition: int
+    batches: deque[Batch] = field(default_factory=deque)
+    next_sequence: int = 0
+    #: How many of the batches, from the first on, have been sent, and how many of those have no answer yet.
+    sent: int = 0
+    unanswered: int = 0
+    #: The leader that they were sent to: nothing goes to another one while any of them may still arrive there.
+    node: int | None = None
+    #: Why the rest of what is on its way will fail as well, and then has to be sent again.
+    broken_by: str | None = None
+    #: Whether everything has been answered since, so that it can be sent again once its leader is known.
+    is_stalled: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"partition {self.partition} of topic '{self.topic}'"
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the next batch may follow now; one that is repeated goes alone, as Kafka's own producer has it.
+
+        The broker remembers five batches. If others followed one that it has but did not acknowledge, it would forget
+        that one.
+        """
+        if self.sent >= len(self.batches) or self.broken_by is not None:
+            return False
+        return not self.unanswered or not (
+            self.batches[self.sent].is_repeated or self.batches[self.sent - 1].is_repeated
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request that has no answer yet."""
+
+    correlation_id: int
+    batches: list[tuple[_Lane, Batch]]
+
+
+class _Link:
+    """The connection to one leader, and what was asked over it."""
+
+    def __init__(self, connection: PipelinedConnection) -> None:
+        self.connection = connection
+        self.requests: deque[_Request] = deque()
+
+
+class BatchProducer:
+    """Takes record batches for partitions and has them in their logs when `flush` returns."""
+
+    def __init__(self, settings: WriteSettings) -> None:
+        self._settings = settings
+        self._identity = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.leaders = Leaders(settings)
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._links: dict[int, _Link] = {}
+        self._waiting_bytes = 0
+        self._backoff_ms = settings.retry_backoff_ms
+        #: Smaller where a broker refused a batch of that topic for its size.
+        self._max_batch_bytes: dict[str, int] = {}
+
+    def max_batch_bytes(self, topic: str) -> int:
+        """How large a batch for a topic should at most be."""
+        return self._max_batch_bytes.get(topic, self._settings.max_batch_bytes)
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        section: memoryview,
+        count: int,
+        timestamp_ms: int,
+        max_timestamp_ms: int | None = None,
+    ) -> None:
+        """Take the records section of a batch; waits while too much is on its way.
+
+        The latest time of its records is given where they have times of their own.
+        """
+        lane = self._lanes.get((topic, partition))
+        if lane is None:
+            lane = self._lanes[topic, partition] = _Lane(topic, partition)
+        latest_ms = timestamp_ms if max_timestamp_ms is None else max_timestamp_ms
+        self._add(lane, section, count, (timestamp_ms, latest_ms))
+        self._receive_ready(0)
+        self._send_ready()
+        while self._waiting_bytes > self._settings.buffer_bytes:
+            self._advance()
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged; DeliveryError where that does not come in time."""
+        while self._waiting_bytes:
+            self._send_ready()
+            self._advance()
+
+    def close(self) -> None:
+        """Let go of all connections; what is on its way may or may not arrive."""
+        for link in self._links.values():
+            link.connection.close()
+        self._links.clear()
+        self.leaders.close()
+
+    def _add(self, lane: _Lane, section: memoryview, count: int, times_ms: tuple[int, int]) -> None:
+        sequence = NO_SEQUENCE
+        if self._settings.is_idempotent:
+            if self._identity.producer_id == NO_PRODUCER_ID:
+                self._identity = self.leaders.identify(self._settings.max_block_ms / 1000)
+            sequence = lane.next_sequence
+            lane.next_sequence = increment_sequence(sequence, count)
+        batch = new_batch(section, count, times_ms, self._identity, sequence, self._settings)
+        lane.batches.append(batch)
+        self._waiting_bytes += batch.size
+
+    # --- sending
+
+    def _send_ready(self) -> None:
+        """Send every batch that may be on its way now, as few requests as that takes."""
+        by_leader: dict[int, list[_Lane]] = {}
+        for lane in self._lanes.values():
+            if not lane.may_send:
+                continue
+            if not lane.unanswered:
+                lane.node = self.leaders.leader(lane.topic, lane.partition)
+            if lane.node is None:
+                self._stall(lane, f"{lane.name} has no leader")
+            else:
+                by_leader.setdefault(lane.node, []).append(lane)
+        for node, lanes in by_leader.items():
+            while any(lane.may_send for lane in lanes):
+                if not self._send_request(node, lanes):
+                    break
+
+    def _send_request(self, node: int, lanes: list[_Lane]) -> bool:
+        """Send the next batch of each of a leader's lanes; False where the connection has no room for more."""
+        link = self._links.get(node)
+        if link is not None and len(link.requests) >= self._settings.max_in_flight:
+            return False
+        chosen: list[tuple[_Lane, Batch]] = []
+        size = 0
+        for lane in lanes:
+            if not lane.may_send:
+                continue
+            batch = lane.batches[lane.sent]
+            if chosen and size + batch.size > _MAX_REQUEST_BYTES:
+                break
+            chosen.append((lane, batch))
+            size += batch.size
+        for lane, _ in chosen:
+            lane.sent += 1
+            lane.unanswered += 1
+        try:
+            if link is None:
+                link = self._links[node] = _Link(self._connect(node))
+            pieces = _encode(chosen, self._settings.acks, self._settings.request_timeout_ms)
+            link.requests.append(_Request(link.connection.send(ApiKey.PRODUCE, _PRODUCE_VERSION, pieces), chosen))
+        except OSError as error:
+            self._fail(chosen, _lost(self.leaders.address(node), error))
+            self._drop(node, error)
+            return False
+        return True
+
+    def _connect(self, node: int) -> PipelinedConnection:
+        host, port = self.leaders.address(node)
+        return PipelinedConnection(
+            host,
+            port,
+            client_id=self._settings.client_id,
+            connect_timeout=self._settings.connect_timeout_ms / 1000,
+            timeout=self._settings.request_timeout_ms / 1000,
+        )
+
+    # --- answers
+
+    def _advance(self) -> None:
+        """Wait for an answer and make use of the room it leaves, or mend what is broken."""
+        if not self._receive_ready(self._settings.request_timeout_ms):
+            self._mend()
+        self._send_ready()
+
+    def _receive_ready(self, timeout_ms: int) -> bool:
+        """Take the answers that are there or come in time; False where none is expected."""
+        waiting = {link.connection.fileno(): node for node, link in self._links.items() if link.requests}
+        if not waiting:
+            return False
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(timeout_ms)
+        for descriptor, _ in ready:
+            self._receive(waiting[descriptor])
+        if not ready and timeout_ms:
+            for node in waiting.values():
+                self._drop(node, TimeoutError(f"no answer within {timeout_ms / 1000:g} s"))
+        return True
+
+    def _receive(self, node: int) -> None:
+        link = self._links[node]
+        request = link.requests[0]
+        try:
+            answer = link.connection.receive(request.correlation_id, _PRODUCE_VERSION, ProduceResponse)
+        except (OSError, WireError) as error:
+            self._drop(node, error)
+            return
+        link.requests.popleft()
+        results = {
+            (topic.name, partition.index): (partition.error_code, partition.error_message)
+            for topic in answer.responses
+            for partition in topic.partition_responses
+        }
+        for lane, batch in request.batches:
+            code, message = results.get((lane.topic, lane.partition), (ErrorCode.UNKNOWN_SERVER_ERROR, None))
+            self._answered(lane, batch, code, message)
+
+    def _answered(self, lane: _Lane, batch: Batch, code: int, message: str | None) -> None:
+        lane.unanswered -= 1
+        if code in _HAVE_IT:
+            batch.is_acknowledged = True
+            self._backoff_ms = self._settings.retry_backoff_ms
+            while lane.batches and lane.batches[0].is_acknowledged:
+                self._waiting_bytes -= lane.batches.popleft().size
+                lane.sent -= 1
+        elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.broken_by is not None:
+            pass  # What it should follow has failed before it; both are sent again.
+        elif code in _PASSING:
+            lane.broken_by = lane.broken_by or f"{lane.name}: {_words(code, message)}"
+        elif code in _TOO_LARGE and batch.count > 1:
+            self._split(lane, batch)
+            lane.broken_by = lane.broken_by or ""
+        elif code in _TOO_LARGE:
+            raise DeliveryError(
+                f"a row of {batch.size:,} bytes is larger than topic '{lane.topic}' takes; "
+                "raise its max.message.bytes, or write less in a row"
+            )
+        else:
+            raise DeliveryError(f"{lane.name} refused rows: {_words(code, message)}")
+        self._settle(lane)
+
+    def _split(self, lane: _Lane, batch: Batch) -> None:
+        """Put two halves in the place of a batch, under the same sequence numbers."""
+        place = lane.batches.index(batch)
+        parts = halves(batch, self._identity, self._settings)
+        del lane.batches[place]
+        for part in reversed(parts):
+            lane.batches.insert(place, part)
+        lane.sent += 1
+        self._waiting_bytes += sum(part.size for part in parts) - batch.size
+        limit = max(part.size for part in parts)
+        self._max_batch_bytes[lane.topic] = min(self.max_batch_bytes(lane.topic), limit)
+
+    def _settle(self, lane: _Lane) -> None:
+        """Once nothing of a broken lane is on its way any more, begin again with its first batch."""
+        if lane.broken_by is None or lane.unanswered:
+            return
+        for batch in itertools.islice(lane.batches, lane.sent):
+            batch.is_repeated = True
+        lane.sent = 0
+        # Those behind a batch that was appended and yet refused may be there already: they are not sent again.
+        self._waiting_bytes -= sum(batch.size for batch in lane.batches if batch.is_acknowledged)
+        lane.batches = deque(batch for batch in lane.batches if not batch.is_acknowledged)
+        if lane.broken_by:
+            self._stall(lane, lane.broken_by)
+        else:
+            lane.broken_by = None
+
+    def _stall(self, lane: _Lane, reason: str) -> None:
+        lane.broken_by = reason
+        lane.is_stalled = True
+
+    # --- what went wrong
+
+    def _drop(self, node: int, error: Exception) -> None:
+        """Give up a connection: whether what was asked over it has been done is not known."""
+        link = self._links.pop(node, None)
+        if link is None:
+            return
+        link.connection.close()
+        reason = _lost(self.leaders.address(node), error)
+        for request in link.requests:
+            self._fail(request.batches, reason)
+
+    def _fail(self, batches: list[tuple[_Lane, Batch]], reason: str) -> None:
+        for lane, _ in batches:
+            lane.unanswered -= 1
+            lane.broken_by = lane.broken_by or reason
+            self._settle(lane)
+
+    def _mend(self) -> None:
+        """Wait a little, ask who leads what could not be sent, and let it be sent again."""
+        stalled = [lane for lane in self._lanes.values() if lane.is_stalled]
+        if not stalled:
+            return
+        now = time.monotonic()
+        for lane in stalled:
+            if now - lane.batches[0].queued_at > self._settings.delivery_timeout_ms / 1000:
+                seconds = self._settings.delivery_timeout_ms / 1000
+                rows = sum(batch.count for batch in lane.batches)
+                raise DeliveryError(f"{rows} rows were not acknowledged within {seconds:g} s: {lane.broken_by}")
+        time.sleep(self._backoff_ms / 1000)
+        self._backoff_ms = min(self._backoff_ms * 2, self._settings.retry_backoff_max_ms)
+        try:
+            self.leaders.refresh(dict.fromkeys(lane.topic for lane in stalled), 0)
+        except (UnreachableBrokerError, UnknownTopicError) as error:
+            for lane in stalled:
+                lane.broken_by = str(error)
+            return
+        for lane in stalled:
+            lane.is_stalled = False
+            lane.broken_by = None
+
+
+def _encode(chosen: list[tuple[_Lane, Batch]], acks: int, timeout_ms: int) -> list[bytes | memoryview]:
+    """The body of a Produce request in pieces, so that no batch is copied."""
+    by_topic: dict[str, list[tuple[int, Batch]]] = {}
+    for lane, batch in chosen:
+        by_topic.setdefault(lane.topic, []).append((lane.partition, batch))
+    head = struct.pack(">hhii", -1, acks, timeout_ms, len(by_topic))
+    pieces: list[bytes | memoryview] = []
+    for topic, batches in by_topic.items():
+        name = topic.encode()
+        head += struct.pack(">h", len(name)) + name + struct.pack(">i", len(batches))
+        for partition, batch in batches:
+            head += struct.pack(">ii", partition, batch.size)
+            pieces += [head + batch.header, batch.section]
+            head = b""
+    return pieces
+
+
+def _words(code: int, message: str | None) -> str:
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        name = f"error {code}"
+    return f"{message} ({name})" if message else name
+
+
+def _lost(address: tuple[str, int], error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"lost the broker at {address[0]}:{address[1]} ({why.lower()})"

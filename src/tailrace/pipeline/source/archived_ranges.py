@@ -1,0 +1,112 @@
+"""Which offsets of a query are read from the files of an archive, and how they are split into tasks.
+
+Pure arithmetic: every offset of the ranges that go in is in exactly one piece that comes out, but for those in files
+that cannot have a record of the times that the query wants. It must not know brokers, locations or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tailrace.archive.layout import TopicArchive
+from tailrace.archive.manifest import ArchivedFile, PartitionFiles
+from tailrace.archive.quarantine import SideFile
+from tailrace.model import TopicPartition
+from tailrace.pipeline.source.ranges import OffsetRange, split_evenly, split_ranges
+
+#: About so many bytes of files are worth a task of their own; what Spark takes for files of its own, too.
+TASK_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPart:
+    """What is read of a partition from files: the offsets from start up to, but without, end."""
+
+    archive: TopicArchive
+    start: int
+    end: int
+    files: PartitionFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRange:
+    """Offsets of one partition, and the files that have all that is wanted of them, in order."""
+
+    offsets: OffsetRange
+    archive: TopicArchive
+    files: tuple[ArchivedFile, ...]
+    #: Where batches are that nobody can decode.
+    side_files: tuple[SideFile, ...] = ()
+
+
+#: What one task reads: from the brokers, or from files.
+Piece: TypeAlias = OffsetRange | ArchivedRange
+
+
+def plan_pieces(
+    ranges: Sequence[OffsetRange],
+    parts: Mapping[TopicPartition, ArchivedPart],
+    times_ms: tuple[int, int],
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[Piece]:
+    """Cut ranges where files begin and end, and split them as a query asks."""
+    cut = [piece for one in ranges for piece in _cut(one, parts.get(_name(one)), times_ms)]
+    pieces: list[Piece] = []
+    for one in split_ranges(cut, min_partitions, max_records):
+        part = parts.get(_name(one))
+        if part is None or not part.start <= one.start < part.end:
+            pieces.append(one)
+        elif files := _files(part, one, times_ms):
+            aside = tuple(
+                file for file in part.files.side_files_between(one.start, one.end) if file.may_have(*times_ms)
+            )
+            pieces.append(ArchivedRange(one, part.archive, files, aside))
+    return pieces
+
+
+def _name(one: OffsetRange) -> TopicPartition:
+    return TopicPartition(one.topic, one.partition)
+
+
+def _cut(one: OffsetRange, part: ArchivedPart | None, times_ms: tuple[int, int]) -> Iterator[OffsetRange]:
+    """A range as what is before the files, groups of files, and what is behind them."""
+    if part is None or part.end <= one.start or one.end <= part.start:
+        yield one
+        return
+    if one.start < part.start:
+        yield replace(one, end=part.start)
+    archived = replace(one, start=max(one.start, part.start), end=min(one.end, part.end))
+    yield from _grouped(archived, _files(part, archived, times_ms))
+    if part.end < one.end:
+        yield replace(one, start=part.end)
+
+
+def _files(part: ArchivedPart, one: OffsetRange, times_ms: tuple[int, int]) -> tuple[ArchivedFile, ...]:
+    """The files that may have what is wanted, and those whose quarantined batches may."""
+    aside = [file for file in part.files.side_files_between(one.start, one.end) if file.may_have(*times_ms)]
+    return tuple(
+        file
+        for file in part.files.files_between(one.start, one.end)
+        if file.may_have(*times_ms) or any(each.overlaps(file.first_offset, file.next_offset) for each in aside)
+    )
+
+
+def _grouped(one: OffsetRange, files: Sequence[ArchivedFile]) -> Iterator[OffsetRange]:
+    """The offsets of neighbouring files, as many together as make a task; a file that is larger makes several."""
+    group: OffsetRange | None = None
+    size = 0.0
+    for file in files:
+        start, end = max(file.first_offset, one.start), min(file.next_offset, one.end)
+        # Of a file that is cut by the query, only a part is read.
+        bytes_here = file.bytes * (end - start) / (file.next_offset - file.first_offset)
+        if group is None or size + bytes_here > TASK_BYTES:
+            if group is not None:
+                yield from split_evenly(group, max(1, round(size / TASK_BYTES)))
+            group, size = replace(one, start=start, end=end), 0.0
+        group = replace(group, end=end)
+        size += bytes_here
+    if group is not None:
+        yield from split_evenly(group, max(1, round(size / TASK_BYTES)))

@@ -1,0 +1,262 @@
+"""The records of one range of offsets, fetched from whoever leads the partition, as Arrow batches.
+
+Owns the fetches: the next one is under way while the last one is decoded. Leaders that move, brokers that start again
+and connections that break are met with patience; every offset of the range is read once, whatever comes between. An
+offset that is gone is lost data, which is an error or is said and skipped, as the query asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ErrorCode, WireError
+from tailrace.model import TopicPartition
+from tailrace.pipeline.arrow.decoding import RecordDecoder
+from tailrace.pipeline.connections.brokers import PASSING, BrokerConnection, Brokers, PassingError
+from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
+from tailrace.pipeline.source.client_settings import READ_COMMITTED, ClientSettings
+from tailrace.pipeline.source.corrupt_batches import CorruptBatches
+from tailrace.pipeline.source.offsets import EARLIEST, LATEST
+from tailrace.pipeline.source.planning import report_data_loss
+from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.records.batch import iterate_batches
+from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FETCH_VERSION = 11
+_MAX_BYTES = (1 << 31) - 1
+#: So often nothing may come for offsets below the high watermark before they are taken for compacted away.
+_EMPTY_ANSWERS = 2
+_CLEANUP_POLICY = "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What every task of a query needs to know beside its range."""
+
+    client: ClientSettings
+    columns: tuple[str, ...]
+    only: RecordFilter
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+    fail_on_corrupt_batch: bool = True
+
+
+def read_range(plan: FetchPlan, wanted: OffsetRange, decoder: RecordDecoder | None = None) -> Iterator[pa.RecordBatch]:
+    """The records of a range that are there and pass the filter, in order of their offsets.
+
+    A decoder that is given decides about columns and filters in place of the plan.
+    """
+    skipped = CorruptBatches(wanted, fail=plan.fail_on_corrupt_batch)
+    if decoder is None:
+        decoder = RecordDecoder(wanted, plan.columns, plan.only, take_corrupt=skipped.take)
+    fetcher = _RangeFetcher(plan, wanted, decoder)
+    try:
+        yield from fetcher.read()
+    finally:
+        fetcher.close()
+        skipped.say()
+
+
+class _RangeFetcher:
+    """One pass over one range."""
+
+    def __init__(self, plan: FetchPlan, wanted: OffsetRange, decoder: RecordDecoder) -> None:
+        self._plan = plan
+        self._range = wanted
+        self._name = TopicPartition(wanted.topic, wanted.partition)
+        # Whoever planned the query has reached the cluster.
+        self._brokers = Brokers(plan.client, reached=True)
+        self._decoder = decoder
+        self._empty_answers = 0
+        #: Whether somebody was told already that records are gone.
+        self._is_lost = False
+        #: Whether compaction may take records away; None until that is asked.
+        self._compacted: bool | None = None
+
+    def close(self) -> None:
+        self._brokers.close()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Read to the end of the range, again and again from where it came to."""
+        deadline = self._next_deadline()
+        while self._decoder.next_offset < self._range.end:
+            before = self._decoder.next_offset
+            try:
+                yield from self._read_from_leader()
+                problem = "no records came"
+            except PassingError as error:
+                problem = str(error)
+            except UnreachableBrokerError as error:
+                problem = str(error)
+            if self._decoder.next_offset > before:
+                deadline = self._next_deadline()
+            elif time.monotonic() > deadline:
+                raise SourceError(
+                    f"cannot read offset {before} of {self._name}: {problem}; gave up after "
+                    f"{self._plan.poll_timeout_ms / 1000:g} s (option kafkaConsumer.pollTimeoutMs)"
+                )
+            else:
+                time.sleep(self._plan.client.retry_backoff_ms / 1000)
+        # Fetches name a topic and not its id. An id never comes back: if it is still the same, it was all the time.
+        if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.topic_id):
+            self._lose(
+                f"topic '{self._name.topic}' was deleted and created again while offsets {self._range.start} to "
+                f"{self._range.end - 1} of {self._name} were read"
+            )
+
+    def _next_deadline(self) -> float:
+        return time.monotonic() + self._plan.poll_timeout_ms / 1000
+
+    def _read_from_leader(self) -> Iterator[pa.RecordBatch]:
+        """Read from one leader until the end, or until something is in the way."""
+        try:
+            address = self._brokers.leader_of(self._name, self._range.topic_id)
+        except UnknownTopicError as error:
+            self._lose(f"{error}, so that offsets {self._decoder.next_offset} to {self._range.end - 1} are lost")
+            return
+        try:
+            connection = self._brokers.connect(address)
+            yield from self._read_from(connection)
+        except (OSError, WireError) as error:
+            raise PassingError(f"lost the broker at {address[0]}:{address[1]}: {error}") from None
+        finally:
+            # An answer may still be on its way; the next question needs a connection without one.
+            self._brokers.drop(address)
+
+    def _read_from(self, connection: BrokerConnection) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoder
+        self._ask(connection, decoder.next_offset)
+        while True:
+            body = connection.receive(flexible=False)
+            answer = FetchResponse.decode(_FETCH_VERSION, body)
+            if answer.error_code:
+                raise _refused(answer.error_code, self._name)
+            data = _only_partition(answer)
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._skip_lost()
+                return
+            if data.error_code:
+                raise _refused(data.error_code, self._name)
+            records = data.records
+            if not isinstance(records, memoryview) or not len(records):
+                self._note_empty(answer, data)
+                return
+            start, end = _bounds_in(connection.buffer, records)
+            before = decoder.next_offset
+            after = self._offset_after(records)
+            is_asked = before < after < self._range.end
+            if is_asked:
+                self._ask(connection, after)
+            aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+            batches = decoder.decode(connection.buffer, start, end, aborted)
+            yield from batches
+            if decoder.next_offset >= self._range.end:
+                return
+            if decoder.next_offset == before:
+                self._note_empty(answer, data)
+                return
+            self._empty_answers = 0
+            if not is_asked:
+                self._ask(connection, decoder.next_offset)
+
+    def _offset_after(self, records: memoryview) -> int:
+        """Where the decoder will stand when it has decoded an answer, known from the headers of its batches."""
+        after = self._decoder.next_offset
+        for _, header in iterate_batches(records):
+            if header.base_offset >= self._range.end:
+                return max(after, self._range.end)
+            after = max(after, header.next_offset)
+        return after
+
+    def _ask(self, connection: BrokerConnection, offset: int) -> None:
+        client = self._plan.client
+        request = FetchRequest(
+            max_wait_ms=client.fetch_wait_ms,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            isolation_level=client.isolation_level,
+            topics=[
+                FetchTopic(
+                    topic=self._name.topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=self._name.partition, fetch_offset=offset, partition_max_bytes=client.fetch_bytes
+                        )
+                    ],
+                )
+            ],
+        )
+        connection.send(request, _FETCH_VERSION)
+
+    def _note_empty(self, answer: FetchResponse, data: PartitionData) -> None:
+        """Nothing came: either records are still to come, or all that are left were compacted away.
+
+        Where nothing is compacted they are on their way: from the archive, from which a broker reads for a while.
+        """
+        is_committed_reader = self._plan.client.isolation_level == READ_COMMITTED
+        readable_end = data.last_stable_offset if is_committed_reader else data.high_watermark
+        if readable_end < self._range.end or answer.throttle_time_ms:
+            return
+        self._empty_answers += 1
+        if self._empty_answers >= _EMPTY_ANSWERS and self._is_compacted():
+            self._decoder.skip_to(self._range.end)
+
+    def _is_compacted(self) -> bool:
+        if self._compacted is None:
+            policy = self._brokers.topic_setting(self._name.topic, _CLEANUP_POLICY)
+            self._compacted = policy is not None and "compact" in policy
+        return self._compacted
+
+    def _skip_lost(self) -> None:
+        """The offset to read is not in the log: go on where the log begins, if it may."""
+        at = self._decoder.next_offset
+        earliest = self._brokers.offsets_at({self._name: EARLIEST})[self._name]
+        if earliest > at:
+            last = min(earliest, self._range.end) - 1
+            self._lose(f"offsets {at} to {last} of {self._name} are lost: the log begins at {earliest}", last + 1)
+            return
+        latest = self._brokers.offsets_at({self._name: LATEST})[self._name]
+        if latest < at:
+            self._lose(
+                f"offsets {at} to {self._range.end - 1} of {self._name} are lost: the log ends at {latest}, its topic "
+                "was probably deleted and created again"
+            )
+
+    def _lose(self, message: str, go_on_at: int | None = None) -> None:
+        self._is_lost = True
+        report_data_loss(message, fail=self._plan.fail_on_data_loss)
+        self._decoder.skip_to(self._range.end if go_on_at is None else go_on_at)
+
+
+def _only_partition(answer: FetchResponse) -> PartitionData:
+    if len(answer.responses) != 1 or len(answer.responses[0].partitions) != 1:
+        raise WireError("an answer of other partitions than asked for")
+    return answer.responses[0].partitions[0]
+
+
+def _bounds_in(buffer: bytearray, records: memoryview) -> tuple[int, int]:
+    """Where a view of a buffer's bytes begins and ends in it."""
+    import ctypes
+
+    start = ctypes.addressof(ctypes.c_char.from_buffer(records)) - ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return start, start + len(records)
+
+
+def _refused(code: int, name: TopicPartition) -> Exception:
+    try:
+        text = ErrorCode(code).name
+    except ValueError:
+        text = f"error {code}"
+    message = f"the leader of {name} answers {text}"
+    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+        message += " (its disk, or the topic's archive, cannot be read; what the broker logs says why)"
+    if code in PASSING or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return PassingError(message)
+    return SourceError(f"reading {name} failed: {message}")

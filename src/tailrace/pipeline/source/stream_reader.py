@@ -1,0 +1,248 @@
+"""The stream reader: what a running query reads next, batch after batch.
+
+Lives on the driver for as long as the query runs. All that must outlive it is in the offsets that Spark keeps in the
+query's checkpoint, with the ids of topics, so that one that was deleted and created again is not taken for the one that
+was read before. What it remembers besides is when it last gave Spark something to read. Nothing is driven by `commit`,
+which comes a batch late or never.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tailrace.model import TopicPartition
+from tailrace.pipeline.connections.brokers import Brokers, is_other_topic
+from tailrace.pipeline.failures import UnknownTopicError
+from tailrace.pipeline.source.archives import Archives
+from tailrace.pipeline.source.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    StreamOffset,
+    from_stream_offset,
+    to_stream_offset,
+    topic_ids_in,
+)
+from tailrace.pipeline.source.options import ReadOptions
+from tailrace.pipeline.source.planning import existing_partitions, report_data_loss, starting_offsets
+from tailrace.pipeline.source.ranges import limit_ends, ranges_between
+from tailrace.pipeline.source.reader import input_partitions, read_partition
+from tailrace.pipeline.source.record_filter import RecordFilter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tailrace.pipeline.source.progress import GroupProgress
+
+#: So often a log end is asked for again before it is believed that the log is shorter than it was.
+_TRIES_FOR_AN_END = 10
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics for as long as a query runs."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._brokers: Brokers | None = None
+        self._archives: Archives | None = None
+        #: Where the query ends that shall read only what is there now.
+        self._target: Offsets | None = None
+        #: Topics as they were when they were last looked at, or when the target was set.
+        self._topic_ids: dict[str, UUID] = {}
+        #: Topics that were created again since offsets without ids were read, in a checkpoint of an earlier version.
+        self._created_again: set[UUID] = set()
+        self._last_trigger = time.monotonic()
+        self._latest: Offsets | None = None
+        self._progress: GroupProgress | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need; connections stay where they are."""
+        return {"_options": self._options, "_columns": self._columns}
+
+    def initialOffset(self) -> StreamOffset:
+        """Where a query begins that has no checkpoint."""
+        brokers = self._cluster()
+        partitions = existing_partitions(brokers, self._options.selection)
+        self._remember(partitions)
+        return to_stream_offset(starting_offsets(brokers, self._options, partitions), self._topic_ids)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember what is there now, to read no more than that."""
+        self._target = self._ends({}, {})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options set; where there is a least number as well, it is looked after here."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Where the next batch ends."""
+        before, known = from_stream_offset(start), topic_ids_in(start)
+        self._show_progress(before)
+        ends = self._ends(before, known) if self._target is None else self._target
+        self._check_same_topics(known)
+        self._check_nothing_lost(before, ends, known)
+        begins = self._begins(before, ends, known, self._topic_ids)
+        available = sum(max(0, end - begins[name]) for name, end in ends.items())
+        if self._shall_wait(available, limit):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            ends = limit_ends(begins, ends, limit.max_rows)
+        if ends == before and not self._replaced(known, self._topic_ids):
+            return start
+        self._last_trigger = time.monotonic()
+        return to_stream_offset(ends, self._topic_ids)
+
+    def reportLatestOffset(self) -> StreamOffset | None:
+        """The ends of the logs when they were last looked at, which a query's progress shows."""
+        return None if self._latest is None else to_stream_offset(self._latest)
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
+        """The tasks of one batch."""
+        before, ends = from_stream_offset(start), from_stream_offset(end)
+        known, planned = topic_ids_in(start), topic_ids_in(end)
+        if not self._topic_ids:  # after a restart, the last batch is planned again before anything else is asked
+            self._remember(self._cluster().partitions(self._options.selection))
+        begins = self._begins(before, ends, known, planned)
+        for topic in self._replaced(planned, self._topic_ids):
+            # Since this batch was planned for the first time.
+            self._lose(f"{_created_again(topic)}, and the batch that was to be read is lost")
+            ends = {name: end for name, end in ends.items() if name.topic != topic}
+        ranges = ranges_between(begins, ends, {**self._topic_ids, **planned})
+        if self._archives is None:
+            self._archives = Archives(self._cluster(), self._options.archive)
+        return input_partitions(self._options, ranges, self._archives.parts(ranges, self._topic_ids), RecordFilter())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task's range."""
+        return read_partition(self._options, self._columns, RecordFilter(), partition)
+
+    def stop(self) -> None:
+        """Close all connections."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def _show_progress(self, processed: Offsets) -> None:
+        """Commit to the query's group, if it has one: a batch is planned when the one before it is done."""
+        client = self._options.client
+        if client.group_id is None:
+            return
+        if self._progress is None:
+            # Most queries have no group, and need no further client.
+            from tailrace.pipeline.source.progress import GroupProgress
+
+            self._progress = GroupProgress(client.bootstrap, client.group_id)
+        self._progress.processed({(name.topic, name.partition): offset for name, offset in processed.items()})
+
+    def _cluster(self) -> Brokers:
+        if self._brokers is None:
+            self._brokers = Brokers(self._options.client)
+        return self._brokers
+
+    def _ends(self, before: Mapping[TopicPartition, int], known: Mapping[str, UUID]) -> Offsets:
+        """The log ends of all partitions that there are now, also of those that were not there before."""
+        brokers = self._cluster()
+        tries = 0
+        while True:
+            partitions = brokers.partitions(self._options.selection)
+            try:
+                ends = brokers.offsets_at(dict.fromkeys(partitions, LATEST))
+            except UnknownTopicError:  # deleted between the two questions
+                continue
+            tries += 1
+            ids = {name.topic: topic_id for name, topic_id in partitions.items()}
+            others = self._replaced(known, ids)
+            # A leader that is new may not know for a moment what was committed before it.
+            if tries < _TRIES_FOR_AN_END and any(
+                end < before.get(name, end) for name, end in ends.items() if name.topic not in others
+            ):
+                time.sleep(self._options.client.retry_backoff_ms / 1000)
+                continue
+            self._note_created_again(ids, known)
+            self._topic_ids = ids
+            self._latest = ends
+            return ends
+
+    def _begins(
+        self, before: Offsets, ends: Offsets, known: Mapping[str, UUID], planned: Mapping[str, UUID]
+    ) -> Offsets:
+        """Where each partition of a batch begins: at its very beginning if it is new, or is shorter than it was."""
+        others = self._replaced(known, planned)
+        fresh = [name for name, end in ends.items() if name.topic in others or end < before.get(name, end + 1)]
+        if not fresh:
+            return before
+        found = self._cluster().offsets_at(dict.fromkeys(fresh, EARLIEST))
+        for name, earliest in found.items():
+            if earliest > 0 and (name not in before or name.topic in others):
+                self._lose(f"{name} is new and begins at offset {earliest}, so that earlier ones are lost")
+        # A batch that is planned again after a restart may be of a log that has since lost records.
+        return {**before, **{name: min(earliest, ends[name]) for name, earliest in found.items()}}
+
+    def _check_nothing_lost(
+        self, before: Mapping[TopicPartition, int], ends: Offsets, known: Mapping[str, UUID]
+    ) -> None:
+        gone = [str(name) for name in before if name not in ends]
+        if gone:
+            self._lose(f"partitions {', '.join(gone)} are gone; what was not read of them is lost")
+        others = self._replaced(known, self._topic_ids)
+        for name, end in ends.items():
+            if end < before.get(name, end) and name.topic not in others:
+                self._lose(
+                    f"{name} ends at offset {end} but was read up to {before[name]}: its topic was probably deleted "
+                    "and created again, and what was not read of the old one is lost"
+                )
+
+    def _check_same_topics(self, known: Mapping[str, UUID]) -> None:
+        """Offsets of a topic mean nothing in another one of the same name, whatever numbers it has."""
+        for topic in self._replaced(known, self._topic_ids):
+            self._lose(f"{_created_again(topic)}; what was not read of it before is lost")
+
+    def _replaced(self, known: Mapping[str, UUID], now: Mapping[str, UUID]) -> list[str]:
+        """The topics that are others than they were, by the ids that are known."""
+        return [
+            topic
+            for topic, topic_id in now.items()
+            if (is_other_topic(known[topic], topic_id) if topic in known else topic_id in self._created_again)
+        ]
+
+    def _note_created_again(self, ids: Mapping[str, UUID], known: Mapping[str, UUID]) -> None:
+        """Remember what a checkpoint without ids cannot tell."""
+        for topic, topic_id in ids.items():
+            if topic not in known and is_other_topic(self._topic_ids.get(topic), topic_id):
+                self._created_again.add(topic_id)
+
+    def _remember(self, partitions: Mapping[TopicPartition, UUID]) -> None:
+        self._topic_ids = {name.topic: topic_id for name, topic_id in partitions.items()}
+
+    def _shall_wait(self, available: int, limit: ReadLimit) -> bool:
+        """Whether there is too little for a batch, and it is not time for one yet."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        waited_ms = (time.monotonic() - self._last_trigger) * 1000
+        return available < least and waited_ms < self._options.max_trigger_delay_ms
+
+    def _lose(self, message: str) -> None:
+        report_data_loss(message, fail=self._options.fail_on_data_loss)
+
+
+def _created_again(topic: str) -> str:
+    return f"topic '{topic}' was deleted and created again"

@@ -1,0 +1,1 @@
+"""Batches and records that client libraries refuse to make."""

@@ -1,0 +1,1 @@
+"""Client libraries behind one shape, and a client that sends whatever bytes it is given."""

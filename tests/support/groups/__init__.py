@@ -1,0 +1,1 @@
+"""Fleets of consumer group members, each a process of its own."""

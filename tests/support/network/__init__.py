@@ -1,0 +1,1 @@
+"""Lines between clients and brokers that can be cut, delayed or made to lose requests."""

@@ -1,0 +1,1 @@
+"""Spark in tests: its connector's jars, clusters and job runs."""

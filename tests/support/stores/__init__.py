@@ -1,0 +1,1 @@
+"""Real coordination stores in processes of their own."""
