@@ -201,6 +201,8 @@ class LogDirectory:
         found = disk.read_file(marker)
         self.stopped_cleanly = found is not None
         self.stopped_in_epoch = self.broker_epoch = _epoch_in(found)
+        if not self.stopped_cleanly:
+            self._make_durable()
         self._recovery_points = read_offsets(disk, f"{self.path}/{RECOVERY_POINTS}")
         self._saved_points = dict(self._recovery_points)
         self._high_watermarks = read_offsets(disk, f"{self.path}/{HIGH_WATERMARKS}")
@@ -211,6 +213,21 @@ class LogDirectory:
         self._saved_clean_offsets = dict(self._clean_offsets)
         disk.remove(marker)
         disk.sync_directory(self.path)
+
+    def _make_durable(self) -> None:
+        """Sync all that a killed process left in the page cache.
+
+        What it cut or removed must not come back with the next power cut, behind records that were appended since.
+        """
+        disk = self._disk
+        partitions = [f"{self.path}/{name}" for name in disk.list(self.path) if partition_named(name) is not None]
+        if not partitions or disk.sync_all(self.path):
+            return
+        for directory in partitions:
+            for name in disk.list(directory):
+                if name.endswith(LOG_SUFFIX):
+                    disk.open(f"{directory}/{name}").sync()
+            disk.sync_directory(directory)
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
         """Refuse a directory that another broker or cluster, or a newer version, wrote; mark a new one as ours."""

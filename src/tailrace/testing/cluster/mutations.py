@@ -349,6 +349,9 @@ POWER_CUT_MUTATIONS: Mapping[str, Mutation] = {
     "a log begins anew and does not say where": Mutation(
         PartitionMetadata, "move_start", lambda metadata, offset: None, ("lost",)
     ),
+    "what a killed process has cut may come back": Mutation(
+        LogDirectory, "_make_durable", lambda directory: None, ("invented", "hole", "lost")
+    ),
     "a segment that is missing is taken for a gap": Mutation(recovery, "read_gaps", _gaps_anywhere_below, ("hole",)),
 }
 
