@@ -739,7 +739,7 @@ class Partition:
     async def start_anew_at(self, offset: int, past: LogPast | None = None) -> None:
         """Drop the log and begin an empty one where the leader's log starts; durable at the end.
 
-        What is known of before that comes from the leader, where the records are in the archive.
+        What the leader knows of before comes with it: producers, and epochs where the records are in the archive.
         """
         self._require_following()
         if offset < self.high_watermark:

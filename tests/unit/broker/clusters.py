@@ -191,10 +191,22 @@ class Cluster:
         return await (await self.client(broker_id)).call(request, version, kind)
 
     async def produce(
-        self, broker_id: int, *values: bytes, topic: str = "orders", number: int = 0, acks: int = -1
+        self,
+        broker_id: int,
+        *values: bytes,
+        topic: str = "orders",
+        number: int = 0,
+        acks: int = -1,
+        producer: tuple[int, int, int] = (-1, -1, -1),
     ) -> PartitionProduceResponse:
-        """Send records in one batch."""
-        batch = build_batch([NewRecord(value, timestamp=1_700_000_000_000) for value in values])
+        """Send records in one batch; an idempotent producer has an id, an epoch and a sequence number."""
+        producer_id, producer_epoch, base_sequence = producer
+        batch = build_batch(
+            [NewRecord(value, timestamp=1_700_000_000_000) for value in values],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
         request = ProduceRequest(
             acks=acks,
             timeout_ms=5000,

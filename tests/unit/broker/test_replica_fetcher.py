@@ -446,6 +446,8 @@ def test_a_log_out_of_the_leaders_range_is_made_to_fit(start: int, end: int, pos
         _, answer = await until_named(leader)
         answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
         await ends(leader, start, end)
+        if start > len(values_of(cluster)):
+            await start_asked(leader, start_offset=start, producers=ProducerState().snapshot())
         request, _ = await until_named(leader)
         assert wanted(request) == {0: position}
         assert values_of(cluster) == kept

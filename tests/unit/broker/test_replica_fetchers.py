@@ -190,6 +190,27 @@ def test_a_follower_that_lost_its_disk_gets_everything_again() -> None:
     simulate(test)
 
 
+def test_a_replica_that_begins_behind_deleted_records_knows_who_produced_them() -> None:
+    """The producer may not have had its answer, and send its last batch again when that replica leads."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2]])
+        first = await cluster.produce(1, b"a", b"b", producer=(7, 0, 0))
+        assert (first.error_code, first.base_offset) == (ErrorCode.NONE, 0)
+        await cluster.stop(2)
+        del cluster._disks[2]
+        assert (await delete_records(cluster, 2)).error_code == ErrorCode.NONE
+        await cluster.start(2)
+        await cluster.until(lambda: sorted(cluster.state(1).isr) == [1, 2])
+        assert cluster.partition(2).log.start_offset == 2
+        await cluster.move(leader=2)
+        again = await cluster.produce(2, b"a", b"b", producer=(7, 0, 0))
+        assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 0)
+        assert cluster.partition(2).log.end_offset == 2
+
+    simulate(test, brokers=2)
+
+
 def test_deleted_records_are_gone_from_all_replicas_when_it_is_answered() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create("orders", [[1, 2, 3]])

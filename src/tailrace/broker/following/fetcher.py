@@ -23,6 +23,7 @@ from tailrace.broker.network.peer import Backoff, PeerConnection
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.errors import ErrorCode, KafkaError, WireError
+from tailrace.model import NO_OFFSET
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
@@ -373,7 +374,7 @@ class ReplicaFetcher:
         failed = []
         for followed in out_of_range:
             key, past, refusal = followed.key, None, None
-            if followed.partition.log.config.is_archived:
+            if followed.partition.log.config.is_archived or starts.get(key, NO_OFFSET) > followed.asked[0]:
                 try:
                     starts[key], past = await self._ask_past(connection, followed)
                 except KafkaError as error:
@@ -390,7 +391,11 @@ class ReplicaFetcher:
         return failed
 
     async def _ask_past(self, connection: PeerConnection, followed: Followed) -> tuple[int, LogPast]:
-        """Where the leader's own log starts, and what a replica that begins there has to know of before."""
+        """Where the leader's own log starts, and what a replica that begins there has to know of before.
+
+        Producers whose last records were removed may still send those again. Epochs of before are asked for only where
+        the records are in an archive.
+        """
         topic_id, number = followed.key
         request = ReplicaStartRequest(
             topic_id=topic_id, partition_index=number, current_leader_epoch=followed.leader_epoch
@@ -403,7 +408,8 @@ class ReplicaFetcher:
             producers = ProducerState.from_snapshot(bytes(response.producers))
         except ValueError as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        epochs = [(each.epoch, each.start_offset) for each in response.leader_epochs]
+        is_archived = followed.partition.log.config.is_archived
+        epochs = [(each.epoch, each.start_offset) for each in response.leader_epochs] if is_archived else []
         return response.start_offset, LogPast(epochs, producers)
 
     async def _list_offsets(
