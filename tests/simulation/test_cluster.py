@@ -39,6 +39,8 @@ REGRESSIONS = {
     "deleted records came back with a follower that lost its power": 70000274,
     "a full disk left a replica that was copied anew with a log that starts beyond its end": 70000146,
     "a cut that a killed process had not synced was undone by a power cut": 100000186,
+    "a replica that began behind deleted records did not know their producers": 100000192,
+    "a broker with a repaired disk was never started again, as nobody else had its records": 100000244,
 }
 
 

@@ -76,7 +76,7 @@ class ClusterDisasters:
     # --- disks
 
     async def _fail_disk(self, node: ClusterNode) -> None:
-        """A disk refuses something until it is repaired; what it had not synced is lost by then."""
+        """A disk refuses something until it is repaired; what it had not synced is lost by then, if others have it."""
         operation = self._random.choice(_FAILING)
         self._faults.note(f"the disk of {node.name} fails: {operation}")
         failure = self._faults.failed("disk", node.broker_id)
@@ -86,15 +86,13 @@ class ClusterDisasters:
         await asyncio.sleep(self._faults.duration())
         fault.lift()
         self._faults.note(f"the disk of {node.name} is repaired")
-        await self._start_again(node)
+        # Nobody can copy from it meanwhile, so that what only it has cannot come to be elsewhere.
+        await self._start_again(node, node.unplug if self._faults.is_whole_elsewhere(node) else node.kill)
         self._watch.unreadable.pop(node.name, None)
         failure.ended_at = self._cluster.loop.time()
 
-    async def _start_again(self, node: ClusterNode, *, is_empty: bool = False) -> None:
-        # It may have become the only one in sync since its disk began to fail.
-        while not self._faults.is_whole_elsewhere(node):  # noqa: ASYNC110  nobody tells
-            await asyncio.sleep(_LOOK_SECONDS)
-        (node.wipe if is_empty else node.unplug)()
+    async def _start_again(self, node: ClusterNode, end: Callable[[], None]) -> None:
+        end()
         await asyncio.sleep(self._random.uniform(0.1, 2.0))
         node.launch()
         await self._faults.settle_damage(node)
@@ -144,7 +142,10 @@ class ClusterDisasters:
         self._read_again(path.split("/")[2])
         await asyncio.sleep(_FOUND_OUT_SECONDS + self._faults.duration())
         self._faults.note(f"the disk of {node.name} is replaced")
-        await self._start_again(node, is_empty=True)
+        # It may have become the only one in sync since its disk began to rot.
+        while not self._faults.is_whole_elsewhere(node):  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(_LOOK_SECONDS)
+        await self._start_again(node, node.wipe)
         self._watch.unreadable.pop(node.name, None)
         self._history.rotten.pop(node.broker_id, None)
         failure.ended_at = self._cluster.loop.time()
