@@ -41,6 +41,7 @@ REGRESSIONS = {
     "a cut that a killed process had not synced was undone by a power cut": 100000186,
     "a replica that began behind deleted records did not know their producers": 100000192,
     "a broker with a repaired disk was never started again, as nobody else had its records": 100000244,
+    "a coordinator that woke up told offsets from before it was deposed": 110000047,
 }
 
 

@@ -85,7 +85,9 @@ class Broker:
         request_memory = RequestMemory(config.get_int("queued.max.request.bytes"))
         self.partitions.long_work = LongWork(request_memory)
         self.isr_keeper = IsrKeeper(config, runtime.clock, self.metadata, self.partitions, self.background)
-        self.lease_watch = LeaseWatch(config, runtime.clock, self.partitions, self.background)
+        self.lease_watch = LeaseWatch(
+            config, runtime.clock, self.partitions, self.background, lambda: self.registration.deadline
+        )
         self.controller = Controller(
             config,
             store,

@@ -71,6 +71,8 @@ class Partitions:
         self._fetchers = fetchers
         #: Whether the others take this broker for alive for sure.
         self.holds_lease = holds_lease
+        #: Whether another may lead what this broker leads without it having had the time to notice.
+        self.is_unsettled: Callable[[], bool] = lambda: False
         #: What is too long for one step of the loop, of all partitions and handlers.
         self.long_work = LongWork()
         self._broker_id = config.get_int("node.id")
@@ -302,6 +304,7 @@ class Partitions:
             for header in self._missed.pop((known_as, number), ()):
                 log.producers.refused(header)
         partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
+        partition.is_unsettled = self.is_unsettled
         partition.long_work = self.long_work
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition

@@ -124,7 +124,15 @@ class Journal:
         return written
 
     def settled(self) -> asyncio.Future[None]:
-        """A future that ends when all that was written so far is committed: what is read then is no guess."""
+        """A future that ends when all that was written so far is committed: what is read then is no guess.
+
+        Refused while another coordinator may have taken over: what it wrote is not known here.
+        """
+        if self._partition.may_be_deposed:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "This broker has not reached the coordination store for so long that another may coordinate by now.",
+            )
         return self._partition.wait_until_committed(self._last_offset)
 
 

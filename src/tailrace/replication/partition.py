@@ -73,6 +73,8 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self.directory = directory
+        #: Shared by all partitions of a broker, once they have been told so: whether its lease is over unnoticed.
+        self.is_unsettled: Callable[[], bool] = lambda: False
         #: Whether only brokers write to it.
         self.is_internal = partition.topic in INTERNAL_TOPICS
         self.replicas: tuple[int, ...] = ()
@@ -307,6 +309,11 @@ class Partition:
     def surely_leads(self) -> bool:
         """Whether this broker leads and nobody else can by now, for all that the store has told."""
         return self.is_leader and (self._holds_lease is None or self._holds_lease())
+
+    @property
+    def may_be_deposed(self) -> bool:
+        """Whether another may lead by now without this broker having had the time to notice."""
+        return not self._is_sole and self.is_unsettled()
 
     # --- writing
 

@@ -20,6 +20,7 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tailrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from tests.unit.broker.clusters import Cluster, simulate, values
 
 SESSION = "3000"
@@ -159,6 +160,61 @@ def test_a_coordinator_that_may_be_deposed_names_another_replica() -> None:
         assert found.node_id in {1, 2, 3} - {coordinator}
 
     simulate(test, broker_session_timeout_ms=SESSION, offsets_topic_num_partitions="1")
+
+
+async def committed(cluster: Cluster, coordinator: int) -> int:
+    """What a coordinator answers to a group that asks from where it goes on: an error or nothing yet."""
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="billing", topics=None)])
+    return (await cluster.ask(coordinator, request, 8, OffsetFetchResponse)).groups[0].error_code
+
+
+async def coordinator_of(cluster: Cluster) -> int:
+    """Who coordinates the group, once its shard is loaded."""
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=["billing"])
+    found = (await cluster.ask(1, request, 4, FindCoordinatorResponse)).coordinators[0].node_id
+    await cluster.until(lambda: len(list(cluster.brokers[found].groups._shards)) == 1)
+    assert await committed(cluster, found) == ErrorCode.NONE
+    return found
+
+
+def test_a_coordinator_that_was_suspended_tells_no_offsets_before_it_knows_whether_it_still_is() -> None:
+    async def test(cluster: Cluster) -> None:
+        coordinator = await coordinator_of(cluster)
+        clock = cluster.brokers[coordinator]._runtime.clock
+        assert isinstance(clock, SimClock)
+        # Another may have coordinated for an hour; no timer has noticed, and followers' fetches may be waiting here.
+        clock.suspended_seconds = 3600
+        assert await committed(cluster, coordinator) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        clock.suspended_seconds = 0
+        assert holds_lease(cluster.brokers[coordinator])
+        assert await committed(cluster, coordinator) == ErrorCode.NONE
+
+    simulate(test, broker_session_timeout_ms=SESSION, offsets_topic_num_partitions="1")
+
+
+def test_a_store_that_is_away_for_all_holds_up_groups_for_as_long_as_it_takes_to_know_that() -> None:
+    async def test(cluster: Cluster) -> None:
+        coordinator = await coordinator_of(cluster)
+        for broker_id in (1, 2, 3):
+            cut_off(cluster, broker_id)
+        await cluster.until(lambda: not holds_lease(cluster.brokers[coordinator]), 10)
+        assert await committed(cluster, coordinator) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await asyncio.sleep(4)
+        for _ in range(20):
+            assert await committed(cluster, coordinator) == ErrorCode.NONE
+            await asyncio.sleep(0.5)
+
+    simulate(test, broker_session_timeout_ms=SESSION, offsets_topic_num_partitions="1")
+
+
+def test_groups_of_a_broker_alone_wait_for_no_store() -> None:
+    async def test(cluster: Cluster) -> None:
+        coordinator = await coordinator_of(cluster)
+        cut_off(cluster, coordinator)
+        await cluster.until(lambda: not holds_lease(cluster.brokers[coordinator]), 10)
+        assert await committed(cluster, coordinator) == ErrorCode.NONE
+
+    simulate(test, brokers=1, broker_session_timeout_ms=SESSION, offsets_topic_num_partitions="1")
 
 
 @pytest.mark.parametrize("acks", [1, 0])

@@ -4,12 +4,16 @@ Without a lease another may lead, and this broker would be the last to know. But
 then nobody else does: followers go on to fetch, in the epoch that they know. So a partition that followers still fetch
 is served as ever; one that none of them has fetched for a while counts as led elsewhere, until one fetches again or the
 lease is back. Owns when that is looked at; what it means for clients is the partition's.
+
+A broker that was suspended or stopped wakes up with a lease that is over and without having noticed. It does not know
+whether it leads anything before it has waited for as long as its followers take to fetch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.partitions import Partitions
@@ -28,11 +32,26 @@ _AT_ONCE = 500
 class LeaseWatch:
     """Looks after one broker's partitions while it does not reach the store."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, partitions: Partitions, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        partitions: Partitions,
+        tasks: Tasks,
+        lease_end: Callable[[], float],
+    ) -> None:
         self._config = config
         self._clock = clock
         self._partitions = partitions
         self._tasks = tasks
+        self._lease_end = lease_end
+        #: The lease after whose end all partitions were looked at.
+        self._settled_lease: float | None = None
+        partitions.is_unsettled = self.is_unsettled
+
+    def is_unsettled(self) -> bool:
+        """Whether the lease is over, and it is not known yet which partitions followers still fetch."""
+        return not self._partitions.holds_lease() and self._settled_lease != self._lease_end()
 
     def start(self) -> None:
         """Look from now on."""
@@ -56,12 +75,14 @@ class LeaseWatch:
     async def _doubt(self, silence: float) -> None:
         """Send clients elsewhere that ask for what no follower asks for any more."""
         doubted = 0
+        lease = self._lease_end()
         for count, partition in enumerate(self._partitions, 1):
             if self._partitions.holds_lease():
                 return
             doubted += partition.doubt_leadership(self._clock.monotonic() - silence)
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._settled_lease = lease
         if doubted:
             logger.warning(
                 "%d partitions are not served: this broker does not reach the metadata store and no follower fetches "

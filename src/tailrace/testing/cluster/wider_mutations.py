@@ -28,6 +28,7 @@ from tailrace.testing.cluster.history import (
     CORRUPT,
     DISAGREE,
     DUPLICATE,
+    GROUP_OFFSETS,
     ISR,
     LIVENESS,
     LOST,
@@ -127,6 +128,9 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "readers are not given the first of several batches": Mutation(Partition, "read", _skip_a_batch, (ORDER,)),
     "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
         SimClock, "monotonic", _stand_still, (LOST, ORDER), "suspend"
+    ),
+    "a coordinator that wakes up tells what it knew": Mutation(
+        Partition, "may_be_deposed", property(lambda partition: False), (GROUP_OFFSETS,)
     ),
     "producers are forgotten too early": Mutation(ProducerState, "expire", _forget_all, (DUPLICATE, ORDER)),
     "a new epoch of a producer does not begin anew": Mutation(
