@@ -156,9 +156,11 @@ class Followers:
         return min([own_end_offset, *sorted(ends, reverse=True)[: count - 1]])
 
     def low_watermark(self, own_start_offset: int) -> int:
-        """The lowest log start of all replicas whose brokers are alive."""
+        """The lowest log start of all replicas whose brokers are alive, or that may lead when they are back."""
         starts = [
-            follower.log_start_offset for replica, follower in self._by_id.items() if replica in self._broker_epochs
+            follower.log_start_offset
+            for replica, follower in self._by_id.items()
+            if replica in self._broker_epochs or replica in self._isr
         ]
         return min([own_start_offset, *starts])
 

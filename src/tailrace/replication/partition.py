@@ -640,12 +640,12 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start of all replicas whose brokers are alive; -1 while one has not told."""
+        """The lowest log start of all replicas that are alive or in sync; -1 while one has not told."""
         start_offset = self.log_start_offset
         return start_offset if self._followers is None else self._followers.low_watermark(start_offset)
 
     def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
-        """A future that ends when every replica alive has given up its records below an offset."""
+        """A future that ends when every replica alive or in sync has given up its records below an offset."""
         if self._gone is not None or not self.is_leader:
             return _refused(self._gone or self._not_leader())
         future = self._low_watermark_waiters.add(offset)

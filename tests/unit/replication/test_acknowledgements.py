@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -243,7 +244,7 @@ def test_those_who_gave_up_do_not_pile_up_while_nothing_moves() -> None:
     with_replicas(test)
 
 
-def test_records_are_deleted_when_all_replicas_alive_have_given_them_up() -> None:
+def test_records_are_deleted_when_all_replicas_alive_or_in_sync_have_given_them_up() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         for _ in range(3):
@@ -254,7 +255,10 @@ def test_records_are_deleted_when_all_replicas_alive_have_given_them_up() -> Non
         assert (leader.partition.low_watermark, waiting.done()) == (0, False)
         await replicas.second.fetch_from(leader, rounds=2)
         assert (replicas.second.partition.log.start_offset, waiting.done()) == (2, False)
+        # The third is away, but may lead when it is back.
         leader.apply(replicas.state, {1: 1, 2: 1})
+        assert not waiting.done()
+        leader.apply(replace(replicas.state, isr=(1, 2)), {1: 1, 2: 1})
         await waiting
         assert leader.partition.low_watermark == 2
 

@@ -1,7 +1,8 @@
 """DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark.
 
-Odd: it is answered when all replicas whose brokers are alive have given up the records, with the lowest of their log
-starts; what takes longer than the client waits is REQUEST_TIMED_OUT, and goes on nevertheless. Of an archived topic it
+Odd: it is answered when all replicas that are alive or in sync have given up the records, with the lowest of their log
+starts: one that is in sync and away may lead when it is back. What takes longer than the client waits is
+REQUEST_TIMED_OUT, and goes on nevertheless. Of an archived topic it
 is first written to the store that nobody may read those records, wherever they are.
 """
 
