@@ -329,7 +329,7 @@ def _led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> Partiti
     if (leader, isr) == (state.leader, state.isr):
         return state
     epoch = state.leader_epoch + (leader != state.leader)
-    return PartitionState(state.replicas, isr, leader, epoch)
+    return replace(state, isr=isr, leader=leader, leader_epoch=epoch)
 
 
 def _with_states(topic: TopicImage, after: Callable[[PartitionState], PartitionState]) -> TopicImage:

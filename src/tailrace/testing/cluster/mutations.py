@@ -163,7 +163,7 @@ def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
         others = tuple(member for member in state.isr if member != broker_id)
         if state.leader != broker_id or not others:
             return state
-        return PartitionState(state.replicas, others, others[0], state.leader_epoch + 1)
+        return replace(state, isr=others, leader=others[0], leader_epoch=state.leader_epoch + 1)
 
     left = controller.without_broker(topic, broker_id)
     states = [
@@ -180,7 +180,7 @@ async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition
 
 
 def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    return PartitionState(state.replicas, isr, leader, state.leader_epoch)
+    return replace(state, isr=isr, leader=leader)
 
 
 def _all_alive(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
