@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace.client.cluster import ReplicaState, describe_cluster
 from tailrace.client.errors import ClientError
-from tailrace.cluster.controller import ElectionType
+from tailrace.cluster.decisions import ElectionType
 from tailrace.cluster.store import MAX_OPERATIONS
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions

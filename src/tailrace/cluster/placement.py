@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of new partitions. Pure: brokers and their load in, assignment out.
+"""Which brokers hold the replicas of new partitions, and further replicas. Pure: brokers and load in, assignment out.
 
 Replicas of a partition are on different brokers, and as far apart as there are racks, then machines. A topic's leaders
 are spread over all brokers evenly, and so are its replicas; where that leaves a choice, brokers that have less of all
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from tailrace.cluster.image import BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.leaders import with_states
 from tailrace.errors import ErrorCode, KafkaError
 
 #: As in Kafka: more would be one change to the metadata that is too large.
@@ -203,3 +204,34 @@ def use_further_assignment(
 
 def _fresh(replicas: tuple[int, ...]) -> PartitionState:
     return PartitionState(replicas, replicas, replicas[0], 0)
+
+
+# --- further replicas of internal topics
+
+
+def plan_internal_replication(
+    topics: Iterable[TopicImage], brokers: Mapping[int, BrokerImage], factors: Mapping[str, int]
+) -> list[TopicImage]:
+    """The internal topics that get more replicas, now that there are the brokers for them; `factors` are by name."""
+    topics = list(topics)
+    load = Load.of(topics)
+    planned = [(topic, with_replicas(topic, brokers, factors.get(topic.name, 0), load)) for topic in topics]
+    return [changed for topic, changed in planned if changed is not topic]
+
+
+def with_replicas(topic: TopicImage, brokers: Mapping[int, BrokerImage], factor: int, load: Load) -> TopicImage:
+    """A topic with as many replicas as asked for and possible; the new ones are in sync when they have caught up."""
+    own = Load()
+    for state in topic.partitions:
+        own.add(state.replicas)
+
+    def after(state: PartitionState) -> PartitionState:
+        reachable = sum(1 for broker_id in brokers if broker_id not in state.replicas) + len(state.replicas)
+        if len(state.replicas) >= min(factor, reachable):
+            return state
+        replicas = add_replicas(state.replicas, brokers, min(factor, reachable), own, load)
+        further = replicas[len(state.replicas) :]
+        own.add_followers(replicas[0], further)
+        return replace(state, replicas=replicas)
+
+    return with_states(topic, after)

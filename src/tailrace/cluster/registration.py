@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TypeAlias
 
-from tailrace.cluster.controller import after_crash, handed_over, leaves_with_confirmation
+from tailrace.cluster.decisions import after_crash, handed_over, leaves_with_confirmation
 from tailrace.cluster.image import BrokerImage, TopicImage
 from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_from_bytes, epoch_to_bytes
 from tailrace.cluster.metadata import ClusterMetadata

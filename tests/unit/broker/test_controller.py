@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tailrace.broker.leading.log_ends import Leaderless
-from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.keys import CONTROLLER, broker_epoch_key, broker_key, epoch_to_bytes, name_key, topic_key
+from tailrace.cluster.leaders import LogEnd
 from tailrace.cluster.store import Check, Unavailable, Write
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.stores.memory import MemorySpace, MemoryStore

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tailrace.broker.leading.log_ends import Leaderless, ask_log_ends
-from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
+from tailrace.cluster.leaders import LogEnd
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.wire.frames import encode_response_header

@@ -27,3 +27,13 @@ def test_the_state_of_a_partition_is_made_when_it_is_created_or_read_and_replace
     makers = {module for module, name, _ in calls() if name == "PartitionState"}
     # The client's class of that name describes a partition to people.
     assert makers == {"cluster/image.py", "cluster/placement.py", "client/admin.py"}
+
+
+def test_leaders_are_written_by_decisions_and_their_parts_only() -> None:
+    writers = {
+        module
+        for module, name, keywords in calls()
+        if name == "replace" and not keywords.isdisjoint({"leader", "leader_epoch"})
+    }
+    # Brokers that are broken on purpose break this rule, too.
+    assert writers == {"cluster/decisions.py", "cluster/leaders.py", "testing/cluster/mutations.py"}

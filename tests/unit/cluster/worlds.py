@@ -12,9 +12,9 @@ from uuid import NAMESPACE_DNS, uuid5
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.leading.controller import AskLogEnds, Controller
 from tailrace.broker.leading.log_ends import Leaderless
-from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.cluster.keys import name_key, topic_key
+from tailrace.cluster.leaders import LogEnd
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import ABSENT, Check, Store, Write

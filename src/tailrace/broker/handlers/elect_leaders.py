@@ -12,7 +12,7 @@ from uuid import UUID
 from tailrace.broker.events import log_change
 from tailrace.broker.leading.leadership import FORWARDING_BROKER
 from tailrace.broker.services import RequestContext, Services
-from tailrace.cluster.controller import ElectionType, elect
+from tailrace.cluster.decisions import ElectionType, elect
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.cluster.metadata import TopicChange
 from tailrace.cluster.store import Unavailable

@@ -1,8 +1,9 @@
 """The controller: the one broker that sees to it that every partition has a leader while brokers come and go.
 
-Every broker campaigns; the elected one works through what `cluster/controller` plans, in rounds: who is alive is asked
-of the store at the start of each, so that late news never makes it act on yesterday's cluster. Everything it writes is
-checked against the controller epoch; a refused write or a lost session ends its rule, and it campaigns again.
+Every broker campaigns; the elected one works in rounds. At the start of each it asks the store who is alive, so that
+late news never makes it act on yesterday's cluster. `cluster/decisions` says what to ask and what to change; the
+controller asks it and writes it. Everything it writes is checked against the controller epoch; a refused write or a
+lost session ends its rule, and it campaigns again.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.leading.log_ends import Leaderless
-from tailrace.cluster.controller import (
-    LogEnd,
-    candidates_for,
-    failed_over,
-    has_dead,
-    outsiders_of,
-    plan_failover,
-    plan_internal_replication,
-    with_longest_leaders,
-    with_replicas,
-    without_the_dead,
+from tailrace.cluster.decisions import (
+    Answers,
+    Change,
+    Elect,
+    FailOver,
+    LeadersQuestion,
+    LogEndsQuestion,
+    PartitionKey,
+    Question,
+    Shrink,
+    Situation,
+    decide,
 )
 from tailrace.cluster.election import Election, Fence, FencedError
 from tailrace.cluster.image import NO_LEADER, BrokerImage, TopicImage
 from tailrace.cluster.keys import TOPIC_NAMES, TOPICS, broker_key
-from tailrace.cluster.metadata import ClusterMetadata, Recheck
-from tailrace.cluster.placement import Load
+from tailrace.cluster.leaders import LogEnd
+from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
 from tailrace.errors import ConfigError
@@ -234,9 +236,8 @@ class Controller:
         self._is_look_due = False
         undecided: Sequence[UUID] = ()
         if topics:
-            await self._fail_over(fence, topics, live)
-            undecided = [*await self._elect(fence, brokers), *await self._shrink(fence, brokers)]
-            await self._raise_replication(fence, topics, brokers)
+            factors = {OFFSETS_TOPIC: self._config.get_int("offsets.topic.replication.factor")}
+            undecided = await self._carry_out(fence, Situation(brokers, topics, self._is_unclean, factors))
         # What was changed meanwhile, by this round too, is looked at in the next one.
         self._live = live
         self._settled = {topic.topic_id: topic for topic in seen if topic.topic_id not in undecided}
@@ -246,135 +247,88 @@ class Controller:
         """Those that changed since they were seen to."""
         return [topic for topic in topics if self._settled.get(topic.topic_id) is not topic]
 
-    async def _fail_over(self, fence: Fence, topics: Sequence[TopicImage], live: tuple[int, ...]) -> None:
-        planned = plan_failover(topics, live, self._is_unclean)
-        if not planned:
-            return
-        before = {topic.topic_id: topic for topic in topics}
-        present = list(live)
+    async def _carry_out(self, fence: Fence, situation: Situation) -> Sequence[UUID]:
+        """Carry out what `decide` says until nothing is left; the topics with partitions that have to wait."""
+        undecided: list[UUID] = []
+        past: Answers | Change | None = None
+        while (decision := decide(self._metadata.topics, situation, past)) is not None:
+            if isinstance(decision, LogEndsQuestion | LeadersQuestion):
+                past = Answers(decision, await self._ask(situation, decision))
+                continue
+            await self._alter(fence, situation, decision)
+            waiting = self._waiting_after(decision)
+            self._log(decision, situation, len(waiting))
+            if waiting:
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
+            undecided += [topic_id for topic_id, _ in waiting]
+            past = decision
+        return undecided
 
-        async def still_gone() -> Sequence[Check]:
-            # One that is back relies on leading what it led when it had registered again.
-            present[:] = dict.fromkeys([*present, *await self._metadata.registered_brokers()])
-            leaders = {state.leader for topic in topics for state in topic.partitions if state.leader != NO_LEADER}
-            gone = [broker_id for broker_id in sorted(leaders) if broker_id not in present]
-            return [Check(broker_key(broker_id), ABSENT) for broker_id in gone[:_MOST_CHECKED]]
-
-        await self._alter(fence, planned, lambda topic: failed_over(topic, present, self._is_unclean), still_gone)
-        gone = [broker_id for broker_id in self._live if broker_id not in live]
-        back = [broker_id for broker_id in live if broker_id not in self._live]
-        moved, lost = _summary(before, planned)
-        logger.info(
-            "brokers alive %s%s%s: %d partitions have another leader, %d have none",
-            list(live),
-            f", gone {gone}" if gone else "",
-            f", new {back}" if back and self._live else "",
-            moved,
-            lost,
-            extra={"live": list(live), "gone": gone, "moved": moved, "leaderless": lost},
+    async def _ask(self, situation: Situation, question: Question) -> Mapping[TopicPartition, Mapping[int, LogEnd]]:
+        return await self._ask_log_ends(
+            situation.brokers,
+            [Leaderless(each.partition, each.leader_epoch, each.replicas) for each in question.inquiries],
         )
 
-    async def _elect(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
-        """Give partitions leaders that several could lead: the one that is furthest; the topics that wait on."""
-        leaderless = [
-            (topic, number, state)
-            for topic in self._metadata.topics
-            for number, state in enumerate(topic.partitions)
-            if state.leader == NO_LEADER and candidates_for(state, brokers)
-        ]
-        if not leaderless:
-            return ()
-        ends = await self._ask_log_ends(
-            brokers,
-            [
-                Leaderless(
-                    TopicPartition(topic.name, number),
-                    state.leader_epoch,
-                    (*candidates_for(state, brokers), *outsiders_of(state, brokers)),
-                )
-                for topic, number, state in leaderless
-            ],
-        )
-        found: dict[UUID, dict[int, tuple[int, Mapping[int, LogEnd]]]] = {}
-        outsiders: dict[int, None] = {}
-        for topic, number, state in leaderless:
-            answers = ends[TopicPartition(topic.name, number)]
-            found.setdefault(topic.topic_id, {})[number] = (state.leader_epoch, answers)
-            outsiders.update(dict.fromkeys(outsiders_of(state, answers)))
-        await self._lead(fence, brokers, found, tuple(outsiders))
-        waiting = [
-            topic.topic_id
-            for topic in self._metadata.topics
-            for number, (leader_epoch, _) in found.get(topic.topic_id, {}).items()
-            if (topic.partitions[number].leader, topic.partitions[number].leader_epoch) == (NO_LEADER, leader_epoch)
-        ]
-        logger.info("%d partitions got leaders, by how far their replicas are", len(leaderless) - len(waiting))
-        if waiting:
-            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
-        return waiting
+    async def _alter(self, fence: Fence, situation: Situation, change: Change) -> None:
+        """Write a change, if this broker is still the controller and what the change relies on still holds."""
+        live = list(situation.brokers)
 
-    async def _lead(
-        self,
-        fence: Fence,
-        brokers: Mapping[int, BrokerImage],
-        found: Mapping[UUID, Mapping[int, tuple[int, Mapping[int, LogEnd]]]],
-        outsiders: Sequence[int],
-    ) -> None:
-        """Make the longest logs lead, as they were found."""
-        live: list[int] = []
+        async def checks() -> Sequence[Check]:
+            further = await self._checks_of(change, situation, live)
+            return [*await self._election.renew(fence), *further]
 
-        async def unchanged() -> Sequence[Check]:
-            # Who is in sync leaves the ISR when it was started again and may have lost what it had; nothing is to be
-            # seen of who is not in sync.
-            epochs, checks = await self._metadata.broker_epochs(outsiders)
-            live[:] = [
-                broker_id
-                for broker_id, broker in brokers.items()
-                if broker_id not in outsiders or epochs.get(broker_id) == broker.epoch
-            ]
+        first = await checks() if isinstance(change, FailOver | Elect) else [fence.check]
+        changes = dict.fromkeys(change.topic_ids, lambda topic: change.applied_to(topic, live))
+        await self._metadata.alter_topics(changes, first, checks)
+
+    async def _checks_of(self, change: Change, situation: Situation, live: list[int]) -> Sequence[Check]:
+        """What a transaction has to check for a change; `live` becomes the brokers that the change may rely on."""
+        if isinstance(change, FailOver):
+            # A leader that is registered again relies on still leading what it led.
+            live[:] = dict.fromkeys([*live, *await self._metadata.registered_brokers()])
+            return [Check(broker_key(broker_id), ABSENT) for broker_id in change.gone(live)[:_MOST_CHECKED]]
+        if isinstance(change, Elect):
+            # A broker in sync that was started again, and may have lost records, leaves the ISR. Nothing shows the
+            # restart of one that is not in sync.
+            epochs, checks = await self._metadata.broker_epochs(change.outsiders)
+            live[:] = change.eligible(situation.brokers, epochs)
             return checks
+        return ()
 
-        planned = [topic for topic in self._metadata.topics if topic.topic_id in found]
-        await self._alter(
-            fence, planned, lambda topic: with_longest_leaders(topic, found[topic.topic_id], live), unchanged
-        )
+    def _waiting_after(self, change: Change) -> Sequence[PartitionKey]:
+        """The partitions to ask about again in a moment, because too few replicas answered."""
+        if isinstance(change, Elect):
+            return change.waiting(self._metadata.topics)
+        return change.silent if isinstance(change, Shrink) else ()
 
-    async def _shrink(self, fence: Fence, brokers: Mapping[int, BrokerImage]) -> Sequence[UUID]:
-        """Take who is gone out of the ISRs whose leaders answer; the topics of those that do not."""
-        shrinking = [
-            (topic, number, state)
-            for topic in self._metadata.topics
-            for number, state in enumerate(topic.partitions)
-            if has_dead(state, brokers)
-        ]
-        if not shrinking:
-            return ()
-        ends = await self._ask_log_ends(
-            brokers,
-            [
-                Leaderless(TopicPartition(topic.name, number), state.leader_epoch, (state.leader,))
-                for topic, number, state in shrinking
-            ],
-        )
-        confirmed: dict[UUID, dict[int, int]] = {}
-        silent: dict[UUID, None] = {}
-        for topic, number, state in shrinking:
-            if ends[TopicPartition(topic.name, number)]:
-                confirmed.setdefault(topic.topic_id, {})[number] = state.leader_epoch
-            else:
-                silent[topic.topic_id] = None
-        planned = [topic for topic in self._metadata.topics if topic.topic_id in confirmed]
-        await self._alter(fence, planned, lambda topic: without_the_dead(topic, brokers, confirmed[topic.topic_id]))
-        count = sum(len(numbers) for numbers in confirmed.values())
-        logger.info(
-            "brokers alive %s: %d partitions have a smaller ISR%s",
-            list(brokers),
-            count,
-            f", {len(shrinking) - count} wait for their leaders to answer" if silent else "",
-        )
-        if silent:
-            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
-        return list(silent)
+    def _log(self, change: Change, situation: Situation, waiting: int) -> None:
+        live = list(situation.brokers)
+        if isinstance(change, FailOver):
+            gone = [broker_id for broker_id in self._live if broker_id not in live]
+            back = [broker_id for broker_id in live if broker_id not in self._live]
+            logger.info(
+                "brokers alive %s%s%s: %d partitions have another leader, %d have none",
+                live,
+                f", gone {gone}" if gone else "",
+                f", new {back}" if back and self._live else "",
+                change.moved,
+                change.leaderless,
+                extra={"live": live, "gone": gone, "moved": change.moved, "leaderless": change.leaderless},
+            )
+        elif isinstance(change, Elect):
+            asked = sum(len(numbers) for numbers in change.found.values())
+            logger.info("%d partitions got leaders, by how far their replicas are", asked - waiting)
+        elif isinstance(change, Shrink):
+            logger.info(
+                "brokers alive %s: %d partitions have a smaller ISR%s",
+                live,
+                sum(len(numbers) for numbers in change.confirmed.values()),
+                f", {waiting} wait for their leaders to answer" if waiting else "",
+            )
+        else:
+            for name in change.names:
+                logger.info("%s gets more replicas, now that there are %d brokers", name, len(live))
 
     def _is_unclean(self, topic: TopicImage) -> bool:
         try:
@@ -382,32 +336,6 @@ class Controller:
         except ConfigError as error:
             logger.error("topic %s gets no unclean leaders: %s", topic.name, error)
             return False
-
-    async def _raise_replication(
-        self, fence: Fence, topics: Sequence[TopicImage], brokers: dict[int, BrokerImage]
-    ) -> None:
-        factor = self._config.get_int("offsets.topic.replication.factor")
-        planned = plan_internal_replication(topics, brokers, {OFFSETS_TOPIC: factor})
-        if not planned:
-            return
-        load = Load.of(self._metadata.topics)
-        await self._alter(fence, planned, lambda topic: with_replicas(topic, brokers, factor, load))
-        for topic in planned:
-            logger.info("%s gets more replicas, now that there are %d brokers", topic.name, len(brokers))
-
-    async def _alter(
-        self,
-        fence: Fence,
-        planned: Sequence[TopicImage],
-        change: Callable[[TopicImage], TopicImage],
-        further_checks: Recheck | None = None,
-    ) -> None:
-        async def checks() -> Sequence[Check]:
-            further = await further_checks() if further_checks is not None else ()
-            return [*await self._election.renew(fence), *further]
-
-        first = [fence.check] if further_checks is None else await checks()
-        await self._metadata.alter_topics({topic.topic_id: change for topic in planned}, first, checks)
 
     async def _remove_orphans(self, fence: Fence) -> None:
         """Free names whose topics are not there: a store that was restored or filled by hand may hold some."""
@@ -425,13 +353,3 @@ class Controller:
             await asyncio.sleep(_LOOK_SECONDS)
             self._is_look_due = True
             self._news.set()
-
-
-def _summary(before: dict[UUID, TopicImage], after: Sequence[TopicImage]) -> tuple[int, int]:
-    """How many partitions got another leader, and lost theirs."""
-    moved = lost = 0
-    for topic in after:
-        for old, new in zip(before[topic.topic_id].partitions, topic.partitions, strict=True):
-            moved += new.leader not in (old.leader, NO_LEADER)
-            lost += new.leader == NO_LEADER != old.leader
-    return moved, lost

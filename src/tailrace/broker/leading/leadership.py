@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.network.peer import PeerConnection, peer_endpoint
 from tailrace.broker.partitions import Partitions
-from tailrace.cluster.controller import ElectionType, plan_preferred, without_replicas
+from tailrace.cluster.decisions import ElectionType, plan_preferred, with_heirs, without_replicas
 from tailrace.cluster.image import TopicImage
 from tailrace.cluster.metadata import ClusterMetadata, TopicChange
 from tailrace.cluster.store import Unavailable
@@ -310,18 +310,7 @@ def _changes(
     epochs: Mapping[tuple[UUID, int], int], heirs: Mapping[tuple[UUID, int], int], leader: int
 ) -> dict[UUID, TopicChange]:
     """For each topic the function that makes the heirs its leaders, where nothing else has happened to it."""
-
-    def change_of(topic_id: UUID) -> Callable[[TopicImage], TopicImage]:
-        def change(topic: TopicImage) -> TopicImage:
-            states = list(topic.partitions)
-            for (of_topic, number), epoch in epochs.items():
-                if of_topic != topic_id:
-                    continue
-                state, heir = states[number], heirs[of_topic, number]
-                if (state.leader, state.leader_epoch) == (leader, epoch) and heir in state.isr:
-                    states[number] = replace(state, leader=heir, leader_epoch=epoch + 1)
-            return replace(topic, partitions=tuple(states))
-
-        return change
-
-    return {topic_id: change_of(topic_id) for topic_id in dict.fromkeys(topic_id for topic_id, _ in epochs)}
+    by_topic: dict[UUID, dict[int, tuple[int, int]]] = {}
+    for (topic_id, number), epoch in epochs.items():
+        by_topic.setdefault(topic_id, {})[number] = (epoch, heirs[topic_id, number])
+    return {topic_id: partial(with_heirs, leader=leader, heirs=of_topic) for topic_id, of_topic in by_topic.items()}

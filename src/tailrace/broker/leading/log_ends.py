@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.broker.network.peer import PeerConnection, peer_endpoint
-from tailrace.cluster.controller import LogEnd
 from tailrace.cluster.image import BrokerImage
+from tailrace.cluster.leaders import LogEnd
 from tailrace.errors import ErrorCode
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime

@@ -16,10 +16,10 @@ from uuid import UUID
 
 from tailrace.broker.leading import controller as broker_controller
 from tailrace.broker.leading.leadership import Leadership
-from tailrace.cluster import controller, metadata, registration
+from tailrace.cluster import decisions, leaders, metadata, registration
 from tailrace.cluster.archives import ArchiveCommit, ArchiveState
 from tailrace.cluster.image import PartitionState, TopicImage
-from tailrace.cluster.metadata import ClusterMetadata, IsrChange, Recheck
+from tailrace.cluster.metadata import ClusterMetadata, IsrChange
 from tailrace.coordinator import shards
 from tailrace.coordinator.journal import Journal, JournalRecord
 from tailrace.errors import StorageError
@@ -165,7 +165,7 @@ def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
             return state
         return replace(state, isr=others, leader=others[0], leader_epoch=state.leader_epoch + 1)
 
-    left = controller.without_broker(topic, broker_id)
+    left = decisions.without_broker(topic, broker_id)
     states = [
         after(old) if old.leader == broker_id else new
         for old, new in zip(topic.partitions, left.partitions, strict=True)
@@ -188,24 +188,18 @@ def _all_alive(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
 
 
 def _first_in_sync_leads(
-    topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, controller.LogEnd]]], live: Collection[int]
+    topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, leaders.LogEnd]]], live: Collection[int]
 ) -> TopicImage:
     """Nobody looks at how far the logs are."""
-    nothing = controller.LogEnd(-1, -1)
+    nothing = leaders.LogEnd(-1, -1)
     unknown = {number: (epoch, dict.fromkeys(found, nothing)) for number, (epoch, found) in ends.items()}
-    return controller.with_longest_leaders(topic, unknown, live)
+    return leaders.with_longest_leaders(topic, unknown, live)
 
 
-async def _alter_unfenced(
-    self: Any,
-    fence: object,
-    planned: Sequence[TopicImage],
-    change: Callable[[TopicImage], TopicImage],
-    further_checks: Recheck | None = None,
-) -> None:
-    if further_checks is not None:
-        await further_checks()
-    await self._metadata.alter_topics({topic.topic_id: change for topic in planned})
+async def _alter_unfenced(self: Any, fence: object, situation: decisions.Situation, change: decisions.Change) -> None:
+    live = list(situation.brokers)
+    await self._checks_of(change, situation, live)
+    await self._metadata.alter_topics(dict.fromkeys(change.topic_ids, lambda topic: change.applied_to(topic, live)))
 
 
 # --- logs and state
@@ -409,12 +403,14 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a leader without a lease keeps its clients": Mutation(
         Partition, "doubt_leadership", lambda partition, silent_since: False, (STALE,)
     ),
-    "an election is no new epoch": Mutation(controller, "_led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)),
+    "an election is no new epoch": Mutation(
+        (leaders, decisions), "led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)
+    ),
     "a leader is elected from outside the ISR": Mutation(
-        (controller, broker_controller), "candidates_for", _all_alive, (ELECTION,)
+        (leaders, decisions), "candidates_for", _all_alive, (ELECTION,)
     ),
     "an election does not ask for the longest log": Mutation(
-        broker_controller, "with_longest_leaders", _first_in_sync_leads, (LOST,)
+        decisions, "with_longest_leaders", _first_in_sync_leads, (LOST,)
     ),
     "a deposed controller goes on": Mutation(broker_controller.Controller, "_alter", _alter_unfenced, (FENCE,)),
     "a follower does not cut off what its leader does not have": Mutation(

@@ -12,22 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cluster.controller import (
-    ElectionType,
+from tailrace.cluster.decisions import ElectionType, after_crash, elect, handed_over, plan_preferred, without_broker
+from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.leaders import (
     LogEnd,
-    after_crash,
-    elect,
     failed_over,
-    handed_over,
     has_dead,
     plan_failover,
-    plan_internal_replication,
-    plan_preferred,
     with_longest_leaders,
-    without_broker,
     without_the_dead,
 )
-from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.placement import plan_internal_replication
 from tailrace.errors import ErrorCode
 
 BROKERS = range(1, 6)
