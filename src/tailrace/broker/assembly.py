@@ -104,6 +104,7 @@ class Broker:
             config, runtime.clock, runtime.random, self.metadata, self.partitions, self._broker_id, self.background
         )
         self.archive_reads = ArchiveReads(runtime.helper, runtime.archive_helper, self.metadata, self.background)
+        self.partitions.archive_reader = self.archive_reads
         self.archive_access = ArchiveAccess(
             self.archive_reads, self.metadata, self.partitions, runtime.clock, self.background
         )

@@ -20,6 +20,7 @@ from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import ArchiveReader
 from tailrace.replication.traffic import TopicTraffic, Traffic
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import PassingStorageError, TooManyOpenFilesError
@@ -75,6 +76,8 @@ class Partitions:
         self.is_unsettled: Callable[[], bool] = lambda: False
         #: What is too long for one step of the loop, of all partitions and handlers.
         self.long_work = LongWork()
+        #: Where clients get what only archives have.
+        self.archive_reader: ArchiveReader | None = None
         self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
@@ -306,6 +309,7 @@ class Partitions:
         partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
         partition.is_unsettled = self.is_unsettled
         partition.long_work = self.long_work
+        partition.reader.archive = self.archive_reader
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
         self._by_id[topic.topic_id, number] = partition

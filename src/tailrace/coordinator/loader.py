@@ -13,6 +13,8 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import iterate_batches
 from tailrace.records.record import iterate_records
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Audience
+from tailrace.runtime.disk import FileRange
 
 _SLICE_BYTES = 256 * 1024
 _CONTROL_BIT = 0x20
@@ -22,7 +24,10 @@ async def load(partition: Partition, epoch: int, replay: Callable[[bytes, bytes 
     """Replay all records; how many there were. Others have their turn between slices."""
     count = 0
     offset = partition.log.start_offset
-    while (part := partition.read_for_replica(offset, _SLICE_BYTES, epoch)) is not None:
+    while True:
+        part = partition.reader.read(offset, _SLICE_BYTES, Audience.COORDINATOR, leader_epoch=epoch).batches
+        if not isinstance(part, FileRange):
+            return count
         if not partition.log.is_warm(part):
             part = await partition.log.warm(part)
         data = part.file.read(part.position, part.size)
@@ -37,4 +42,3 @@ async def load(partition: Partition, epoch: int, replay: Callable[[bytes, bytes 
         if offset == before:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{partition.partition} has no whole batch at {offset}")
         await asyncio.sleep(0)
-    return count

@@ -26,9 +26,10 @@ from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, TopicPar
 from tailrace.records.batch import BatchHeader, check_produced, read_header
 from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.preparation import prepare, prepare_at_once
+from tailrace.replication.reading import PartitionReader
 from tailrace.replication.traffic import TopicTraffic
 from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
-from tailrace.runtime.disk import DiskFullError, FileRange, PassingStorageError
+from tailrace.runtime.disk import DiskFullError, PassingStorageError
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import Appended, LogPast, PartitionLog
@@ -99,6 +100,7 @@ class Partition:
         self.long_work = LongWork()
         #: Shared by the partitions of a topic, once they have been told so.
         self.traffic = TopicTraffic()
+        self.reader = PartitionReader(self)
         # Readers see nothing before the image has said who leads.
         self.high_watermark = min(max(directory.high_watermark_of(partition), log.start_offset), log.end_offset)
         #: Whether the log has told that writes are refused, until they are not.
@@ -124,7 +126,7 @@ class Partition:
         #: Whether it leads by the image, but another may by now, and clients shall look for that one.
         self.is_cut_off = False
         #: Whether clients may read here: it leads, is there, and nobody else may lead.
-        self._serves_clients = False
+        self.serves_clients = False
         #: How many want it to take no records because another replica is about to lead, or may lead already.
         self._holds = 0
         # Batches that are prepared before they are appended, and all that came after them.
@@ -187,7 +189,7 @@ class Partition:
 
     def _settle_role(self) -> None:
         """Work out whether producers are refused, and why."""
-        self._serves_clients = self.is_leader and self._gone is None and not self.is_cut_off
+        self.serves_clients = self.is_leader and self._gone is None and not self.is_cut_off
         if self._gone is not None:
             self._refusal = self._gone
         elif not self.is_leader:
@@ -294,6 +296,11 @@ class Partition:
             self.high_watermark = max(self.high_watermark, offset)
             self._settle_role()
             self.advance()
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction has ended; there are none yet, so it is the high watermark."""
+        return self.high_watermark
 
     @property
     def is_replicated(self) -> bool:
@@ -499,7 +506,7 @@ class Partition:
 
     def wait_for(self, last_offset: int, acks: int = ACKS_ALL) -> asyncio.Future[None]:
         """A future that ends when records up to an offset may be acknowledged, or never can be."""
-        if not self._serves_clients:
+        if not self.serves_clients:
             return _refused(self._refusal or self._not_leader())
         limit, refusal = self._passed(acks)
         if last_offset >= limit:
@@ -786,41 +793,6 @@ class Partition:
             raise refusal
 
     # --- reading
-
-    def read(self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH) -> FileRange | None:
-        """Committed batches from an offset on, or None where there is nothing yet."""
-        if not self._serves_clients or current_leader_epoch != self.leader_epoch:
-            self.require_leader(current_leader_epoch)
-        return self._read(offset, max_bytes, self.high_watermark)
-
-    def read_for_replica(
-        self, offset: int, max_bytes: int, current_leader_epoch: int = NO_LEADER_EPOCH
-    ) -> FileRange | None:
-        """Batches from an offset up to the log end: what followers need, and whoever takes the log over as it is."""
-        self.require_leader(current_leader_epoch, by_replica=True)
-        if self.log_start_offset <= offset < self.log.start_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"{self.partition} has {offset} in the archive; the log here starts at {self.log.start_offset}",
-            )
-        return self._read(offset, max_bytes, self.log.end_offset)
-
-    def read_copy(self, offset: int, max_bytes: int) -> FileRange | None:
-        """Batches of this replica, led here or not, as far as it knows them to be committed."""
-        return self._read(offset, max_bytes, self.high_watermark)
-
-    def _read(self, offset: int, max_bytes: int, limit: int) -> FileRange | None:
-        if self.directory.failure is not None:
-            self.directory.require_online()
-        start_offset = self.log.start_offset
-        if offset < start_offset and self.archived is not None and offset >= self.archived.end:
-            # Nobody has what is between: it was given up before it was archived, as the topic's configuration says.
-            offset = start_offset
-        try:
-            return self.log.read(offset, max_bytes, limit)
-        except StorageError as error:
-            self.directory.fail(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def require_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_replica: bool = False) -> None:
         """Refuse whoever takes this broker for the leader where it is not, or not in the epoch they know.

@@ -300,12 +300,13 @@ def test_nothing_is_kept_of_a_read_that_was_taken(tmp_path: Path) -> None:
         fake.is_held = True
         reads = tested.broker.archive_reads
         partition = tested.broker.partitions.find("orders", 0)
-        read = reads.take(partition, 4, 1 << 20, may_exceed=True)
-        assert isinstance(read, archive_reads.ArchiveRead)
+        done = reads.take(partition, 4, 1 << 20, may_exceed=True)
+        (read,) = reads._reads.values()
+        assert read.done is done
         fake.release()
         await read.done
         assert len(read.batches) == len(batch_at(4))
-        assert reads.take(partition, 4, 1 << 20, may_exceed=True) == archive_reads.Archived(batch_at(4))
+        assert reads.take(partition, 4, 1 << 20, may_exceed=True) == batch_at(4)
         assert read.batches == b""
 
     with_broker(tmp_path, test)

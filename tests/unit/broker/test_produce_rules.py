@@ -12,6 +12,7 @@ from tailrace.errors import ErrorCode
 from tailrace.records.batch import iterate_batches, replace_records
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, build_batch
+from tailrace.runtime.disk import FileRange
 from tailrace.runtime.system.clock import SystemClock
 from tests.unit.broker.brokers import TestedBroker, produce_request, with_broker
 
@@ -25,8 +26,8 @@ def large_batch(seed: int = 1, codec: Compression = Compression.NONE) -> bytes:
 
 
 def stored_codecs(broker: TestedBroker, topic: str = "orders") -> list[int]:
-    part = broker.broker.partitions.find(topic, 0).read(0, 1 << 30)
-    assert part is not None
+    part = broker.broker.partitions.find(topic, 0).reader.read(0, 1 << 30).batches
+    assert isinstance(part, FileRange)
     return [header.compression for _, header in iterate_batches(part.file.read(part.position, part.size))]
 
 
@@ -50,8 +51,8 @@ def test_batches_are_stored_in_the_topics_codec_in_the_order_of_their_requests(t
 
 
 def batches_of(broker: TestedBroker) -> list[tuple[int, object]]:
-    part = broker.broker.partitions.find("orders", 0).read(0, 1 << 30)
-    assert part is not None
+    part = broker.broker.partitions.find("orders", 0).reader.read(0, 1 << 30).batches
+    assert isinstance(part, FileRange)
     return list(iterate_batches(part.file.read(part.position, part.size)))
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from tailrace.cluster.image import PartitionState
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.reading import Audience
 from tailrace.runtime import Runtime
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
@@ -21,6 +22,7 @@ from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 from tailrace.wire.messages.fetch import EpochEndOffset
+from tests.unit.replication.reads import read
 from tests.unit.storage.logs import batch, read_all
 
 NAME = TopicPartition("orders", 0)
@@ -107,7 +109,7 @@ class Replica:
         else:
             log_start = follower.partition.log.start_offset
             partition.follower_fetched(follower.broker_id, follower.broker_epoch, offset, log_start, self.loop.time())
-            part = partition.read_for_replica(offset, max_bytes, follower.partition.leader_epoch)
+            part = read(partition, offset, max_bytes, follower.partition.leader_epoch, Audience.REPLICA)
             if part is not None:
                 data = part.file.read(part.position, part.size)
         return Fetched(partition.leader_epoch, end, data, partition.high_watermark, partition.log.start_offset)

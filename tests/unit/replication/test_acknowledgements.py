@@ -10,6 +10,7 @@ import pytest
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.replication.partition import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
+from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import LAG_MS, Replicas, with_replicas
 from tests.unit.replication.test_partition import refusal
 
@@ -209,7 +210,7 @@ def test_what_was_appended_under_a_lease_that_ended_since_is_not_acknowledged_by
         assert error_of(alone) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await replicas.fetch()
         await together
-        assert leader.partition.read(0, 1000) is not None
+        assert read(leader.partition, 0, 1000) is not None
 
     with_replicas(test, LogConfig(index_interval_bytes=0, flush_messages=1))
 

@@ -11,6 +11,7 @@ from tailrace.cluster.archives import ArchivedRange
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import LogPast
+from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 from tests.unit.replication.test_partition import refusal
 
@@ -41,7 +42,7 @@ def test_what_is_archived_is_part_of_the_log() -> None:
         assert [partition.is_in_archive(offset) for offset in (0, start - 1, start, 9)] == [True, True, False, False]
         partition.apply_archive(ArchivedRange(2, 6), 6)
         assert (partition.log_start_offset, partition.is_in_archive(1), partition.is_in_archive(2)) == (2, False, True)
-        assert refusal(lambda: partition.read(1, 1000)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert refusal(lambda: read(partition, 1, 1000)) is ErrorCode.OFFSET_OUT_OF_RANGE
         partition.apply_archive(None, 6)
         assert partition.log_start_offset == start
 
@@ -56,9 +57,9 @@ def test_what_was_dropped_between_archive_and_log_is_skipped() -> None:
         partition.apply_archive(ArchivedRange(0, 2), 2)
         assert partition.is_in_archive(1)
         assert not partition.is_in_archive(2)
-        found = partition.read(2, 1000)
+        found = read(partition, 2, 1000)
         assert found is not None
-        assert found == partition.read(start, 1000)
+        assert found == read(partition, start, 1000)
 
     with_replicas(test, CONFIG)
 

@@ -23,6 +23,7 @@ from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
+from tests.unit.replication.reads import read
 from tests.unit.storage.logs import BATCH_BYTES, StandingClock, batch
 
 NAME = TopicPartition("orders", 0)
@@ -74,7 +75,7 @@ def test_what_is_promised_is_readable_and_acknowledged_at_once() -> None:
         last = world.append(batch(3))
         assert (partition.high_watermark, partition.is_acknowledged(last)) == (3, True)
         await partition.wait_for(last)
-        part = partition.read(0, 1000, current_leader_epoch=4)
+        part = read(partition, 0, 1000, leader_epoch=4)
         assert part is not None
 
     run(test)
@@ -87,7 +88,7 @@ def test_before_the_sync_nothing_is_readable_or_acknowledged() -> None:
         partition.watch(waiter)
         last = world.append()
         acknowledged = partition.wait_for(last)
-        assert (partition.high_watermark, partition.read(0, 1000), partition.is_acknowledged(last)) == (0, None, False)
+        assert (partition.high_watermark, read(partition, 0, 1000), partition.is_acknowledged(last)) == (0, None, False)
         assert (waiter.bytes, acknowledged.done()) == (0, False)
         await acknowledged
         assert (partition.high_watermark, waiter.bytes) == (1, BATCH_BYTES)
@@ -156,9 +157,9 @@ def test_what_was_sent_behind_a_refused_batch_is_not_taken_before_it() -> None:
 def test_readers_must_know_the_current_epoch_or_none(claimed: int, code: ErrorCode | None) -> None:
     async def test(world: World) -> None:
         if code is None:
-            assert world.partition.read(0, 10, claimed) is None
+            assert read(world.partition, 0, 10, claimed) is None
         else:
-            assert refusal(lambda: world.partition.read(0, 10, claimed)) is code
+            assert refusal(lambda: read(world.partition, 0, 10, claimed)) is code
 
     run(test)
 
@@ -198,11 +199,11 @@ def test_a_disk_error_takes_the_directory_offline(operation: str) -> None:
         for _ in range(2):
             world.append(batch(3))
         world.disk.fail(lambda path: path.endswith(".log"), operation, StorageError)
-        call = world.append if operation == "append" else lambda: world.partition.read(1, 1000)
+        call = world.append if operation == "append" else lambda: read(world.partition, 1, 1000)
         assert refusal(call) is ErrorCode.KAFKA_STORAGE_ERROR
         assert world.directory.failure is not None
         assert refusal(world.append) is ErrorCode.KAFKA_STORAGE_ERROR
-        assert refusal(lambda: world.partition.read(0, 10)) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert refusal(lambda: read(world.partition, 0, 10)) is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(test)
 

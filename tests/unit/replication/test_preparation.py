@@ -18,6 +18,7 @@ from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import Appended
 from tailrace.testing.loop import SimLoop
 from tests.support.batches.poison import DAMAGES
+from tests.unit.replication.reads import read
 from tests.unit.replication.test_partition import World
 from tests.unit.storage.logs import NOW_MS
 
@@ -65,7 +66,7 @@ async def refused(world: World, data: bytearray) -> KafkaError:
 
 def stored(world: World) -> list[tuple[Compression, list[Record]]]:
     """The codec and the records of each batch in the log."""
-    part = world.partition.read(0, 1 << 30)
+    part = read(world.partition, 0, 1 << 30)
     if part is None:
         return []
     data = part.file.read(part.position, part.size)
@@ -336,7 +337,7 @@ def test_a_topic_that_validates_records_stores_sound_ones_as_they_were_sent(code
         appended = sent(world, data)
         assert appended.done() == (size != LARGE or codec is Compression.NONE)
         await appended
-        part = world.partition.read(0, 1 << 30)
+        part = read(world.partition, 0, 1 << 30)
         assert part is not None
         assert part.file.read(part.position, part.size)[21:] == data[21:]
 

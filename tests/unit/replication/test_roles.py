@@ -7,6 +7,8 @@ import pytest
 from tailrace.cluster.image import PartitionState
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.replication.partition import ACKS_ALL
+from tailrace.replication.reading import Audience
+from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import LAG_MS, Replicas, with_replicas
 from tests.unit.replication.test_partition import Waiter, refusal
 
@@ -27,8 +29,8 @@ def test_what_each_role_does(leader: int, leads: bool, follows: bool) -> None:
         assert (partition.is_leader, partition.leader_id, partition.leader_epoch) == (leader == 1, leader, 1)
         for call, is_served in (
             (lambda: replica.append(), leads),
-            (lambda: partition.read(0, 1000, 1), leads),
-            (lambda: partition.read_for_replica(0, 1000, 1), leads),
+            (lambda: read(partition, 0, 1000, 1), leads),
+            (lambda: read(partition, 0, 1000, 1, Audience.REPLICA), leads),
             (lambda: partition.append_fetched(memoryview(b""), 0, 0), follows),
         ):
             if is_served:
@@ -44,7 +46,7 @@ def test_before_the_image_has_said_anything_nothing_is_served() -> None:
         await replicas.second.crash(power_cut=False)
         replicas.second.start()
         assert refusal(replicas.second.append) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert refusal(lambda: replicas.second.partition.read(0, 1000)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refusal(lambda: read(replicas.second.partition, 0, 1000)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_replicas(test)
 
@@ -200,7 +202,7 @@ def test_whoever_takes_a_follower_for_the_leader_is_told_by_the_epoch_first(clai
     async def test(replicas: Replicas) -> None:
         replicas.change(leader=2)
         partition = replicas.leader.partition
-        for read in (partition.read, partition.read_for_replica):
-            assert refusal(lambda read=read: read(0, 100, claimed)) == code  # type: ignore[misc]
+        for audience in (Audience.CLIENT, Audience.REPLICA):
+            assert refusal(lambda audience=audience: read(partition, 0, 100, claimed, audience)) == code  # type: ignore[misc]
 
     with_replicas(test)

@@ -15,10 +15,16 @@ from tailrace.broker.network.request_memory import FREE_BYTES
 from tailrace.broker.services import Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Reading
 from tailrace.replication.traffic import TopicTraffic
 from tailrace.runtime.disk import FileRange
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.messages.fetch import FetchableTopicResponse, PartitionData
+from tailrace.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    PartitionData,
+)
 
 #: Below this a copy costs less than a second system call.
 _READ_INLINE_BYTES = 32 * 1024
@@ -85,6 +91,20 @@ def fail(services: Services, partition: Partition, data: PartitionData, error: S
     partition.directory.fail(error)
     data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
     count_refused(services, partition.traffic, data.error_code)
+
+
+def describe(data: PartitionData, reading: Reading) -> None:
+    """Let the answer for a partition say how far it is, and where the reader's log parts from it."""
+    data.high_watermark = reading.high_watermark
+    data.last_stable_offset = reading.last_stable_offset
+    data.log_start_offset = reading.log_start_offset
+    if reading.aborted is not None:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in reading.aborted
+        ]
+    if reading.diverging_epoch is not None:
+        epoch, end_offset = reading.diverging_epoch
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
 
 
 def inline_if_small(services: Services, part: FileRange, already: int) -> FileRange | bytes:

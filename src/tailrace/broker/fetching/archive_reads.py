@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -65,16 +64,6 @@ class _Key(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """Batches that came from the archive, in memory or in a file there."""
-
-    batches: Buffer | FileRange
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
 class ArchiveRead:
     """One read, from when it was first asked for until it is taken."""
 
@@ -119,17 +108,18 @@ class ArchiveReads:
 
     def take(
         self, partition: Partition, offset: int, max_bytes: int, *, may_exceed: bool
-    ) -> Archived | ArchiveRead | None:
-        """Batches from an offset on if they were read; else the read to wait for, None where it has to be asked again.
+    ) -> Buffer | FileRange | asyncio.Future[None] | None:
+        """Batches from an offset on if they were read; else what to wait for, None where it has to be asked again.
 
         Raises why the archive cannot be read. What is larger than the limit stays for another time, unless it may be.
         """
         key = _Key(partition.topic_id, partition.partition.partition, offset)
         read = self._reads.get(key)
         if read is None:
-            return self._begin(key, partition, min(max_bytes, _MOST_BYTES))
+            begun = self._begin(key, partition, min(max_bytes, _MOST_BYTES))
+            return None if begun is None else begun.done
         if not read.done.done():
-            return read
+            return read.done
         if read.failure is not None:
             raise read.failure.with_traceback(None)
         if len(read.batches) > max_bytes and not may_exceed:
@@ -137,7 +127,7 @@ class ArchiveReads:
         batches = read.batches
         self._forget(key, read)
         self._read_ahead(key, partition, batches, read.max_bytes)
-        return Archived(batches)
+        return batches
 
     def _read_ahead(self, key: _Key, partition: Partition, batches: Buffer | FileRange, max_bytes: int) -> None:
         """Begin the next read for whoever reads on, so that it goes on while the client takes what it has.

@@ -21,23 +21,22 @@ from tailrace.broker.fetching.answers import (
     FetchWaiter,
     by_topic,
     count_refused,
+    describe,
     fail,
     find_partition,
     inline_if_small,
     refuse,
     warm,
 )
-from tailrace.broker.fetching.archive_reads import Archived, ArchiveRead
 from tailrace.broker.fetching.sessions import FetchSession, PartitionKey, wanted_partitions
 from tailrace.broker.handlers import replica_fetch
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
-    EpochEndOffset,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -50,7 +49,6 @@ _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_REPLICA_STATE = 15
 _FIRST_VERSION_WITH_LEADERS = 16
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-_READ_COMMITTED = 1
 _DEBUGGER = -2
 
 
@@ -62,8 +60,7 @@ class _Fetch(NamedTuple):
     request: FetchRequest
     session: FetchSession | None
     wanted: list[tuple[PartitionKey, FetchPartition]]
-    #: Whether the copy that is here will do, led here or not.
-    is_for_any_replica: bool
+    audience: Audience
 
 
 class _Answers(NamedTuple):
@@ -77,8 +74,8 @@ class _Answers(NamedTuple):
     found: list[tuple[Partition, PartitionData]]
     #: Brokers that are to be asked instead.
     leaders: dict[int, NodeEndpoint]
-    #: Reads of the archive that will be ready later.
-    coming: list[ArchiveRead]
+    #: What ends when there is something from the archive.
+    coming: list[asyncio.Future[None]]
     #: Whether there is something from the archive, which is gone from there when it was taken.
     has_archived: bool
 
@@ -101,7 +98,8 @@ def handle(
         wanted = wanted_partitions(request, by_topic_id)
     else:
         wanted = [(key, partition.wanted) for key, partition in session.partitions.items()]
-    fetch = _Fetch(services, context, request, session, wanted, replica_id == _DEBUGGER)
+    audience = Audience.INSPECTOR if replica_id == _DEBUGGER else Audience.CLIENT
+    fetch = _Fetch(services, context, request, session, wanted, audience)
     answers = _read_all(fetch)
     is_enough = answers.has_error or answers.has_archived or answers.size >= request.min_bytes
     if answers.cold or not (is_enough or request.max_wait_ms <= 0):
@@ -121,7 +119,7 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
             for partition in partitions:
                 partition.watch(waiter)
             for read in answers.coming:
-                read.done.add_done_callback(end)
+                read.add_done_callback(end)
             if _has_moved(answers, partitions):
                 waiter.end()
             await waiter.wait(fetch.request.max_wait_ms / 1000)
@@ -129,7 +127,7 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
             for partition in partitions:
                 partition.unwatch(waiter)
             for read in answers.coming:
-                read.done.remove_done_callback(end)
+                read.remove_done_callback(end)
         answers = _read_all(fetch)
     if answers.cold:
         await warm(fetch.services, answers.cold, answers.size)
@@ -160,7 +158,7 @@ def _read_all(fetch: _Fetch) -> _Answers:
     cold: list[Cold] = []
     found: list[tuple[Partition, PartitionData]] = []
     leaders: dict[int, NodeEndpoint] = {}
-    coming: list[ArchiveRead] = []
+    coming: list[asyncio.Future[None]] = []
     size = 0
     has_error = has_archived = False
     for key, wanted in fetch.wanted:
@@ -168,7 +166,15 @@ def _read_all(fetch: _Fetch) -> _Answers:
         answers.append((key, data))
         try:
             partition = find(*key)
-            part = _read(fetch, partition, wanted, data, left, may_exceed=size == 0)
+            reading = partition.reader.read(
+                wanted.fetch_offset,
+                min(wanted.partition_max_bytes, left),
+                fetch.audience,
+                isolation=request.isolation_level,
+                leader_epoch=wanted.current_leader_epoch,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                may_exceed=size == 0,
+            )
         except KafkaError as error:
             refuse(data, error.code)
             if error.code in _LED_OTHERWISE and fetch.context.version >= _FIRST_VERSION_WITH_LEADERS:
@@ -176,16 +182,17 @@ def _read_all(fetch: _Fetch) -> _Answers:
             has_error = True
             count_refused(services, services.partitions.traffic_of(key[0]), error.code)
             continue
-        if data.diverging_epoch is not None:
+        describe(data, reading)
+        if reading.diverging_epoch is not None:
             has_error = True
+        if reading.pending is not None:
+            coming.append(reading.pending)
+        part = reading.batches
         if part is None:
             continue
-        if isinstance(part, ArchiveRead):
-            coming.append(part)
-            continue
         try:
-            if isinstance(part, Archived):
-                data.records = part.batches
+            if reading.is_archived or not isinstance(part, FileRange):
+                data.records = part
                 has_archived = True
             elif partition.log.is_warm(part):
                 data.records = inline_if_small(services, part, size)
@@ -218,44 +225,6 @@ def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders:
         leaders[state.leader] = NodeEndpoint(
             node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=broker.rack
         )
-
-
-def _read(
-    fetch: _Fetch, partition: Partition, wanted: FetchPartition, data: PartitionData, left: int, *, may_exceed: bool
-) -> FileRange | Archived | ArchiveRead | None:
-    part: FileRange | Archived | ArchiveRead | None = None
-    diverging = None
-    has_room = left > 0 or may_exceed
-    if fetch.is_for_any_replica:
-        partition.require_whole(wanted.current_leader_epoch)
-    elif not has_room or wanted.last_fetched_epoch != NO_LEADER_EPOCH:
-        partition.require_leader(wanted.current_leader_epoch)  # which reading does, too
-        diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
-    if diverging is not None:
-        data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-    elif has_room:
-        limit = min(wanted.partition_max_bytes, left)
-        if wanted.fetch_offset < partition.log.start_offset and partition.is_in_archive(wanted.fetch_offset):
-            part = _read_archive(fetch, partition, wanted, limit, may_exceed=may_exceed)
-        elif fetch.is_for_any_replica:
-            part = partition.read_copy(wanted.fetch_offset, limit)
-        else:
-            part = partition.read(wanted.fetch_offset, limit, wanted.current_leader_epoch)
-        if isinstance(part, FileRange) and part.size > limit and not may_exceed:
-            part = None
-    data.high_watermark = data.last_stable_offset = partition.high_watermark
-    data.log_start_offset = partition.log_start_offset
-    if fetch.request.isolation_level == _READ_COMMITTED:
-        data.aborted_transactions = []
-    return part
-
-
-def _read_archive(
-    fetch: _Fetch, partition: Partition, wanted: FetchPartition, limit: int, *, may_exceed: bool
-) -> Archived | ArchiveRead | None:
-    if not fetch.is_for_any_replica:
-        partition.require_leader(wanted.current_leader_epoch)
-    return fetch.services.archive_reads.take(partition, wanted.fetch_offset, limit, may_exceed=may_exceed)
 
 
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:

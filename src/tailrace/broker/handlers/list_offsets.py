@@ -13,6 +13,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Audience
 from tailrace.storage.partition_log import TimestampedOffset
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -27,8 +28,8 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
-_CLIENT = -1
-_DEBUGGER = -2
+#: By the replica id of a request; any other is a follower's.
+_AUDIENCES = {-1: Audience.CLIENT, -2: Audience.INSPECTOR}
 #: A search by time reads from disk: others get their turn in between.
 _LOOK_UPS_PER_TURN = 20
 _OFFSET_NOT_AVAILABLE_FROM = 5
@@ -48,7 +49,7 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
                 answers.append(refused)
                 continue
             seen[topic.name, wanted.partition_index] = None
-            answers.append(await _look_up(services, context.version, request.replica_id, topic.name, wanted))
+            answers.append(await _look_up(services, context.version, request, topic.name, wanted))
             if len(seen) % _LOOK_UPS_PER_TURN == 0:
                 await asyncio.sleep(0)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -56,12 +57,13 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
 
 
 async def _look_up(
-    services: Services, version: int, replica_id: int, topic: str, wanted: ListOffsetsPartition
+    services: Services, version: int, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
+    audience = _AUDIENCES.get(request.replica_id, Audience.REPLICA)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         partition = services.partitions.find(topic, wanted.partition_index)
-        if replica_id == _DEBUGGER:
+        if audience is Audience.INSPECTOR:
             partition.require_served()
             partition.require_epoch(wanted.current_leader_epoch)
         else:
@@ -72,7 +74,7 @@ async def _look_up(
         ):
             found = await _find_archived(services, partition, wanted)
         if found is None or wanted.timestamp == MAX_TIMESTAMP:
-            here = await _find(services, partition, version, wanted.timestamp, is_client=replica_id == _CLIENT)
+            here = await _find(services, partition, version, request.isolation_level, wanted.timestamp, audience)
             found = here if found is None or here.timestamp > found.timestamp else found
     except KafkaError as error:
         answer.error_code = error.code
@@ -114,10 +116,12 @@ async def _find_archived(
 
 
 async def _find(
-    services: Services, partition: Partition, version: int, timestamp: int, *, is_client: bool
+    services: Services, partition: Partition, version: int, isolation: int, timestamp: int, audience: Audience
 ) -> TimestampedOffset:
     log = partition.log
-    limit = partition.high_watermark if is_client else log.end_offset
+    is_client = audience is Audience.CLIENT
+    # A tool that compares replicas is told the log end, though it reads committed records only.
+    limit = partition.reader.limit(Audience.CLIENT if is_client else Audience.REPLICA, isolation)
     if version < _SINCE_VERSION.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp == LATEST:

@@ -17,6 +17,7 @@ from tailrace.broker.fetching.answers import (
     FetchWaiter,
     by_topic,
     count_refused,
+    describe,
     fail,
     find_partition,
     inline_if_small,
@@ -30,9 +31,10 @@ from tailrace.broker.services import Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+from tailrace.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 #: In the time after which a follower counts as lagging, all its partitions are looked at so often.
 _VISITS_PER_LAG = 4
@@ -163,13 +165,28 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
         answers.append((followed, data))
         try:
             partition = find_partition(services, followed.key)
-            part = _read(fetch, followed, partition, data, left, may_exceed=size == 0, is_first=is_first)
+            _require_replica(fetch, followed, partition)
+            if not is_first or session.session_id != NO_SESSION:
+                followed.watch(partition)
+            if is_first:
+                _acknowledge(fetch, followed, partition)
+            wanted = followed.wanted
+            reading = partition.reader.read(
+                wanted.fetch_offset,
+                min(wanted.partition_max_bytes, max(left, 0)),
+                Audience.REPLICA,
+                leader_epoch=wanted.current_leader_epoch,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                may_exceed=size == 0,
+            )
         except KafkaError as error:
             refuse(data, error.code)
             count_refused(services, services.partitions.traffic_of(followed.key[0]), error.code)
             has_error = True
             continue
-        if part is not None:
+        describe(data, reading)
+        part = reading.batches
+        if isinstance(part, FileRange):
             try:
                 if partition.log.is_warm(part):
                     data.records = inline_if_small(services, part, size)
@@ -189,44 +206,30 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
     return _Answers(answers, size, has_error, cold)
 
 
-def _read(
-    fetch: _Fetch,
-    followed: FollowedPartition,
-    partition: Partition,
-    data: PartitionData,
-    left: int,
-    *,
-    may_exceed: bool,
-    is_first: bool,
-) -> FileRange | None:
-    wanted = followed.wanted
-    partition.require_leader(wanted.current_leader_epoch, by_replica=True)
+def _require_replica(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> None:
+    """Refuse followers of another leader or epoch, and brokers that have no replica."""
+    leader_epoch = followed.wanted.current_leader_epoch
+    partition.require_leader(leader_epoch, by_replica=True)
     if fetch.replica_id not in partition.replicas:
         # It may be one since a change that is not known here yet; without an epoch nobody can tell.
-        has_epoch = wanted.current_leader_epoch != NO_LEADER_EPOCH
+        has_epoch = leader_epoch != NO_LEADER_EPOCH
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    if not is_first or fetch.session.session_id != NO_SESSION:
-        followed.watch(partition)
-    part = None
-    diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
-    if diverging is not None:
-        data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-    else:
-        limit = min(wanted.partition_max_bytes, max(left, 0))
-        part = partition.read_for_replica(wanted.fetch_offset, limit, wanted.current_leader_epoch)
-        if is_first:
-            partition.follower_fetched(
-                fetch.replica_id,
-                fetch.broker_epoch,
-                wanted.fetch_offset,
-                wanted.log_start_offset,
-                fetch.services.clock.monotonic(),
-            )
-        if part is not None and part.size > limit and not may_exceed:
-            part = None
-    data.high_watermark = data.last_stable_offset = partition.high_watermark
-    data.log_start_offset = partition.log_start_offset
-    return part
+
+
+def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> None:
+    """Take the position of a follower for what it has, if its log is part of this one."""
+    wanted = followed.wanted
+    if wanted.fetch_offset < partition.log.start_offset:
+        return  # it has to begin anew
+    if partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset) is not None:
+        return
+    partition.follower_fetched(
+        fetch.replica_id,
+        fetch.broker_epoch,
+        wanted.fetch_offset,
+        wanted.log_start_offset,
+        fetch.services.clock.monotonic(),
+    )
 
 
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:

@@ -28,6 +28,7 @@ from tailrace.records.batch import BatchHeader, iterate_batches
 from tailrace.records.record import iterate_records
 from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import Audience, PartitionReader
 from tailrace.runtime.disk import Disk, FileRange
 from tailrace.storage import recovery
 from tailrace.storage.checkpoints import Gaps, read_gaps
@@ -137,8 +138,8 @@ def _go_back(partition: Partition) -> None:
 _right_advance = Partition.advance
 
 
-def _read_all(partition: Partition, offset: int, max_bytes: int, epoch: int = _NO_LEADER_EPOCH) -> FileRange | None:
-    return partition.read_for_replica(offset, max_bytes, epoch)
+def _up_to_the_log_end(reader: PartitionReader, audience: Audience, isolation: int = 0) -> int:
+    return reader._partition.log.end_offset
 
 
 # --- who may be in sync, who may lead
@@ -222,7 +223,7 @@ def _no_duplicates(state: ProducerState, header: BatchHeader) -> None:
 
 async def _load_committed_only(partition: Partition, epoch: int, replay: Callable[[bytes, bytes | None], None]) -> int:
     count, offset = 0, partition.log.start_offset
-    while (part := partition.read(offset, 1 << 18, epoch)) is not None:
+    while isinstance(part := partition.reader.read(offset, 1 << 18, leader_epoch=epoch).batches, FileRange):
         data = part.file.read(part.position, part.size)
         for position, header in iterate_batches(memoryview(data)):
             for record in iterate_records(data, header, position):
@@ -389,7 +390,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "nobody gets back into the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
     "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK, ISR)),
-    "consumers read up to the log end": Mutation(Partition, "read", _read_all, (BEYOND,)),
+    "consumers read up to the log end": Mutation(PartitionReader, "limit", _up_to_the_log_end, (BEYOND,)),
     "any incarnation of a broker may join the ISR": Mutation(
         ClusterMetadata, "alter_isr", _add_any_incarnation, (ISR, LOST, DISAGREE, TWO_VALUES, SELF)
     ),

@@ -15,6 +15,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.housekeeping import Housekeeping
 from tailrace.records.batch import BatchHeader, iterate_batches
 from tailrace.replication.partition import Partition
+from tailrace.replication.reading import PartitionReader
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -63,17 +64,17 @@ def _believe(segment: Segment, position: int, data: bytes) -> None:
     segment._note_checked(position, position + len(data))
 
 
-def _skip_a_batch(partition: Partition, offset: int, max_bytes: int, epoch: int = -1) -> FileRange | None:
-    part = _right_read(partition, offset, max_bytes, epoch)
-    if part is None:
-        return None
+def _skip_a_batch(reader: PartitionReader, offset: int, max_bytes: int, limit: int) -> FileRange | None:
+    part = _right_read(reader, offset, max_bytes, limit)
+    if part is None or limit != reader._partition.high_watermark:
+        return part
     first = next(iter(iterate_batches(memoryview(part.file.read(part.position, part.size)))))[1]
     if first.size == part.size:
         return part
     return FileRange(part.file, part.position + first.size, part.size - first.size)
 
 
-_right_read = Partition.read
+_right_read = PartitionReader._read_log
 
 
 def _stand_still(clock: SimClock) -> float:
@@ -125,7 +126,9 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
         PartitionLog, "_account", _promise_at_once, (LOST, ISR, DISAGREE, TWO_VALUES, SELF, TOO_FEW), BLACKOUT
     ),
     "what has rotted on disk is sent": Mutation(Segment, "verify", _believe, (CORRUPT, BEYOND), "disk rots"),
-    "readers are not given the first of several batches": Mutation(Partition, "read", _skip_a_batch, (ORDER,)),
+    "readers are not given the first of several batches": Mutation(
+        PartitionReader, "_read_log", _skip_a_batch, (ORDER,)
+    ),
     "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
         SimClock, "monotonic", _stand_still, (LOST, ORDER), "suspend"
     ),
