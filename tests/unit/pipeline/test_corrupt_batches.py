@@ -14,7 +14,7 @@ from tailrace.pipeline.failures import CorruptBatchError, CorruptRecordsError
 from tailrace.pipeline.source.corrupt_batches import CorruptBatches
 from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.pipeline.source.record_filter import RecordFilter
-from tailrace.pipeline.source.schema import COLUMNS
+from tailrace.pipeline.source.schema import COLUMNS, HEADERS
 from tailrace.records.batch import assign_offset, read_header
 from tailrace.records.compression import Compression
 from tests.support.batches.poison import DAMAGES, poison_batch, sound_batch, with_body
@@ -96,6 +96,15 @@ def test_by_default_the_batch_is_named_and_what_to_do() -> None:
         "To go on without such batches, set the option failOnCorruptBatch=false "
         "(tailrace sql and replay: --skip-corrupt)"
     )
+
+
+def test_damage_in_columns_that_a_query_does_not_read_goes_unnoticed() -> None:
+    log = log_of(sound_batch([b"a"] * 3), DAMAGES["a header without a name"](), sound_batch([b"c"]))
+    wanted = tuple(column for column in COLUMNS if column != HEADERS)
+    (rows,) = RecordDecoder(EVERYTHING, wanted, RecordFilter()).decode(log, 0, len(log))
+    assert rows.column("value").to_pylist() == [b"a", b"a", b"a", b"first", b"other", b"c"]
+    with pytest.raises(CorruptBatchError, match="the batch at offsets 3 to 4 of orders-3"):
+        list(RecordDecoder(EVERYTHING, COLUMNS, RecordFilter()).decode(log, 0, len(log)))
 
 
 def test_a_batch_with_a_wrong_crc_is_damaged_and_never_set_aside() -> None:
