@@ -20,10 +20,11 @@ from tailrace.pipeline.replay.replaying import ReplayedBatch, prepare, run_repla
 from tailrace.pipeline.spark.errors import PipelineError
 from tests.support.archives.archived_topics import FIRST_TIME, archived_configs, some_records
 from tests.support.archives.archiver import archive_up_to
+from tests.support.batches.poison import DAMAGES, poison_batch, produce_batch
 from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Received, Record
-from tests.support.spark.job_run import JobProcess, send_json
+from tests.support.spark.job_run import JobProcess, read_json, send_json
 from tests.support.topics import create_topic, delete_topic
 
 COUNT = 600
@@ -211,3 +212,45 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_only_what_the_crash_cut_sho
         assert again == (list(range(again[0], count)) if again else [])
         assert len(found) - count <= step
     assert not list((tmp_path / "checkpoint").rglob("*.json"))
+
+
+def test_a_replay_ends_at_a_batch_that_nobody_can_decode_and_goes_on_without_it(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    step = 10
+    create_topic(broker.bootstrap, topic)
+    target = create_topic(broker.bootstrap, f"{topic}-target")
+    send_json(broker.bootstrap, topic, [{"n": number} for number in range(step)])
+    assert produce_batch(broker.port, topic, poison_batch([b"x"] * 3)) == step
+    send_json(broker.bootstrap, topic, [{"n": number} for number in range(step, step + 5)])
+    assert produce_batch(broker.port, topic, DAMAGES["a header without a name"]()) == step + 8
+    send_json(broker.bootstrap, topic, [{"n": number} for number in range(step + 5, step + 9)])
+    command = [topic, "--to", target, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "checkpoint")]
+    command += ["--max-offsets-per-batch", str(step), "--master", "local[1]", "--conf", "spark.driver.memory=512m"]
+
+    with JobProcess(command, tmp_path / "strict", command="replay") as process:
+        first = process.next_batch()
+        assert first is not None, process.error_output()
+        assert (first["batch"], first["records"]) == (0, step)
+        assert process.next_batch() is None
+        assert process.wait() == 1
+    problem = f"Error: the batch at offsets {step} to {step + 2} of {topic}-0 cannot be decoded: "
+    assert problem in process.error_output()
+    assert "--skip-corrupt" in process.error_output()
+    assert [read["n"] for _, read in read_json(broker.bootstrap, target)] == list(range(step))
+
+    with JobProcess([*command, "--skip-corrupt"], tmp_path / "lenient", command="replay") as process:
+        records = []
+        while (batch := process.next_batch()) is not None:
+            records.append(batch["records"])
+        assert process.wait() == 0, process.error_output()
+    assert records == [5, 4]
+    said = process.error_output().splitlines()
+    assert "going on after 1 batch" in said
+    line = (
+        f"{topic}-0: skipped 2 batches of 5 offsets that cannot be decoded, at offsets {step} to {step + 2}, "
+        f"{step + 8} to {step + 9} ("
+    )
+    assert [each[: len(line)] for each in said if "skipped" in each] == [line], said
+    # The strict one wrote nothing of the batch in which it failed, so there are no duplicates here.
+    assert [read["n"] for _, read in read_json(broker.bootstrap, target)] == list(range(step + 9))

@@ -1,6 +1,6 @@
 """`tailrace sql` on a real Spark against a real broker: what was produced is what a query sees.
 
-All tests but the last two share one session and one set of topics, and call what the command calls.
+All tests but the last three share one session and one set of topics, and call what the command calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from tailrace.cli.spark_progress import ProgressLine
 from tailrace.cli.sql import reading_of, run
 from tailrace.client import Producer, Topics
 from tailrace.errors import ConfigError, TailraceError
+from tests.support.batches.poison import DAMAGES, poison_batch, produce_batch
 from tests.support.brokers.broker_process import BrokerProcess
+from tests.support.spark.job_run import send_json
+from tests.support.topics import create_topic
 
 PAYMENT = {
     "type": "record",
@@ -405,3 +408,31 @@ def test_an_interrupted_command_ends_with_130_and_leaves_no_java_behind(shop: Sh
     assert out == ""
     assert "Traceback" not in err
     assert not Path(f"/proc/{java[0]}").exists()
+
+
+def test_the_command_names_a_batch_that_nobody_can_decode_or_skips_it(broker: BrokerProcess, topic: str) -> None:
+    sent = [[{"id": number} for number in numbers] for numbers in (range(3), range(3, 5), range(5, 8))]
+    create_topic(broker.bootstrap, topic)
+    send_json(broker.bootstrap, topic, sent[0])
+    assert produce_batch(broker.port, topic, poison_batch([b"x"] * 4)) == 3
+    send_json(broker.bootstrap, topic, sent[1])
+    assert produce_batch(broker.port, topic, DAMAGES["more records than it says, packed"]()) == 9
+    send_json(broker.bootstrap, topic, sent[2])
+    query = (f"SELECT id, _offset FROM `{topic}`", "--json", "--bootstrap", broker.bootstrap)
+
+    with command(*query) as process:
+        out, err = process.communicate(timeout=600)
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith(f"Error: the batch at offsets 3 to 6 of {topic}-0 cannot be decoded: "), err
+    assert err.endswith("(tailrace sql and replay: --skip-corrupt)\n"), err
+
+    with command(*query, "--skip-corrupt") as process:
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert rows == [{"id": id, "_offset": offset} for id, offset in enumerate([0, 1, 2, 7, 8, 10, 11, 12])]
+    # One line of the sample of which columns are guessed, and one of the query, which comes from another process.
+    skipped = f"{topic}-0: skipped 2 batches of 5 offsets that cannot be decoded, at offsets 3 to 6, 9 to 9 ("
+    lines = sorted(err.splitlines())
+    assert [line.startswith(skipped) for line in lines] == [False, True, True], err
+    assert lines[0].startswith("8 rows, ")
