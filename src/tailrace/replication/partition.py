@@ -1,60 +1,47 @@
-"""One partition on this broker: its role, its leader epoch, its high watermark, and whoever waits for it.
+"""One partition on this broker: its role, its leader epoch, its high watermark, and what waits for it.
 
 The image says who leads. A leader appends what producers send, and moves the high watermark as its followers' fetches
-show how far they are; a follower appends what its leader sends, and cuts off what the leader does not have. Readers
-never see beyond the high watermark, which never goes back within a leader epoch. An acknowledgement waits until the
-high watermark (acks=all), enough in-sync replicas (acks=2 and more) or the local promise (acks=1) has passed its
-records. Batches enter the log in the order in which they came, also where some have to be prepared beside the event
-loop first. What is in the archive counts as part of the log, also where the files here begin later. State changes
-without suspension: only that preparation and a cut of the log await.
+show how far they are; what a follower does is in `following`. Readers (`reading`) never see beyond the high watermark,
+which never goes back within a leader epoch. An acknowledgement waits until the high watermark (acks=all), enough
+in-sync replicas (acks=2 and more) or the local promise (acks=1) has passed its records. Batches that have to be
+prepared first wait in `append_queue`. What is in the archive counts as part of the log, also where the files here begin
+later (`archive_start`). State changes without suspension: only preparation and a cut of the log await.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchivedRange
-from tailrace.cluster.image import PartitionState
+from tailrace.cluster.image import NO_LEADER, PartitionState
 from tailrace.cluster.metadata import IsrChange
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced, read_header
+from tailrace.replication.append_queue import AppendQueue
+from tailrace.replication.archive_start import ArchiveStart
+from tailrace.replication.following import Following
 from tailrace.replication.isr import UNBOUNDED, Followers
-from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.reading import PartitionReader
 from tailrace.replication.traffic import TopicTraffic
 from tailrace.replication.waiters import DataWaiter, OffsetWaiters, refuse
-from tailrace.runtime.disk import DiskFullError, PassingStorageError
+from tailrace.runtime.disk import PassingStorageError
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.log_directory import LogDirectory
-from tailrace.storage.partition_log import Appended, LogPast, PartitionLog
-from tailrace.wire.messages.fetch import EpochEndOffset
+from tailrace.storage.partition_log import Appended, PartitionLog
 
 logger = logging.getLogger("tailrace.replication")
 
 ACKS_ALL = -1
 ACKS_LEADER = 1
 ACKS_NONE = 0
-NO_LEADER = -1
 #: What is waited for: beside the numbers of acks, that records are committed, however few replicas are in sync.
 _COMMITTED = -2
-#: How long a log that could not begin after its archive waits before it tries again.
-_BEGIN_RETRY_SECONDS = 0.5
 #: More than any reader waits for.
 _EVERYTHING = 1 << 62
-
-
-class _Turn(NamedTuple):
-    """A batch that waits to be prepared and appended, and who is told what became of it."""
-
-    data: bytearray
-    header: BatchHeader
-    appended: asyncio.Future[Appended]
 
 
 class Partition:
@@ -105,7 +92,7 @@ class Partition:
         self.high_watermark = min(max(directory.high_watermark_of(partition), log.start_offset), log.end_offset)
         #: Whether the log has told that writes are refused, until they are not.
         self._has_said_too_few = False
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._holds_lease = holds_lease
         #: Whether it leads and is the only replica: nobody else can ever lead, and what is promised is committed.
         self._is_sole = False
@@ -119,8 +106,7 @@ class Partition:
         self._append_waiters: dict[DataWaiter, None] = {}
         self._waiters: dict[int, OffsetWaiters] = {}
         self._low_watermark_waiters = OffsetWaiters()
-        #: Whether it is about to go on where the archive ends, beyond its own log.
-        self._is_beginning = False
+        self._archive_start = ArchiveStart(self)
         #: Why it takes no records while the archive is behind and the disk is almost full.
         self._archive_refusal: KafkaError | None = None
         #: Whether it leads by the image, but another may by now, and clients shall look for that one.
@@ -129,12 +115,12 @@ class Partition:
         self.serves_clients = False
         #: How many want it to take no records because another replica is about to lead, or may lead already.
         self._holds = 0
-        # Batches that are prepared before they are appended, and all that came after them.
-        self._turns: deque[_Turn] = deque()
-        self._gone: KafkaError | None = None
+        self.queue = AppendQueue(self)
+        self.following = Following(self)
+        self.gone: KafkaError | None = None
         # Why nothing is appended for producers now: it is gone, led elsewhere, or being cut.
-        self._refusal: KafkaError | None = None
-        self._settle_role()
+        self.refusal: KafkaError | None = None
+        self.settle_role()
 
     # --- roles
 
@@ -144,7 +130,7 @@ class Partition:
             return
         was_leader, was_epoch = self.is_leader, self.leader_epoch
         if state.leader_epoch > was_epoch:
-            self._is_beginning = False
+            self._archive_start.is_under_way = False
             self.is_cut_off = False
         # It is beyond where the log was cut below what had been committed, just now.
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
@@ -153,7 +139,7 @@ class Partition:
             self._has_said_too_few = False
             logger.info("%s takes writes with acks=all again: %d replicas are in sync", self.partition, self.isr_count)
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
-        self.is_leader = state.leader == self._broker_id
+        self.is_leader = state.leader == self.broker_id
         if self.is_leader:
             self._lead(state, broker_epochs, now, is_new=not was_leader or state.leader_epoch > was_epoch)
         else:
@@ -162,7 +148,7 @@ class Partition:
             self._is_sole = False
             # An epoch in which nothing was appended here is none that this log has.
             self.log.leader_epochs.cut(self.log.end_offset)
-        self._settle_role()
+        self.settle_role()
         if self.is_leader:
             self.advance()
             self._settle_waiters()
@@ -171,7 +157,7 @@ class Partition:
             self._refuse_waiters(self._not_leader())
 
     def _lead(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float, *, is_new: bool) -> None:
-        others = [replica for replica in state.replicas if replica != self._broker_id]
+        others = [replica for replica in state.replicas if replica != self.broker_id]
         self._is_sole = not others
         if is_new or self._followers is None:
             self._followers = Followers(others, state.isr, self.log.end_offset, now)
@@ -182,35 +168,35 @@ class Partition:
             self._followers.wait_for_change(())
         self._followers.update(others, state.isr, broker_epochs)
         if is_new and self.log.end_offset < self.archived_end:
-            self._begin_after_archive()
-        elif others and state.leader_epoch > self.log.leader_epochs.latest and not self._is_beginning:
+            self._archive_start.begin()
+        elif others and state.leader_epoch > self.log.leader_epochs.latest and not self._archive_start.is_under_way:
             # Known before anything is appended: followers with records of older epochs are told where those ended.
             self.log.leader_epochs.assign(state.leader_epoch, self.log.end_offset)
 
-    def _settle_role(self) -> None:
+    def settle_role(self) -> None:
         """Work out whether producers are refused, and why."""
-        self.serves_clients = self.is_leader and self._gone is None and not self.is_cut_off
-        if self._gone is not None:
-            self._refusal = self._gone
+        self.serves_clients = self.is_leader and self.gone is None and not self.is_cut_off
+        if self.gone is not None:
+            self.refusal = self.gone
         elif not self.is_leader:
-            self._refusal = self._not_leader()
+            self.refusal = self._not_leader()
         elif self.is_cut_off:
-            self._refusal = self._lease_is_over()
+            self.refusal = self._lease_is_over()
         elif self._holds and not self._is_sole:
-            self._refusal = KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} is handing {self.partition} over."
+            self.refusal = KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self.broker_id} is handing {self.partition} over."
             )
-        elif self._is_beginning:
-            self._refusal = KafkaError(
+        elif self._archive_start.is_under_way:
+            self.refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is about to go on where its archive ends."
             )
         elif self.log.is_being_cut:
-            self._refusal = KafkaError(
+            self.refusal = KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is still being cut to what its last leader had."
             )
         else:
-            self._refusal = self._archive_refusal
-        self._is_plain = self._is_sole and self._refusal is None
+            self.refusal = self._archive_refusal
+        self._is_plain = self._is_sole and self.refusal is None
 
     def doubt_leadership(self, silent_since: float) -> bool:
         """The lease is over: send clients elsewhere if no follower fetched since a moment; whether that is new.
@@ -221,7 +207,7 @@ class Partition:
         if followers is None or self._is_sole or self.is_cut_off or followers.last_fetch >= silent_since:
             return False
         self.is_cut_off = True
-        self._settle_role()
+        self.settle_role()
         self._refuse_waiters(self._lease_is_over())
         return True
 
@@ -229,10 +215,10 @@ class Partition:
         """Nobody else leads: serve clients again, if it leads."""
         if self.is_cut_off:
             self.is_cut_off = False
-            self._settle_role()
+            self.settle_role()
 
     def _not_leader(self) -> KafkaError:
-        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not lead {self.partition}.")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self.broker_id} does not lead {self.partition}.")
 
     # --- the archive
 
@@ -257,45 +243,7 @@ class Partition:
         """Take no records while the archive is behind, for a reason; take them again for none."""
         if (reason is None) != (self._archive_refusal is None):
             self._archive_refusal = reason
-            self._settle_role()
-
-    def _begin_after_archive(self) -> None:
-        """Go on where the archive ends, as a leader whose log ends before that: its offsets must not be used again.
-
-        That happens where a disk was lost, or the end of a log with a machine's power, or in an unclean election.
-        """
-        logger.error(
-            "%s ends at %d here but is archived up to %d: it goes on there, what is before is read from the archive",
-            self.partition,
-            self.log.end_offset,
-            self.archived_end,
-        )
-        self._is_beginning = True
-        self.directory.tasks.spawn(self._restart_after_archive(), f"begin {self.partition} after its archive")
-
-    async def _restart_after_archive(self) -> None:
-        log, offset, leader_epoch = self.log, self.archived_end, self.leader_epoch
-
-        def is_wanted() -> bool:
-            return self._gone is None and self.is_leader and self.leader_epoch == leader_epoch
-
-        refusal: KafkaError | None = None
-        while is_wanted() and log.end_offset < offset:
-            try:
-                past = LogPast(log.leader_epochs.entries, log.producers)
-                refusal = await self.directory.restart(log, offset, is_wanted, past)
-            except KafkaError as error:  # it is still being cut for its former leader
-                refusal = error
-            if refusal is not None:
-                logger.error("%s does not begin after its archive, tried again: %s", self.partition, refusal)
-                await asyncio.sleep(_BEGIN_RETRY_SECONDS)
-        if is_wanted():
-            # Also where nobody follows: who asks for an epoch of archived records is told that it ended here.
-            log.leader_epochs.assign(leader_epoch, log.end_offset)
-            self._is_beginning = False
-            self.high_watermark = max(self.high_watermark, offset)
-            self._settle_role()
-            self.advance()
+            self.settle_role()
 
     @property
     def last_stable_offset(self) -> int:
@@ -335,15 +283,15 @@ class Partition:
             self._refused(data)
             raise
         header = check_produced(data)
-        if self.log.config.looks_into_batches or self._turns:
-            return self._append_prepared(data, header)
+        if self.log.config.looks_into_batches or self.queue:
+            return self.queue.append(data, header)
         try:
-            return self._append(data, header)
+            return self.append_now(data, header)
         except KafkaError as error:
             if error.code is not ErrorCode.INVALID_TIMESTAMP:
                 raise
             # Only its records tell which of them are too new.
-            return self._append_prepared(data, header)
+            return self.queue.append(data, header)
 
     def _refused(self, data: memoryview) -> None:
         """Hold what a producer sent right behind this batch to its order, also where nothing is known of it yet."""
@@ -356,12 +304,12 @@ class Partition:
     def append_own(self, data: memoryview, acks: int) -> Appended:
         """Append a batch that this broker made itself, in which nothing has to be looked for or changed."""
         self.require_writable(acks)
-        return self._append(data, read_header(data))
+        return self.append_now(data, read_header(data))
 
     def require_writable(self, acks: int) -> None:
         """Refuse records that cannot be acknowledged as asked for."""
-        if self._refusal is not None:
-            raise _again(self._refusal)
+        if self.refusal is not None:
+            raise _again(self.refusal)
         if self.directory.failure is not None:
             self.directory.require_online()
         if acks == ACKS_ALL:
@@ -396,7 +344,7 @@ class Partition:
     def _lease_is_over(self) -> KafkaError:
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"Broker {self._broker_id} has not reached the coordination store for so long that another may lead "
+            f"Broker {self.broker_id} has not reached the coordination store for so long that another may lead "
             f"{self.partition} by now.",
         )
 
@@ -421,12 +369,13 @@ class Partition:
             f"{', '.join(map(str, self.isr))}",
         )
 
-    def _append(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
+    def append_now(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
+        """Append a batch in which nothing is left to be prepared."""
         try:
             appended = self.log.append(data, header, self.leader_epoch)
         except PassingStorageError as error:
             self.log.producers.refused(header)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, _with_advice(error)) from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, error.with_advice) from error
         except StorageError as error:
             self.directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -448,35 +397,6 @@ class Partition:
                 for waiter in list(self._append_waiters):
                     waiter.more_to_read(size)
         return appended
-
-    def _append_prepared(self, data: memoryview, header: BatchHeader) -> Appended | asyncio.Future[Appended]:
-        if not self._turns:
-            prepared = prepare_at_once(self.log, data, header)
-            if prepared is not None:
-                return self._append(*prepared)
-        turn = _Turn(bytearray(data), header, asyncio.get_running_loop().create_future())
-        self._turns.append(turn)
-        if len(self._turns) == 1:
-            self.directory.tasks.spawn(self._take_turns(), f"prepare batches of {self.partition}")
-        return turn.appended
-
-    async def _take_turns(self) -> None:
-        """Prepare and append the waiting batches one after another; what one comes to is no other's business."""
-        while self._turns:
-            data, header, appended = self._turns[0]
-            try:
-                prepared = await prepare(self.log, self.directory.offload, self.long_work, data, header)
-                self.require_served()
-                if self._refusal is not None:
-                    self.log.producers.refused(header)
-                    raise _again(self._refusal)
-                result = self._append(*prepared)
-                if not appended.done():
-                    appended.set_result(result)
-            except Exception as error:  # noqa: BLE001  told to whoever asked
-                refuse(appended, error)
-            if self._turns:  # else the partition was closed meanwhile
-                self._turns.popleft()
 
     def advance(self) -> None:
         """Move the high watermark to what the log promises and the replicas have, and tell those who wait."""
@@ -507,7 +427,7 @@ class Partition:
     def wait_for(self, last_offset: int, acks: int = ACKS_ALL) -> asyncio.Future[None]:
         """A future that ends when records up to an offset may be acknowledged, or never can be."""
         if not self.serves_clients:
-            return _refused(self._refusal or self._not_leader())
+            return _refused(self.refusal or self._not_leader())
         limit, refusal = self._passed(acks)
         if last_offset >= limit:
             waiters = self._waiters.get(acks)
@@ -575,7 +495,7 @@ class Partition:
         followers = self._followers
         if followers is None:
             raise self._not_leader()
-        if replica_id not in self.replicas or replica_id == self._broker_id:
+        if replica_id not in self.replicas or replica_id == self.broker_id:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {replica_id} is not one of the replicas of {self.partition}."
             )
@@ -602,7 +522,7 @@ class Partition:
         """
         if self._followers is None or self._is_sole or self._pending is not None:
             return None
-        wanted = self._followers.wanted(self._broker_id, self.log.end_offset, self.high_watermark, now, lag_ms)
+        wanted = self._followers.wanted(self.broker_id, self.log.end_offset, self.high_watermark, now, lag_ms)
         # Those that did not come to join are waited for no longer.
         self.advance()
         if wanted is None:
@@ -624,19 +544,19 @@ class Partition:
     def hold_appends(self) -> None:
         """Take no more records from producers, so that a follower can have everything, unless nobody follows."""
         self._holds += 1
-        self._settle_role()
+        self.settle_role()
 
     def release_appends(self) -> None:
         """Take records again, if it still leads and nobody else holds it."""
         self._holds -= 1
-        self._settle_role()
+        self.settle_role()
 
     def furthest_follower(self, live: Collection[int]) -> int | None:
         """The follower in sync that has most of those that are alive; None where there is none."""
         followers = self._followers
         if followers is None:
             return None
-        in_sync = [each for each in self.replicas if each in live and each in self.isr and each != self._broker_id]
+        in_sync = [each for each in self.replicas if each in live and each in self.isr and each != self.broker_id]
         return max(in_sync, key=lambda each: followers[each].log_end_offset, default=None)
 
     def has_everything(self, replica_id: int) -> bool:
@@ -653,8 +573,8 @@ class Partition:
 
     def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
         """A future that ends when every replica alive or in sync has given up its records below an offset."""
-        if self._gone is not None or not self.is_leader:
-            return _refused(self._gone or self._not_leader())
+        if self.gone is not None or not self.is_leader:
+            return _refused(self.gone or self._not_leader())
         future = self._low_watermark_waiters.add(offset)
         self._settle_low_watermark()
         return future
@@ -662,135 +582,6 @@ class Partition:
     def _settle_low_watermark(self) -> None:
         if self._low_watermark_waiters:
             self._low_watermark_waiters.passed(self.low_watermark + 1)
-
-    # --- following
-
-    def fetch_position(self) -> tuple[int, int]:
-        """From where a follower goes on, and the leader epoch of the last record that it has."""
-        log = self.log
-        if log.start_offset >= log.end_offset:
-            # Nothing is there that could be other than the leader's.
-            return log.end_offset, NO_LEADER_EPOCH
-        return log.end_offset, log.leader_epochs.epoch_at(log.end_offset - 1)
-
-    def last_position(self) -> tuple[int, int]:
-        """Where the log ends, and the leader epoch of its last record, also where retention has taken that out.
-
-        An election goes by it: a log that is empty because everything was old, or is archived, is not behind.
-        """
-        log = self.log
-        if log.start_offset >= log.end_offset:
-            return log.end_offset, log.leader_epochs.latest
-        return self.fetch_position()
-
-    @property
-    def may_fetch(self) -> bool:
-        """Whether it is time to ask for more: the flush policy is met for all that a fetch would confirm."""
-        log = self.log
-        return not log.is_being_cut and log.promised_offset >= log.end_offset
-
-    def append_fetched(self, data: memoryview, high_watermark: int, leader_log_start: int) -> None:
-        """Append what the leader sent, exactly as it is, and learn how far it is committed and where the log starts."""
-        self._require_following()
-        log = self.log
-        if len(data):
-            try:
-                log.append_replicated(data, high_watermark)
-            except PassingStorageError as error:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, _with_advice(error)) from error
-            except StorageError as error:
-                self.directory.fail(error)
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        # What was once known to be committed stays so, whatever a leader that was elected lately knows.
-        self.high_watermark = max(self.high_watermark, min(high_watermark, log.end_offset))
-        log.advance_start(min(leader_log_start, self.high_watermark))
-
-    def _require_following(self) -> None:
-        self.require_served()
-        if self.is_leader or self.leader_id == NO_LEADER:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} does not follow in {self.partition}."
-            )
-        if self.log.is_being_cut:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{self.partition} is being cut.")
-
-    async def truncate_to(self, epoch_end: EpochEndOffset) -> None:
-        """Cut off what the leader does not have, given where it says that an epoch ended; durable at the end."""
-        self._require_following()
-        log = self.log
-        _, own_end = log.leader_epochs.end_offset_for(epoch_end.epoch, log.end_offset)
-        offset = min(epoch_end.end_offset, log.end_offset if own_end == NO_OFFSET else own_end)
-        await self.truncate_at(max(0, offset))
-
-    async def truncate_at(self, offset: int) -> None:
-        """Cut off everything from an offset on, because the leader's log ends there; durable at the end."""
-        self._require_following()
-        log = self.log
-        if offset >= log.end_offset:
-            log.leader_epochs.cut(log.end_offset)
-            return
-        if offset < self.high_watermark:
-            logger.error(
-                "%s is cut to %d by broker %d, its leader in epoch %d: records %d to %d were committed and are lost",
-                self.partition,
-                offset,
-                self.leader_id,
-                self.leader_epoch,
-                offset,
-                self.high_watermark - 1,
-            )
-        else:
-            logger.info(
-                "%s: records %d to %d are cut off, broker %d does not have them, its leader in epoch %d",
-                self.partition,
-                offset,
-                log.end_offset - 1,
-                self.leader_id,
-                self.leader_epoch,
-            )
-        await self._cut(lambda is_wanted: self.directory.truncate(log, offset, is_wanted))
-
-    async def start_anew_at(self, offset: int, past: LogPast | None = None) -> None:
-        """Drop the log and begin an empty one where the leader's log starts; durable at the end.
-
-        What the leader knows of before comes with it: producers, and epochs where the records are in the archive.
-        """
-        self._require_following()
-        if offset < self.high_watermark:
-            logger.error(
-                "%s begins anew at %d, where the log of broker %d starts, its leader in epoch %d: "
-                "records from there to %d were committed and are lost",
-                self.partition,
-                offset,
-                self.leader_id,
-                self.leader_epoch,
-                self.high_watermark - 1,
-            )
-        else:
-            logger.info("%s begins anew at %d, where its leader's log starts", self.partition, offset)
-        await self._cut(lambda is_wanted: self.directory.restart(self.log, offset, is_wanted, past))
-        if self.log.start_offset == self.log.end_offset == offset:
-            self.high_watermark = offset
-
-    async def _cut(self, start: Callable[[Callable[[], bool]], asyncio.Task[KafkaError | None]]) -> None:
-        """Have the log cut, unless the role changes first; whoever waits may go away, the cut is done to its end."""
-        leader_epoch = self.leader_epoch
-
-        def is_wanted() -> bool:
-            return self._gone is None and not self.is_leader and self.leader_epoch == leader_epoch
-
-        def ended(_: asyncio.Task[KafkaError | None]) -> None:
-            self.high_watermark = min(self.high_watermark, self.log.end_offset)
-            self._settle_role()
-
-        task = start(is_wanted)
-        task.add_done_callback(ended)
-        self._settle_role()
-        refusal = await asyncio.shield(task)
-        # The callback is called in the next turn of the loop at the earliest.
-        ended(task)
-        if refusal is not None:
-            raise refusal
 
     # --- reading
 
@@ -849,23 +640,17 @@ class Partition:
 
     def require_served(self) -> None:
         """Refuse if the partition was deleted or its disk failed."""
-        if self._gone is not None:
-            raise _again(self._gone)
+        if self.gone is not None:
+            raise _again(self.gone)
         if self.directory.failure is not None:
             self.directory.require_online()
 
     def close(self, reason: KafkaError) -> None:
         """Nothing more is served: everybody who waits is told why."""
-        self._gone = reason
-        self._settle_role()
-        for turn in self._turns:
-            refuse(turn.appended, reason)
-        self._turns.clear()
+        self.gone = reason
+        self.settle_role()
+        self.queue.close(reason)
         self._refuse_waiters(reason)
-
-
-def _with_advice(error: PassingStorageError) -> str:
-    return f"{error}: free space and retry" if isinstance(error, DiskFullError) else str(error)
 
 
 def _again(reason: KafkaError) -> KafkaError:

@@ -24,9 +24,18 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class PassingStorageError(StorageError):
     """A call was refused and did nothing, for a reason that says nothing against the disk."""
 
+    @property
+    def with_advice(self) -> str:
+        """What happened, and what to do."""
+        return str(self)
+
 
 class DiskFullError(PassingStorageError):
     """No space is left for a write; nothing of it remains in the file."""
+
+    @property
+    def with_advice(self) -> str:
+        return f"{self}: free space and retry"
 
 
 class TooManyOpenFilesError(PassingStorageError):

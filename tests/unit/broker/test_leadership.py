@@ -167,7 +167,7 @@ def test_a_leader_takes_no_records_until_it_knows_what_became_of_a_handover(late
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             await asyncio.sleep(0.05)
         store.is_away = False
-        await cluster.until(lambda: cluster.partition(1).is_leader or cluster.partition(2)._refusal is None)
+        await cluster.until(lambda: cluster.partition(1).is_leader or cluster.partition(2).refusal is None)
         leader = 1 if cluster.partition(1).is_leader else 2
         assert leader == (2 if late_seconds > 1 else 1)
         assert (await cluster.produce(leader, b"kept", acks=1)).error_code == ErrorCode.NONE

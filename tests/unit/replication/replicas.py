@@ -21,7 +21,6 @@ from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
-from tailrace.wire.messages.fetch import EpochEndOffset
 from tests.unit.replication.reads import read
 from tests.unit.storage.logs import batch, read_all
 
@@ -34,7 +33,7 @@ class Fetched(NamedTuple):
     """What a leader answered to a follower's fetch: where the logs part, or what comes next."""
 
     leader_epoch: int
-    diverging: EpochEndOffset | None
+    diverging: tuple[int, int] | None
     data: bytes
     high_watermark: int
     log_start_offset: int
@@ -100,12 +99,12 @@ class Replica:
     def answer(self, follower: Replica, max_bytes: int = 1 << 20) -> Fetched:
         """Answer a follower's fetch, as the fetch handler does."""
         partition = self.partition
-        offset, last_epoch = follower.partition.fetch_position()
+        offset, last_epoch = follower.partition.following.fetch_position()
         partition.require_leader(follower.partition.leader_epoch)
         diverging = partition.diverging_epoch(last_epoch, offset)
         end, data = None, b""
         if diverging is not None:
-            end = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            end = diverging
         else:
             log_start = follower.partition.log.start_offset
             partition.follower_fetched(follower.broker_id, follower.broker_epoch, offset, log_start, self.loop.time())
@@ -119,10 +118,10 @@ class Replica:
         if fetched.leader_epoch != self.partition.leader_epoch:
             return
         if fetched.diverging is not None:
-            await self.partition.truncate_to(fetched.diverging)
+            await self.partition.following.truncate_to(*fetched.diverging)
         else:
             data = memoryview(fetched.data)
-            self.partition.append_fetched(data, fetched.high_watermark, fetched.log_start_offset)
+            self.partition.following.append_fetched(data, fetched.high_watermark, fetched.log_start_offset)
 
     async def fetch_from(self, leader: Replica, rounds: int = 1) -> None:
         for _ in range(rounds):

@@ -49,7 +49,7 @@ def test_no_acknowledgement_comes_before_the_leaders_own_sync(acks: int) -> None
         leader = replicas.leader
         waiting = leader.partition.wait_for(leader.append(acks=acks), acks)
         for follower in (replicas.second, replicas.third):
-            follower.partition.append_fetched(memoryview(leader.answer(follower).data), 0, 0)
+            follower.partition.following.append_fetched(memoryview(leader.answer(follower).data), 0, 0)
             leader.answer(follower)
         assert (waiting.done(), leader.partition.high_watermark) == (False, 0)
         await waiting
@@ -63,9 +63,9 @@ def test_a_follower_does_not_ask_for_more_before_its_own_sync() -> None:
         replicas.leader.append()
         follower = replicas.second
         await follower.fetch_from(replicas.leader)
-        assert not follower.partition.may_fetch
+        assert not follower.partition.following.may_fetch
         await asyncio.sleep(1)
-        assert follower.partition.may_fetch
+        assert follower.partition.following.may_fetch
 
     with_replicas(test, LogConfig(index_interval_bytes=0, flush_messages=1))
 

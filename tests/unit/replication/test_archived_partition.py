@@ -76,7 +76,7 @@ def test_a_follower_below_the_leaders_own_log_is_told_where_records_are_and_begi
         assert told.value.code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
         log = leader.partition.log
         past = LogPast(log.leader_epochs.entries, log.producers.before(log.start_offset))
-        await fresh.partition.start_anew_at(log.start_offset, past)
+        await fresh.partition.following.start_anew_at(log.start_offset, past)
         await fresh.fetch_from(leader, rounds=3)
         assert fresh.partition.log.start_offset == log.start_offset
         assert fresh.values() == leader.values()
@@ -91,7 +91,7 @@ def test_a_follower_below_the_leaders_own_log_is_told_where_records_are_and_begi
 def test_a_log_whose_last_record_was_taken_out_says_in_an_election_how_far_it_was(is_archived: bool) -> None:
     async def test(replicas: Replicas) -> None:
         partition = replicas.leader.partition
-        assert replicas.third.partition.last_position() == (0, -1)
+        assert replicas.third.partition.following.last_position() == (0, -1)
         replicas.change(leader=2)
         replicas.change(leader=1)
         if is_archived:
@@ -103,8 +103,8 @@ def test_a_log_whose_last_record_was_taken_out_says_in_an_election_how_far_it_wa
             await asyncio.sleep(1)
             await partition.directory.take_out_expired(partition.log, lambda: partition.log.remove_expired(10))
         assert (partition.log.start_offset, partition.log.end_offset) == (10, 10)
-        assert partition.fetch_position() == (10, -1)
-        assert partition.last_position() == replicas.third.partition.last_position() == (10, 2)
+        assert partition.following.fetch_position() == (10, -1)
+        assert partition.following.last_position() == replicas.third.partition.following.last_position() == (10, 2)
 
     with_replicas(test, CONFIG)
 

@@ -12,7 +12,6 @@ from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.high_watermark import save_high_watermarks
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.log_config import LogConfig
-from tailrace.wire.messages.fetch import EpochEndOffset
 from tests.unit.replication.replicas import Replicas, with_replicas
 from tests.unit.replication.test_partition import refusal
 
@@ -51,9 +50,9 @@ def test_a_follower_learns_what_is_committed_but_never_beyond_its_own_log() -> N
             leader.append()
         await third.fetch_from(leader, rounds=2)
         await second.take(leader.answer(second, max_bytes=1))
-        second.partition.append_fetched(memoryview(b""), 5, 0)
+        second.partition.following.append_fetched(memoryview(b""), 5, 0)
         assert (second.partition.high_watermark, second.partition.log.end_offset) == (1, 1)
-        second.partition.append_fetched(memoryview(b""), 0, 0)
+        second.partition.following.append_fetched(memoryview(b""), 0, 0)
         assert second.partition.high_watermark == 1
 
     with_replicas(test)
@@ -81,8 +80,8 @@ def test_an_empty_replica_begins_where_the_leaders_log_starts_even_within_a_batc
         leader.partition.log.advance_start(12)
         error = refusal(lambda: leader.answer(second))
         assert error is ErrorCode.OFFSET_OUT_OF_RANGE
-        await second.partition.start_anew_at(12)
-        assert second.partition.fetch_position() == (12, -1)
+        await second.partition.following.start_anew_at(12)
+        assert second.partition.following.fetch_position() == (12, -1)
         await second.fetch_from(leader, rounds=2)
         log = second.partition.log
         assert (log.start_offset, log.end_offset, second.partition.high_watermark) == (12, 20, 20)
@@ -119,11 +118,11 @@ def test_a_log_is_cut_where_leader_and_follower_last_agree(
             for _ in range(until - start):
                 replica.append()
         replica.apply(PartitionState((1, 3), (1, 3), 1, 7))
-        await replica.partition.truncate_to(EpochEndOffset(epoch=leader_says[0], end_offset=leader_says[1]))
+        await replica.partition.following.truncate_to(*leader_says)
         log = replica.partition.log
         assert (log.end_offset, list(replica.values())) == (end, list(range(end)))
         assert all(start < end for _, start in log.leader_epochs.entries)
-        position = replica.partition.fetch_position()
+        position = replica.partition.following.fetch_position()
         assert position == (end, log.leader_epochs.epoch_at(end - 1) if end else -1)
 
     with_replicas(test)
@@ -180,9 +179,9 @@ def test_while_a_log_is_cut_nothing_is_appended_to_it_in_any_role() -> None:
         cut = asyncio.get_running_loop().create_task(leader.fetch_from(second))
         await asyncio.sleep(0)
         assert leader.partition.log.is_being_cut
-        assert not leader.partition.may_fetch
+        assert not leader.partition.following.may_fetch
         data = memoryview(b"")
-        assert refusal(lambda: leader.partition.append_fetched(data, 0, 0)) is ErrorCode.REPLICA_NOT_AVAILABLE
+        assert refusal(lambda: leader.partition.following.append_fetched(data, 0, 0)) is ErrorCode.REPLICA_NOT_AVAILABLE
         replicas.change(leader=1)
         assert refusal(leader.append) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         await cut
@@ -216,7 +215,7 @@ def test_two_cuts_at_once_are_refused() -> None:
         replicas.change(leader=2)
         first = asyncio.get_running_loop().create_task(leader.fetch_from(second))
         await asyncio.sleep(0)
-        error = await refused(leader.partition.truncate_at(0))
+        error = await refused(leader.partition.following.truncate_at(0))
         assert error.code is ErrorCode.REPLICA_NOT_AVAILABLE
         await first
 

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 from tailrace.cluster.image import PartitionState
 from tailrace.cluster.metadata import IsrChange
 from tailrace.errors import KafkaError
+from tailrace.replication.following import Following
 from tailrace.replication.isr import UNBOUNDED, Followers
 from tailrace.replication.partition import ACKS_ALL, Partition
 from tailrace.storage.leader_epochs import LeaderEpochs
@@ -132,7 +133,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         leader = self.replicas.get(follower.partition.leader_id)
         if leader is None or leader is follower or not (follower.is_up and leader.is_up):
             return
-        if not follower.partition.may_fetch:
+        if not follower.partition.following.may_fetch:
             return
         try:
             self.answers[number] = leader.answer(follower, max_bytes)
@@ -479,9 +480,9 @@ def test_a_leader_that_does_not_say_where_epochs_ended_is_caught(monkeypatch: py
 
 
 def test_a_follower_that_cuts_off_too_much_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def truncate_at(self: Partition, offset: int) -> None:
+    async def truncate_at(self: Following, offset: int) -> None:
         await original(self, max(0, offset - 1))
 
-    original = Partition.truncate_at
-    monkeypatch.setattr(Partition, "truncate_at", truncate_at)
+    original = Following.truncate_at
+    monkeypatch.setattr(Following, "truncate_at", truncate_at)
     assert is_caught(give_up_a_tail)

@@ -31,7 +31,7 @@ def test_what_each_role_does(leader: int, leads: bool, follows: bool) -> None:
             (lambda: replica.append(), leads),
             (lambda: read(partition, 0, 1000, 1), leads),
             (lambda: read(partition, 0, 1000, 1, Audience.REPLICA), leads),
-            (lambda: partition.append_fetched(memoryview(b""), 0, 0), follows),
+            (lambda: partition.following.append_fetched(memoryview(b""), 0, 0), follows),
         ):
             if is_served:
                 call()
@@ -123,7 +123,7 @@ def test_a_new_leader_says_where_older_epochs_ended_before_it_has_appended_anyth
         assert second.partition.log.leader_epochs.entries == ((0, 0), (1, 3))
         assert second.partition.diverging_epoch(0, 5) == (0, 3)
         await leader.fetch_from(second)
-        assert (leader.partition.log.end_offset, leader.partition.fetch_position()) == (3, (3, 0))
+        assert (leader.partition.log.end_offset, leader.partition.following.fetch_position()) == (3, (3, 0))
 
     with_replicas(test)
 
@@ -136,7 +136,7 @@ def test_an_epoch_in_which_a_former_leader_appended_nothing_is_not_its_own() -> 
         assert replicas.leader.partition.log.leader_epochs.entries == ((0, 0), (2, 1))
         replicas.change(leader=3)
         assert replicas.leader.partition.log.leader_epochs.entries == ((0, 0),)
-        assert replicas.leader.partition.fetch_position() == (1, 0)
+        assert replicas.leader.partition.following.fetch_position() == (1, 0)
 
     with_replicas(test)
 

@@ -290,9 +290,12 @@ class ReplicaFetcher:
             if data.error_code != ErrorCode.NONE:
                 raise KafkaError(_code(data.error_code))
             if data.diverging_epoch is not None:
-                self._cut(followed, partition.truncate_to(data.diverging_epoch))
+                self._cut(
+                    followed,
+                    partition.following.truncate_to(data.diverging_epoch.epoch, data.diverging_epoch.end_offset),
+                )
                 return True
-            partition.append_fetched(memoryview(_received(data)), data.high_watermark, data.log_start_offset)
+            partition.following.append_fetched(memoryview(_received(data)), data.high_watermark, data.log_start_offset)
         except KafkaError as error:
             self._failed(followed, error)
             return False
@@ -304,7 +307,7 @@ class ReplicaFetcher:
         if log.start_offset > log.saved_start_offset and followed.key not in self._saving_starts:
             self._saving_starts[followed.key] = None
             self._follower.tasks.spawn(self._save_start(followed), f"save the log start of {partition.partition}")
-        if partition.fetch_position() != followed.asked or log.saved_start_offset != followed.told_log_start:
+        if partition.following.fetch_position() != followed.asked or log.saved_start_offset != followed.told_log_start:
             self.session.changed(followed)
         return True
 
@@ -446,9 +449,9 @@ def _fitted(followed: Followed, start: int | None, end: int | None, past: LogPas
     if not 0 <= start <= end:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader says that its log is from {start} to {end}")
     if end < own_end:
-        return partition.truncate_at(end)
+        return partition.following.truncate_at(end)
     if start > own_end:
-        return partition.start_anew_at(start, past)
+        return partition.following.start_anew_at(start, past)
     raise KafkaError(
         ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {own_end} is refused though the leader has {start} to {end}"
     )

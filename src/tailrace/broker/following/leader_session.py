@@ -56,7 +56,7 @@ class Followed:
     @property
     def is_where_asked(self) -> bool:
         """Whether an answer to what was asked last still fits its log."""
-        return self.is_current and self.partition.fetch_position() == self.asked
+        return self.is_current and self.partition.following.fetch_position() == self.asked
 
     def is_named_by(self, request: int) -> bool:
         """Whether a request, by its number, was about this partition in this epoch."""
@@ -151,7 +151,7 @@ class LeaderSession:
 
     def take_confirmed(self, partition: Partition) -> Followed | None:
         """What waited for its log to promise more, if that has happened."""
-        if not partition.may_fetch:
+        if not partition.following.may_fetch:
             return None
         return self._unconfirmed.pop(key_of(partition), None)
 
@@ -208,12 +208,12 @@ class LeaderSession:
             if followed is None or not followed.is_current:
                 continue  # whoever changed it says what is to be followed now
             partition = followed.partition
-            if not partition.may_fetch:
+            if not partition.following.may_fetch:
                 self.set_aside(followed)
                 self._unconfirmed[key] = followed
                 continue
             topic_id, number = key
-            offset, epoch = followed.asked = partition.fetch_position()
+            offset, epoch = followed.asked = partition.following.fetch_position()
             followed.told_log_start = partition.log.saved_start_offset
             if followed.first_request is None:
                 followed.first_request = self.requests

@@ -43,7 +43,7 @@ def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, r
         if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
             partition.require_whole(wanted.current_leader_epoch)
             # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
-            end_offset, epoch = partition.last_position()
+            end_offset, epoch = partition.following.last_position()
             return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
         partition.require_leader(wanted.current_leader_epoch, by_replica=replica_id != _CLIENT)
     except KafkaError as error:

@@ -1,0 +1,79 @@
+"""Batches of one partition that have to be prepared before they are appended, and all that came after them.
+
+Invariant: batches enter the log in the order in which they came. What one of them comes to is no other's business.
+It must not know what preparing means: `preparation` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import KafkaError
+from tailrace.records.batch import BatchHeader
+from tailrace.replication.preparation import prepare, prepare_at_once
+from tailrace.replication.waiters import refuse
+from tailrace.storage.partition_log import Appended
+
+if TYPE_CHECKING:
+    from tailrace.replication.partition import Partition
+
+
+class _Turn(NamedTuple):
+    """A batch that waits, and who is told what became of it."""
+
+    data: bytearray
+    header: BatchHeader
+    appended: asyncio.Future[Appended]
+
+
+class AppendQueue:
+    """The batches that wait for their turn."""
+
+    __slots__ = ("_partition", "_turns")
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._turns: deque[_Turn] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def append(self, data: memoryview, header: BatchHeader) -> Appended | asyncio.Future[Appended]:
+        """Prepare and append a batch: now if it is small and nothing waits, else in its turn."""
+        partition = self._partition
+        if not self._turns:
+            prepared = prepare_at_once(partition.log, data, header)
+            if prepared is not None:
+                return partition.append_now(*prepared)
+        turn = _Turn(bytearray(data), header, asyncio.get_running_loop().create_future())
+        self._turns.append(turn)
+        if len(self._turns) == 1:
+            partition.directory.tasks.spawn(self._take_turns(), f"prepare batches of {partition.partition}")
+        return turn.appended
+
+    async def _take_turns(self) -> None:
+        partition = self._partition
+        log, offload = partition.log, partition.directory.offload
+        while self._turns:
+            data, header, appended = self._turns[0]
+            try:
+                prepared = await prepare(log, offload, partition.long_work, data, header)
+                partition.require_served()
+                if partition.refusal is not None:
+                    log.producers.refused(header)
+                    raise partition.refusal.with_traceback(None)
+                result = partition.append_now(*prepared)
+                if not appended.done():
+                    appended.set_result(result)
+            except Exception as error:  # noqa: BLE001  told to whoever asked
+                refuse(appended, error)
+            if self._turns:  # else the partition was closed meanwhile
+                self._turns.popleft()
+
+    def close(self, reason: KafkaError) -> None:
+        """Append nothing more, and tell everybody who waits why."""
+        for turn in self._turns:
+            refuse(turn.appended, reason)
+        self._turns.clear()
