@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tailrace.cluster.keys import known_format, reading
+from tailrace.cluster.keys import known_format, reading, unknown_fields
 from tailrace.errors import ErrorCode, KafkaError
 
 _FORMAT = 1
+_KEYS = ("format", "topic_id", "version", "uri", "manifest", "partitions", "deleted_below")
 #: The version of an archive that nothing was committed to yet.
 NOTHING_ARCHIVED = 0
 
@@ -43,6 +44,8 @@ class ArchiveState:
     partitions: Mapping[int, ArchivedRange] = field(default_factory=dict)
     #: Below which offsets records were deleted, by partition, wherever they are.
     deleted_below: Mapping[int, int] = field(default_factory=dict)
+    #: Fields that a newer release wrote.
+    unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def readable(self, partition: int) -> ArchivedRange | None:
         """What of a partition may be read from the archive; None where that is nothing."""
@@ -61,6 +64,7 @@ class ArchiveState:
         """As the store holds it."""
         return json.dumps(
             {
+                **self.unknown,
                 "format": _FORMAT,
                 "topic_id": str(self.topic_id),
                 "version": self.version,
@@ -83,6 +87,7 @@ class ArchiveState:
                 data["manifest"],
                 MappingProxyType({int(number): ArchivedRange(*ends) for number, ends in data["partitions"].items()}),
                 MappingProxyType({int(number): offset for number, offset in data["deleted_below"].items()}),
+                unknown_fields(data, _KEYS),
             )
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveState
-from tailrace.cluster.keys import known_format, reading
+from tailrace.cluster.broker_lists import packed, unpacked
+from tailrace.cluster.keys import NO_FIELDS, known_format, reading, unknown_fields
 
-#: 2 writes a partition as a list; 1 wrote it as an object, and is still read.
-_TOPIC_FORMAT = 2
+#: Writes a partition as a list of four; format 1 wrote it as an object, and is still read.
+TOPIC_FORMAT_BY_POSITION = 2
+#: Names the fields of partitions, so that a release keeps those of a newer one.
+TOPIC_FORMAT_BY_NAME = 3
 _CONFIGS_FORMAT = 1
 _BROKER_FORMAT = 1
 #: The leader of a partition that has none.
@@ -29,6 +34,14 @@ class PartitionState:
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
+    #: Fields that a newer release wrote, sorted by name and never None; a tuple is a list of brokers.
+    unknown: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+
+
+#: What every partition has, in the order of the constructor. In the store further fields follow: None or the end of a
+#: row means that a partition has no such field.
+_FIELDS = ["replicas", "isr", "leader", "leader_epoch"]
+_BROKER_LISTS = ["replicas", "isr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,54 +52,149 @@ class TopicImage:
     topic_id: UUID
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
+    #: Fields that a newer release wrote.
+    unknown: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """As the store holds it."""
+    def to_bytes(self, topic_format: int = TOPIC_FORMAT_BY_POSITION) -> bytes:
+        """As the store holds it: in a format, or in a newer one where fields would be lost."""
+        is_by_name = topic_format >= TOPIC_FORMAT_BY_NAME or self.needs_names
         return json.dumps(
             {
-                "version": _TOPIC_FORMAT,
+                **self.unknown,
+                "version": TOPIC_FORMAT_BY_NAME if is_by_name else TOPIC_FORMAT_BY_POSITION,
                 "name": self.name,
                 "topic_id": str(self.topic_id),
                 "configs": dict(self.configs),
-                "partitions": [
-                    (state.replicas, state.isr, state.leader, state.leader_epoch) for state in self.partitions
-                ],
+                **(_rows_by_name(self.partitions) if is_by_name else _rows_by_position(self.partitions)),
             },
+            ensure_ascii=not is_by_name,
             separators=(",", ":"),
-        ).encode()
+        ).encode(errors="surrogatepass")  # as it is read: one odd character of a value keeps nobody from changing it
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether it has fields that are lost where partitions are written by position."""
+        return bool(self.unknown) or any(state.unknown for state in self.partitions)
 
     @classmethod
     def from_bytes(cls, value: bytes) -> TopicImage:
-        data = known_format(value, _TOPIC_FORMAT, "a topic")
+        data = known_format(value, TOPIC_FORMAT_BY_NAME, "a topic")
         with reading(f"topic {data.get('name')}"):
-            partitions = data["partitions"]
-            if data["version"] == 1:
-                partitions = [
-                    (each["replicas"], each["isr"], each["leader"], each["leader_epoch"]) for each in partitions
-                ]
             return cls(
                 data["name"],
                 UUID(data["topic_id"]),
-                tuple(
-                    [
-                        PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch)
-                        for replicas, isr, leader, leader_epoch in partitions
-                    ]
-                ),
+                _READ_PARTITIONS[data["version"]](data),
                 MappingProxyType(dict(data["configs"])),
+                unknown_fields(data, _TOPIC_KEYS),
             )
 
 
-def configs_to_bytes(configs: Mapping[str, str]) -> bytes:
-    """The configuration of a broker as the store holds it."""
-    return json.dumps({"version": _CONFIGS_FORMAT, "configs": dict(configs)}, separators=(",", ":")).encode()
+_TOPIC_KEYS = ("version", "name", "topic_id", "configs", "partitions", "brokers", "broker_lists", "fields")
+
+
+def _rows_by_position(states: Sequence[PartitionState]) -> dict[str, Any]:
+    return {"partitions": [(state.replicas, state.isr, state.leader, state.leader_epoch) for state in states]}
+
+
+def _rows_by_name(states: Sequence[PartitionState]) -> dict[str, Any]:
+    further = sorted(dict.fromkeys([name for state in states for name, _ in state.unknown]))
+    is_list = dict.fromkeys([name for state in states for name, value in state.unknown if isinstance(value, tuple)])
+    lists = [state.replicas for state in states]
+    lists += [state.isr for state in states if state.isr is not state.replicas]
+    lists += [value for state in states for name, value in state.unknown if name in is_list]
+    brokers, texts = packed(lists)
+    rows: list[Sequence[Any]] = [
+        (
+            text := texts[state.replicas],
+            text if state.isr is state.replicas else texts[state.isr],
+            state.leader,
+            state.leader_epoch,
+        )
+        for state in states
+    ]
+    for number, state in enumerate(states if further else ()):
+        if state.unknown:
+            values = {name: texts[value] if name in is_list else value for name, value in state.unknown}
+            rows[number] = (*rows[number], *map(values.get, further))
+    return {
+        "brokers": brokers,
+        "broker_lists": [*_BROKER_LISTS, *is_list],
+        "fields": [*_FIELDS, *further],
+        "partitions": rows,
+    }
+
+
+def _from_objects(data: Mapping[str, Any]) -> tuple[PartitionState, ...]:
+    return tuple(
+        [
+            PartitionState(tuple(each["replicas"]), tuple(each["isr"]), each["leader"], each["leader_epoch"])
+            for each in data["partitions"]
+        ]
+    )
+
+
+def _from_positions(data: Mapping[str, Any]) -> tuple[PartitionState, ...]:
+    return tuple(
+        [
+            PartitionState(tuple(replicas), tuple(isr), leader, leader_epoch)
+            for replicas, isr, leader, leader_epoch in data["partitions"]
+        ]
+    )
+
+
+def _from_names(data: Mapping[str, Any]) -> tuple[PartitionState, ...]:
+    fields, broker_lists, rows = data["fields"], data["broker_lists"], data["partitions"]
+    if fields == _FIELDS and broker_lists == _BROKER_LISTS:
+        lists = unpacked(data["brokers"], chain([row[0] for row in rows], [row[1] for row in rows]))
+        return tuple(
+            [
+                PartitionState(lists[replicas], lists[isr], leader, leader_epoch)
+                for replicas, isr, leader, leader_epoch in rows
+            ]
+        )
+    columns = [number for number, name in enumerate(fields) if name in broker_lists]
+    texts = [row[number] for number in columns for row in rows if number < len(row)]
+    lists = unpacked(data["brokers"], [text for text in texts if text is not None])
+    return tuple([_from_row(row, fields, broker_lists, lists) for row in rows])
+
+
+def _from_row(
+    row: Sequence[Any],
+    fields: Sequence[str],
+    broker_lists: Collection[str],
+    lists: Mapping[str, tuple[int, ...]],
+) -> PartitionState:
+    values: dict[str, Any] = {
+        name: lists[value] if name in broker_lists else value
+        for name, value in zip(fields, row, strict=False)
+        if value is not None
+    }
+    replicas, isr, leader, leader_epoch = [values.pop(name) for name in _FIELDS]
+    return PartitionState(replicas, isr, leader, leader_epoch, tuple(sorted(values.items())))
+
+
+_READ_PARTITIONS = {1: _from_objects, TOPIC_FORMAT_BY_POSITION: _from_positions, TOPIC_FORMAT_BY_NAME: _from_names}
+
+
+def configs_to_bytes(configs: Mapping[str, str], before: bytes | None = None) -> bytes:
+    """The configuration of a broker as the store holds it, with the unknown fields of the value before."""
+    further = NO_FIELDS if before is None else unknown_fields(_configs_value(before), _CONFIGS_KEYS)
+    data = {**further, "version": _CONFIGS_FORMAT, "configs": dict(configs)}
+    return json.dumps(data, separators=(",", ":")).encode()
 
 
 def configs_from_bytes(value: bytes) -> Mapping[str, str]:
     """What `configs_to_bytes` wrote."""
-    data = known_format(value, _CONFIGS_FORMAT, "a broker's configuration")
+    data = _configs_value(value)
     with reading("a broker's configuration"):
         return MappingProxyType(dict(data["configs"]))
+
+
+_CONFIGS_KEYS = ("version", "configs")
+
+
+def _configs_value(value: bytes) -> Mapping[str, Any]:
+    return known_format(value, _CONFIGS_FORMAT, "a broker's configuration")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ ever. The exceptions belong to sessions, and are taken as they come.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -33,6 +34,9 @@ BROKER_CONFIGS = "/configs/brokers"
 PRODUCER_IDS = "/producer-ids/next"
 #: In the file of a single broker: where its metadata has gone.
 MOVED_TO = "/moved-to"
+
+#: For values that have no fields that this release does not know.
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 _EPOCH_FORMAT = 1
 _CONTROLLER_FORMAT = 1
@@ -121,3 +125,9 @@ def known_format(value: bytes, newest: int, what: str, key: str = "version") -> 
     if version > newest:
         raise Unreadable(f"{what} is stored in format {version}, this software knows {newest}")
     return data
+
+
+def unknown_fields(data: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
+    """The fields of a value that a newer release wrote in the same format: a change by this one must keep them."""
+    unknown = {name: value for name, value in data.items() if name not in known}
+    return MappingProxyType(unknown) if unknown else NO_FIELDS

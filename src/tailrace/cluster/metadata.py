@@ -444,7 +444,7 @@ class ClusterMetadata(FollowedImage):
             stored: Mapping[str, str] = configs_from_bytes(value) if value is not None else MappingProxyType({})
             wanted = dict(change(stored))
             # Kept even where nothing is set any more: a key that is checked is never made anew.
-            return value if wanted == stored else _bounded(configs_to_bytes(wanted), value)
+            return value if wanted == stored else _bounded(configs_to_bytes(wanted, value), value)
 
         key = f"{BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else FOR_ALL_BROKERS}"
         entry = await self._alter(key, changed)

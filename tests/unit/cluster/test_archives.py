@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -42,6 +44,15 @@ def test_what_is_stored_is_read_again() -> None:
     assert ArchiveState.from_bytes(state.to_bytes()) == state
     with pytest.raises(Unreadable, match="format 2"):
         ArchiveState.from_bytes(state.to_bytes().replace(b'"format":1', b'"format":2'))
+
+
+def test_a_change_keeps_fields_of_a_newer_release() -> None:
+    first = commit(0, p0=(5, 10)).applied_to(EMPTY)
+    stored = json.dumps({**json.loads(first.to_bytes()), "tables": {"orders": 3}}).encode()
+    read = ArchiveState.from_bytes(stored)
+    changed = with_deleted(commit(1, p0=(5, 12)).applied_to(read), {0: 7})
+    assert json.loads(changed.to_bytes())["tables"] == {"orders": 3}
+    assert ArchiveState.from_bytes(changed.to_bytes()) == changed != replace(changed, unknown={})
 
 
 def test_ranges_grow_at_the_end_and_shrink_at_the_start() -> None:

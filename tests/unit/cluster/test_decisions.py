@@ -44,7 +44,7 @@ class WiderState(PartitionState):
 
 
 def state(replicas: str, isr: str, leader: int, epoch: int = 5) -> PartitionState:
-    return WiderState(tuple(map(int, replicas)), tuple(map(int, isr)), leader, epoch, (9,))
+    return WiderState(tuple(map(int, replicas)), tuple(map(int, isr)), leader, epoch, moving_to=(9,))
 
 
 def topic(*states: PartitionState, name: str = "orders", topic_id: UUID = ORDERS) -> TopicImage:

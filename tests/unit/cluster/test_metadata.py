@@ -9,7 +9,6 @@ from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -18,7 +17,6 @@ from tailrace.cluster.image import (
     BrokerEndpoint,
     BrokerImage,
     ClusterImage,
-    PartitionState,
     TopicImage,
     configs_from_bytes,
     configs_to_bytes,
@@ -363,6 +361,25 @@ def test_broker_configuration_is_stored_with_a_version_and_a_newer_one_is_refuse
         configs_from_bytes(b'{"version":2,"configs":{}}')
 
 
+def test_a_change_of_a_broker_configuration_keeps_fields_of_a_newer_release() -> None:
+    stored = b'{"version":1,"configs":{"a":"1"},"set_by":"an operator"}'
+    assert json.loads(configs_to_bytes({"a": "2"}, stored)) == {
+        "version": 1,
+        "configs": {"a": "2"},
+        "set_by": "an operator",
+    }
+
+    async def test(store: SlowStore) -> None:
+        metadata = await loaded(store)
+        await store.txn([], [Write("/configs/brokers/default", stored)])
+        await metadata.alter_broker_configs(ALL_BROKERS, lambda configs: {**configs, "b": "2"})
+        entry = await store.get("/configs/brokers/default")
+        assert entry is not None
+        assert json.loads(entry.value) == {"version": 1, "configs": {"a": "1", "b": "2"}, "set_by": "an operator"}
+
+    run(test)
+
+
 def test_those_who_listen_are_told_with_the_image_before() -> None:
     async def test(store: SlowStore) -> None:
         metadata = await loaded(store)
@@ -388,30 +405,6 @@ def test_producer_ids_are_never_given_twice() -> None:
         assert sorted(ids) == list(range(4 * PRODUCER_ID_BLOCK))
 
     run(test)
-
-
-def test_a_topic_is_stored_with_a_version_and_a_newer_one_is_refused() -> None:
-    topic = TopicImage(
-        "orders", UUID(int=5), (PartitionState((1, 2), (1,), 1, 7),), MappingProxyType({"cleanup.policy": "delete"})
-    )
-    assert TopicImage.from_bytes(topic.to_bytes()) == topic
-    assert json.loads(topic.to_bytes())["partitions"] == [[[1, 2], [1], 1, 7]]
-    newer = json.loads(topic.to_bytes()) | {"version": 3}
-    with pytest.raises(Unreadable, match="format 3"):
-        TopicImage.from_bytes(json.dumps(newer).encode())
-
-
-def test_a_topic_that_was_stored_in_the_first_format_is_still_read() -> None:
-    stored = {
-        "version": 1,
-        "name": "orders",
-        "topic_id": str(UUID(int=5)),
-        "configs": {"cleanup.policy": "delete"},
-        "partitions": [{"replicas": [1, 2], "isr": [1], "leader": 1, "leader_epoch": 7}],
-    }
-    assert TopicImage.from_bytes(json.dumps(stored).encode()) == TopicImage(
-        "orders", UUID(int=5), (PartitionState((1, 2), (1,), 1, 7),), MappingProxyType({"cleanup.policy": "delete"})
-    )
 
 
 def test_a_broker_is_registered_with_a_version_and_a_newer_one_is_refused() -> None:
