@@ -8,16 +8,14 @@ store does not say whether it made a change, it is asked what there is before an
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveCommit, ArchiveState, with_deleted
-from tailrace.cluster.following import FollowedImage
 from tailrace.cluster.image import ALL_BROKERS, TopicImage, configs_from_bytes, configs_to_bytes
 from tailrace.cluster.keys import (
     BROKER_CONFIGS,
@@ -35,14 +33,13 @@ from tailrace.cluster.placement import Load, place_replicas, use_further_assignm
 from tailrace.cluster.store import (
     ABSENT,
     MAX_OPERATIONS,
-    MAX_TRANSACTION_BYTES,
     Check,
-    Entry,
     TooLarge,
     Unavailable,
     Unreadable,
     Write,
 )
+from tailrace.cluster.stored_changes import StoredChanges, bounded, timed_out, unknown_topic
 from tailrace.cluster.topic_plans import TopicPlans, exists_already
 from tailrace.errors import ErrorCode, KafkaError
 
@@ -55,9 +52,6 @@ Recheck: TypeAlias = Callable[[], Awaitable[Sequence[Check]]]
 PRODUCER_ID_BLOCK = 1000
 #: How much is written with one transaction, where it is not one value alone.
 _TRANSACTION_BYTES = 512 << 10
-#: The most that a client's request may make of one value. ISRs are as long as the lists of replicas at most, so that a
-#: value never becomes twice as large by itself.
-MAX_VALUE_BYTES = MAX_TRANSACTION_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,7 @@ class IsrChange:
     added: Mapping[int, int]
 
 
-class ClusterMetadata(FollowedImage):
+class ClusterMetadata(StoredChanges):
     """What a broker knows of the cluster, kept equal to the store, and every change to it."""
 
     #: Holds while no later process of this broker has begun an epoch; None before this one has.
@@ -110,32 +104,16 @@ class ClusterMetadata(FollowedImage):
         """Make a topic cease to exist."""
         await self._to_its_end(self._delete_topic(topic))
 
-    async def _to_its_end(self, change: Coroutine[Any, Any, None]) -> None:
-        """Make a change whole even if whoever asked for it goes away: the image must follow the store."""
-
-        async def run() -> Exception | None:
-            try:
-                await change
-            except Unavailable as error:
-                return _timed_out(error)
-            except Exception as refusal:  # noqa: BLE001  raised below: a change costs its request, never the broker
-                return refusal
-            return None
-
-        refusal = await asyncio.shield(self._tasks.spawn(run(), "metadata change"))
-        if refusal is not None:
-            raise refusal
-
     async def _create_topic(self, topic: TopicImage) -> None:
         names, key = name_key(topic.name), topic_key(topic.topic_id)
-        writes = [Write(names, str(topic.topic_id).encode()), Write(key, _bounded(topic.to_bytes()))]
+        writes = [Write(names, str(topic.topic_id).encode()), Write(key, bounded(topic.to_bytes()))]
         try:
             versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
         except Unavailable as error:
             # Nobody else makes a topic of this id: if it is there, it is this one.
             entry = await self._get(key)
             if entry is None:
-                raise _timed_out(error) from error
+                raise timed_out(error) from error
             self._known.learn_topic_entry(entry)
         else:
             if versions is None:
@@ -163,7 +141,7 @@ class ClusterMetadata(FollowedImage):
         try:
             versions = await self._store.txn([Check(key, ABSENT) for key in keys], writes)
         except Unavailable as error:
-            await self._find_created(topics, _timed_out(error), refusals)
+            await self._find_created(topics, timed_out(error), refusals)
         else:
             if versions is None:
                 return False
@@ -204,7 +182,7 @@ class ClusterMetadata(FollowedImage):
             if entry is None:
                 await self._forget(topic.topic_id)
                 if not failures:
-                    raise _unknown_topic()
+                    raise unknown_topic()
                 return  # what was not answered was applied
             try:
                 if await self._store.txn([Check(key, entry.version)], writes) is not None:
@@ -212,7 +190,7 @@ class ClusterMetadata(FollowedImage):
                     return
             except Unavailable as error:
                 failures.append(error)
-        raise _timed_out(failures[-1]) from failures[-1]
+        raise timed_out(failures[-1]) from failures[-1]
 
     async def _forget(self, topic_id: UUID) -> None:
         self._known.forget_topic(topic_id)
@@ -257,10 +235,10 @@ class ClusterMetadata(FollowedImage):
             if value is None:
                 self._known.forget_topic(topic_id)
                 self._step()
-                raise _unknown_topic()
+                raise unknown_topic()
             stored = TopicImage.from_bytes(value)
             wanted = change(stored)
-            return value if wanted == stored else _bounded(wanted.to_bytes(), value)
+            return value if wanted == stored else bounded(wanted.to_bytes(), value)
 
         # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
         self._known.learn_topic_entry(await self._alter(topic_key(topic_id), changed))
@@ -424,7 +402,7 @@ class ClusterMetadata(FollowedImage):
         def changed(value: bytes | None) -> bytes | None:
             stored = ArchiveState(topic_id) if value is None else ArchiveState.from_bytes(value)
             wanted = change(stored)
-            return value if wanted == stored else _bounded(wanted.to_bytes(), value)
+            return value if wanted == stored else bounded(wanted.to_bytes(), value)
 
         entry = await self._alter(archive_key(topic_id), changed, beside=topic_key(topic_id))
         if entry.version != ABSENT:
@@ -444,64 +422,13 @@ class ClusterMetadata(FollowedImage):
             stored: Mapping[str, str] = configs_from_bytes(value) if value is not None else MappingProxyType({})
             wanted = dict(change(stored))
             # Kept even where nothing is set any more: a key that is checked is never made anew.
-            return value if wanted == stored else _bounded(configs_to_bytes(wanted, value), value)
+            return value if wanted == stored else bounded(configs_to_bytes(wanted, value), value)
 
         key = f"{BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else FOR_ALL_BROKERS}"
         entry = await self._alter(key, changed)
         if entry.version != ABSENT:
             self._known.learn_configs(entry)
         await self.settle()
-
-    # --- the store
-
-    async def _alter(
-        self, key: str, change: Callable[[bytes | None], bytes | None], beside: str | None = None
-    ) -> Entry:
-        """Make a value what a function makes of the stored one; how it is then, with version ABSENT where it is not.
-
-        Only while a topic is there, where it belongs to that.
-        """
-        tried: list[bytes] = []
-        failure = Unavailable("the store does not say whether the change was made")
-        while len(tried) < ATTEMPTS:
-            entry = await self._get(key)
-            if entry is not None and entry.value in tried:
-                return entry  # what was not answered was applied, or somebody else wanted the same
-            value = None if entry is None else entry.value
-            try:
-                wanted = change(value)
-            except KafkaError:
-                if tried:
-                    # What was not answered may have been made, and others have gone on from there: to refuse it now
-                    # would be to say that it never was.
-                    raise _timed_out(failure) from failure
-                raise
-            if wanted == value or wanted is None:
-                return entry or Entry(key, b"", ABSENT)
-            checks = [Check(key, ABSENT if entry is None else entry.version)]
-            if beside is not None:
-                if (owner := await self._get(beside)) is None:
-                    raise _unknown_topic()
-                checks.append(Check(beside, owner.version))
-            try:
-                versions = await self._store.txn(checks, [Write(key, wanted)])
-            except TooLarge as error:
-                # What was not answered before may have been made all the same.
-                raise _timed_out(failure if tried else error) from error
-            except Unavailable as error:
-                failure = error
-                tried.append(wanted)
-                continue
-            if versions is not None:
-                return Entry(key, wanted, versions[0])
-        raise _timed_out(failure) from failure
-
-    async def _get(self, key: str) -> Entry | None:
-        try:
-            return await self._store.get(key)
-        except Unavailable as error:
-            logger.error("metadata cannot be read: %s", error)
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
     # --- producer ids
 
@@ -513,31 +440,16 @@ class ClusterMetadata(FollowedImage):
                 first = int(entry.value) if entry else 0
             except ValueError as error:
                 unreadable = Unreadable(f"the next producer id in the metadata store is no number: {error}")
-                raise _timed_out(unreadable) from error
+                raise timed_out(unreadable) from error
             version = entry.version if entry else ABSENT
             following = str(first + PRODUCER_ID_BLOCK).encode()
             try:
                 claimed = await self._store.txn([Check(PRODUCER_IDS, version)], [Write(PRODUCER_IDS, following)])
             except Unavailable as error:
                 # Whether the number that is there next was written here, or by another broker, nobody can say.
-                raise _timed_out(error) from error
+                raise timed_out(error) from error
             if claimed is not None:
                 return range(first, first + PRODUCER_ID_BLOCK)
-
-
-def _bounded(value: bytes, stored: bytes | None = None) -> bytes:
-    """A value that every store takes, also when ISRs and epochs of it have grown; one may always become smaller."""
-    if len(value) > MAX_VALUE_BYTES and (stored is None or len(value) > len(stored)):
-        raise _too_large(f"It would take {len(value)} bytes, the most are {MAX_VALUE_BYTES}")
-    return value
-
-
-def _too_large(problem: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.POLICY_VIOLATION,
-        f"This is more than the metadata store takes for one resource. {problem}: use fewer partitions, fewer replicas "
-        "or shorter configuration values.",
-    )
 
 
 def _creation_batches(topics: Sequence[TopicImage]) -> Iterator[Sequence[TopicImage]]:
@@ -570,14 +482,3 @@ def _with_isrs(topic: TopicImage, wanted: Sequence[IsrChange], leader: int, epoc
         if is_leader and are_same and are_replicas and are_members and leader in change.isr:
             states[change.partition] = replace(state, isr=change.isr)
     return replace(topic, partitions=tuple(states))
-
-
-def _unknown_topic() -> KafkaError:
-    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-
-
-def _timed_out(error: Unavailable) -> KafkaError:
-    logger.error("metadata change failed: %s", error)
-    if isinstance(error, TooLarge):
-        return _too_large(str(error))
-    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
