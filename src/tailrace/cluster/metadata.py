@@ -271,13 +271,23 @@ class ClusterMetadata(StoredChanges):
             if recheck is not None:
                 checks = await recheck()
             for topic_id in batch:
-                entry = await self._store.get(topic_key(topic_id))
-                if entry is None:
-                    self._known.forget_topic(topic_id)
-                else:
-                    self._known.learn_topic_entry(entry)
+                if not await self._look_at(topic_id):
+                    del waiting[topic_id]
             self._step()
         await self.settle()
+
+    async def _look_at(self, topic_id: UUID) -> bool:
+        """Learn how a topic is now; False where this release cannot read it, which must not hold up other topics."""
+        entry = await self._store.get(topic_key(topic_id))
+        if entry is None:
+            self._known.forget_topic(topic_id)
+            return True
+        try:
+            self._known.learn_topic_entry(entry)
+        except Unreadable as error:
+            logger.error("Cannot change a topic: %s; start a release of tailrace that knows its format", error)
+            return False
+        return True
 
     def is_doubtful(self, topic_id: UUID) -> bool:
         """Whether a change to a topic may still be applied that was not answered; the next one prevents it."""

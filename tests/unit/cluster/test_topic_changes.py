@@ -81,6 +81,23 @@ def test_many_topics_go_into_few_transactions() -> None:
     run(test)
 
 
+def test_a_topic_of_a_newer_format_is_left_alone_and_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(world: World) -> None:
+        newer, *others = [await world.put_topic(f"t{number}", state("12", "12", 1)) for number in range(3)]
+        member, _ = await member_of(world)
+        value = b'{"version":99}'
+        await world.put(topic_key(newer.topic_id), value)
+        await member.metadata.alter_topics({topic.topic_id: configured for topic in (newer, *others)})
+        assert [await world.stored(topic) for topic in others] == [configured(topic) for topic in others]
+        entry = await world.store.get(topic_key(newer.topic_id))
+        assert entry is not None
+        assert entry.value == value
+        assert member.metadata.image.topics["t0"] == newer, "as it was known before"
+        assert "Cannot change a topic: a topic is stored in format 99" in caplog.text
+
+    run(test)
+
+
 def test_large_topics_go_into_transactions_of_half_a_mebibyte() -> None:
     async def test(world: World) -> None:
         large = [state("123", "123", 1)] * 9000
