@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Callable
 
+import pytest
+
 from tailrace.wire.apis import ApiKey
-from tests.interop.conftest import Broker
+from tests.interop.conftest import Broker, MakeBroker
 from tests.support.clients import java_client as java
 from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.clients.java_client import run_tool
-from tests.support.records import Record
+from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic
 
 
@@ -37,6 +39,35 @@ def test_the_versions_tool_finds_every_api_usable(broker: Broker) -> None:
     by_key = {int(key): (name, int(last or first)) for name, key, first, last, _ in offered}
     assert all(int(usable) <= by_key[int(key)][1] for _, key, _, _, usable in offered)
     assert {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS} <= set(by_key)
+
+
+def test_the_features_tool_describes_downgrades_and_upgrades(make_broker: MakeBroker) -> None:
+    server = ("--bootstrap-server", make_broker().bootstrap)
+
+    def described() -> tuple[int, int]:
+        """The level of tailrace.version, and the epoch."""
+        (line,) = [
+            line for line in run_tool(java.FEATURES, *server, "describe").splitlines() if "tailrace.version" in line
+        ]
+        fields = dict(re.findall(r"(\w+): (\S+)", line))
+        assert (fields["SupportedMinVersion"], fields["SupportedMaxVersion"]) == ("1", "2")
+        return int(fields["FinalizedVersionLevel"]), int(fields["Epoch"])
+
+    assert described() == (2, 0)
+    told = run_tool(java.FEATURES, *server, "downgrade", "--feature", "tailrace.version=1", "--dry-run")
+    assert "tailrace.version can be downgraded to 1." in told
+    assert described() == (2, 0)
+    told = run_tool(java.FEATURES, *server, "downgrade", "--feature", "tailrace.version=1")
+    assert "tailrace.version was downgraded to 1." in told
+    assert described() == (1, 1)
+    with pytest.raises(RefusedError, match="Broker 1 only supports versions 1-2"):
+        run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=3")
+    with pytest.raises(RefusedError, match="Broker 1 does not support this feature"):
+        run_tool(java.FEATURES, *server, "upgrade", "--feature", "metadata.version=20")
+    assert described() == (1, 1)
+    told = run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=2")
+    assert "tailrace.version was upgraded to 2." in told
+    assert described() == (2, 2)
 
 
 def test_the_console_tools_show_all_of_a_record(broker: Broker, topic_name: Callable[[], str]) -> None:

@@ -196,6 +196,7 @@ class Broker:
                 software_version=__version__,
                 started_ms=self._runtime.clock.wall_ms(),
                 reads_archives=can_read_archives(),
+                features=self.metadata.supported,
             )
         )
         await self.controller.start()

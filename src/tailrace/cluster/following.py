@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 from uuid import UUID
 
+from tailrace.cluster.features import SUPPORTED, SupportedFeatures, newest, unsupported_levels
 from tailrace.cluster.image import BrokerImage, ClusterImage, TopicImage
 from tailrace.cluster.keys import (
     ARCHIVES,
@@ -20,6 +21,8 @@ from tailrace.cluster.keys import (
     BROKERS,
     CLUSTER_ID,
     CONTROLLERS,
+    FEATURES,
+    FINALIZED_FEATURES,
     TOPICS,
     broker_of,
     topic_key,
@@ -48,6 +51,8 @@ class FollowedImage:
         self._broker_id = broker_id
         self._known = Known(broker_id)
         self.image = ClusterImage("", self._known.controller_id)
+        #: The features that this broker supports.
+        self.supported: SupportedFeatures = SUPPORTED
         #: Told after each change with the image before it; by then `image` is the new one. The next waits for it.
         self.on_change: Callable[[ClusterImage], Awaitable[None]] = _ignore
         #: Called as soon as something new is known, before the image shows it.
@@ -69,6 +74,11 @@ class FollowedImage:
                 f"the metadata belongs to cluster {stored} but cluster.id={cluster_id} is configured: "
                 "give this broker its own --data-dir, or take cluster.id out of its configuration"
             )
+        # First: they say best why a broker of an older release cannot read what else there is.
+        for entry in await self._store.list(FEATURES):
+            self._known.learn_features(entry)
+        if (problem := self._unsupported_levels()) is not None:
+            raise StorageError(problem)
         for entry in await self._store.list(TOPICS):
             self._known.learn_topic_entry(entry)
         for entry in await self._store.list(ARCHIVES):
@@ -90,7 +100,9 @@ class FollowedImage:
                 )
             chosen = cluster_id or encode_uuid(self.new_id())
             try:
-                await self._store.txn([Check(CLUSTER_ID, ABSENT)], [Write(CLUSTER_ID, chosen.encode())])
+                # Only a new cluster goes by the newest levels without being asked.
+                features = Write(FINALIZED_FEATURES, newest(self.supported).to_bytes())
+                await self._store.txn([Check(CLUSTER_ID, ABSENT)], [Write(CLUSTER_ID, chosen.encode()), features])
             except Unavailable:
                 logger.warning("the store did not say whether it took the cluster's id")
             entry = await self._store.get(CLUSTER_ID)
@@ -104,6 +116,7 @@ class FollowedImage:
         self._tasks.spawn(self._follow(ARCHIVES, self._archives_changed), "watch of archives")
         self._tasks.spawn(self._follow(BROKERS, self._brokers_changed), "watch of brokers")
         self._tasks.spawn(self._follow(BROKER_CONFIGS, self._configs_changed), "watch of configurations")
+        self._tasks.spawn(self._follow(FEATURES, self._features_changed), "watch of features")
         self._tasks.spawn(self._follow(CONTROLLERS, self._controller_changed), "watch of the controller")
 
     async def _follow(self, directory: str, learn: Callable[[Changes], Awaitable[None]]) -> None:
@@ -155,6 +168,16 @@ class FollowedImage:
     async def _configs_changed(self, changes: Changes) -> None:
         # Their keys are never removed.
         self._learn_each(self._known.learn_configs, changes.entries)
+
+    async def _features_changed(self, changes: Changes) -> None:
+        before = self._known.features
+        self._learn_each(self._known.learn_features, changes.entries)
+        if self._known.features != before and (problem := self._unsupported_levels()) is not None:
+            logger.error("Ignoring what newer releases write: %s", problem)
+
+    def _unsupported_levels(self) -> str | None:
+        problem = unsupported_levels(self._known.features, self.supported)
+        return problem and f"{problem}; start a newer release of tailrace on this broker"
 
     async def _controller_changed(self, changes: Changes) -> None:
         try:

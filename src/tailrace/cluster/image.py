@@ -12,7 +12,8 @@ from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveState
 from tailrace.cluster.broker_lists import packed, unpacked
-from tailrace.cluster.keys import NO_FIELDS, known_format, reading, unknown_fields
+from tailrace.cluster.features import OLDEST, FinalizedFeatures, LevelRange, SupportedFeatures
+from tailrace.cluster.keys import NO_FIELDS, known_format, number_of, reading, unknown_fields
 
 #: Writes a partition as a list of four; format 1 wrote it as an object, and is still read.
 TOPIC_FORMAT_BY_POSITION = 2
@@ -71,6 +72,11 @@ class TopicImage:
             separators=(",", ":"),
         ).encode(errors="surrogatepass")  # as it is read: one odd character of a value keeps nobody from changing it
 
+    def without_unknown(self) -> TopicImage:
+        """The topic without what only newer releases know."""
+        states = tuple([replace(state, unknown=()) if state.unknown else state for state in self.partitions])
+        return replace(self, partitions=states, unknown=NO_FIELDS)
+
     @property
     def needs_names(self) -> bool:
         """Whether it has fields that are lost where partitions are written by position."""
@@ -87,6 +93,11 @@ class TopicImage:
                 MappingProxyType(dict(data["configs"])),
                 unknown_fields(data, _TOPIC_KEYS),
             )
+
+
+def topic_format_of(value: bytes) -> int:
+    """The format that a topic is stored in."""
+    return number_of(known_format(value, TOPIC_FORMAT_BY_NAME, "a topic"), "version", "a topic")
 
 
 _TOPIC_KEYS = ("version", "name", "topic_id", "configs", "partitions", "brokers", "broker_lists", "fields")
@@ -224,6 +235,8 @@ class BrokerImage:
     started_ms: int = 0
     #: Whether what archives are read with is installed there.
     reads_archives: bool = True
+    #: The features that it supports.
+    features: SupportedFeatures = field(default_factory=lambda: OLDEST)
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Its address for clients that came through a listener of that name."""
@@ -244,6 +257,7 @@ class BrokerImage:
                 "software_version": self.software_version,
                 "started_ms": self.started_ms,
                 "reads_archives": self.reads_archives,
+                "features": dict(self.features),
             },
             separators=(",", ":"),
         ).encode()
@@ -264,6 +278,9 @@ class BrokerImage:
                 data["started_ms"],
                 # Of an earlier version: nothing is given up for an archive that it may be unable to read.
                 data.get("reads_archives", False),
+                MappingProxyType({name: LevelRange(*levels) for name, levels in data["features"].items()})
+                if "features" in data
+                else OLDEST,
             )
 
 
@@ -280,6 +297,8 @@ class ClusterImage:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: What of topics is archived, by their ids; nothing of one that is not here.
     archives: Mapping[UUID, ArchiveState] = field(default_factory=dict)
+    #: What every broker supports, and this release may use.
+    features: FinalizedFeatures = field(default_factory=FinalizedFeatures)
 
     def reachable_through(self, listener: str) -> list[tuple[BrokerImage, BrokerEndpoint]]:
         """The brokers that have a listener of that name, and their addresses there."""

@@ -32,6 +32,10 @@ CONTROLLER = f"{CONTROLLERS}/elected"
 CONTROLLER_EPOCH = "/controller-epoch"
 BROKER_CONFIGS = "/configs/brokers"
 PRODUCER_IDS = "/producer-ids/next"
+#: A directory of its own, so that it can be watched.
+FEATURES = "/features"
+#: The levels of features that the cluster goes by; absent where it began with a release that knew none.
+FINALIZED_FEATURES = f"{FEATURES}/finalized"
 #: In the file of a single broker: where its metadata has gone.
 MOVED_TO = "/moved-to"
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveState
+from tailrace.cluster.features import FinalizedFeatures
 from tailrace.cluster.image import (
     ALL_BROKERS,
     NO_LEADER,
@@ -49,6 +50,9 @@ class Known:
         self._config_versions: dict[str, int] = {}
         self._archives: dict[UUID, ArchiveState] = {}
         self._archive_versions: dict[UUID, int] = {}
+        #: The levels that the cluster goes by.
+        self.features = FinalizedFeatures()
+        self._features_version = ABSENT
         self._controller_id = NO_LEADER
         self._changed_topics: dict[UUID, None] = {}
         self._has_other_changes = False
@@ -153,6 +157,14 @@ class Known:
             self._configs[broker] = configs
             self._has_other_changes = True
 
+    def learn_features(self, entry: Entry) -> None:
+        """The finalized features were so at a version; their key is never removed."""
+        if entry.version > self._features_version:
+            features = FinalizedFeatures.from_bytes(entry.value)
+            self._features_version = entry.version
+            self._has_other_changes |= features != self.features
+            self.features = features
+
     def learn_controller(self, entries: Sequence[Entry]) -> None:
         """What the store says of the controller."""
         elected = [ElectedController.from_bytes(entry.value).broker_id for entry in entries]
@@ -186,6 +198,7 @@ class Known:
                 brokers=_same_or_new(image.brokers, self._image_of_brokers()),
                 broker_configs=_same_or_new(image.broker_configs, self._configs),
                 archives=_same_or_new(image.archives, self._archives),
+                features=self.features,
             )
         return image
 

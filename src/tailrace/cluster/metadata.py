@@ -16,7 +16,13 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveCommit, ArchiveState, with_deleted
-from tailrace.cluster.image import ALL_BROKERS, TopicImage, configs_from_bytes, configs_to_bytes
+from tailrace.cluster.feature_changes import FeatureChanges
+from tailrace.cluster.image import (
+    ALL_BROKERS,
+    TopicImage,
+    configs_from_bytes,
+    configs_to_bytes,
+)
 from tailrace.cluster.keys import (
     BROKER_CONFIGS,
     PRODUCER_IDS,
@@ -39,7 +45,7 @@ from tailrace.cluster.store import (
     Unreadable,
     Write,
 )
-from tailrace.cluster.stored_changes import StoredChanges, bounded, timed_out, unknown_topic
+from tailrace.cluster.stored_changes import bounded, timed_out, unknown_topic
 from tailrace.cluster.topic_plans import TopicPlans, exists_already
 from tailrace.errors import ErrorCode, KafkaError
 
@@ -66,7 +72,7 @@ class IsrChange:
     added: Mapping[int, int]
 
 
-class ClusterMetadata(StoredChanges):
+class ClusterMetadata(FeatureChanges):
     """What a broker knows of the cluster, kept equal to the store, and every change to it."""
 
     #: Holds while no later process of this broker has begun an epoch; None before this one has.
@@ -106,7 +112,7 @@ class ClusterMetadata(StoredChanges):
 
     async def _create_topic(self, topic: TopicImage) -> None:
         names, key = name_key(topic.name), topic_key(topic.topic_id)
-        writes = [Write(names, str(topic.topic_id).encode()), Write(key, bounded(topic.to_bytes()))]
+        writes = [Write(names, str(topic.topic_id).encode()), Write(key, bounded(self._stored(topic)))]
         try:
             versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
         except Unavailable as error:
@@ -123,7 +129,7 @@ class ClusterMetadata(StoredChanges):
         await self.settle()
 
     async def _create_topics(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> None:
-        for batch in _creation_batches(topics):
+        for batch in _creation_batches(topics, self._stored):
             # One that is there already must not keep the others from being created.
             if len(batch) > 1 and await self._create_together(batch, refusals):
                 continue
@@ -136,7 +142,7 @@ class ClusterMetadata(StoredChanges):
     async def _create_together(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> bool:
         """Create topics with one transaction; False where one of them kept it from being made."""
         keys = [key for topic in topics for key in (name_key(topic.name), topic_key(topic.topic_id))]
-        values = [value for topic in topics for value in (str(topic.topic_id).encode(), topic.to_bytes())]
+        values = [value for topic in topics for value in (str(topic.topic_id).encode(), self._stored(topic))]
         writes = [Write(key, value) for key, value in zip(keys, values, strict=True)]
         try:
             versions = await self._store.txn([Check(key, ABSENT) for key in keys], writes)
@@ -238,7 +244,7 @@ class ClusterMetadata(StoredChanges):
                 raise unknown_topic()
             stored = TopicImage.from_bytes(value)
             wanted = change(stored)
-            return value if wanted == stored else bounded(wanted.to_bytes(), value)
+            return value if wanted == stored else bounded(self._stored(wanted), value)
 
         # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
         self._known.learn_topic_entry(await self._alter(topic_key(topic_id), changed))
@@ -310,7 +316,7 @@ class ClusterMetadata(StoredChanges):
             if not self._known.is_doubtful(topic_id) and (changed is stored or changed == stored):
                 del waiting[topic_id]
                 continue
-            value = changed.to_bytes()
+            value = self._stored(changed)
             size += len(value)
             if batch and size > _TRANSACTION_BYTES:
                 break
@@ -462,12 +468,14 @@ class ClusterMetadata(StoredChanges):
                 return range(first, first + PRODUCER_ID_BLOCK)
 
 
-def _creation_batches(topics: Sequence[TopicImage]) -> Iterator[Sequence[TopicImage]]:
+def _creation_batches(
+    topics: Sequence[TopicImage], stored: Callable[[TopicImage], bytes]
+) -> Iterator[Sequence[TopicImage]]:
     """As many at once as go into one transaction: a name and a topic each, checked and written."""
     batch: list[TopicImage] = []
     size = 0
     for topic in topics:
-        topic_size = len(topic.to_bytes()) + len(topic.name)
+        topic_size = len(stored(topic)) + len(topic.name)
         if batch and (4 * (len(batch) + 1) > MAX_OPERATIONS or size + topic_size > _TRANSACTION_BYTES):
             yield batch
             batch, size = [], 0

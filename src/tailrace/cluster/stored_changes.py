@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tailrace.cluster.following import FollowedImage
@@ -41,6 +41,12 @@ class StoredChanges(FollowedImage):
         refusal = await asyncio.shield(self._tasks.spawn(run(), "metadata change"))
         if refusal is not None:
             raise refusal
+
+    async def _list(self, directory: str) -> Sequence[Entry]:
+        try:
+            return await self._store.list(directory)
+        except Unavailable as error:
+            raise timed_out(error) from error
 
     async def _alter(
         self, key: str, change: Callable[[bytes | None], bytes | None], beside: str | None = None

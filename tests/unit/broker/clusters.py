@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tailrace.broker.assembly import Broker
 from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.cluster.features import SUPPORTED, SupportedFeatures
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_to_bytes
 from tailrace.cluster.store import Write
@@ -59,6 +60,8 @@ class Cluster:
         self.network = SimNetwork(loop, loop.random_for("network"))
         self.space = MemorySpace(SimClock(loop))
         self.brokers: dict[int, Broker] = {}
+        #: What brokers support that are of an older release.
+        self.supported: dict[int, SupportedFeatures] = {}
         self._settings = settings
         self._disks: dict[int, SimDisk] = {}
         self._stores: dict[int, MemoryStore] = {}
@@ -87,6 +90,7 @@ class Cluster:
             runtime = Runtime(clock, disk, self.network.host(name), random, SimHelper(disk, random))
             store = self._stores[broker_id] = MemoryStore(self.space)
             broker = self.brokers[broker_id] = Broker(config, runtime, store)
+            broker.metadata.supported = self.supported.get(broker_id, SUPPORTED)
             await broker.start()
         await self.until(
             lambda: all(set(self.brokers) <= set(broker.metadata.image.brokers) for broker in self.brokers.values())

@@ -409,7 +409,7 @@ def test_a_broker_alone_starts_and_stops_with_few_transactions() -> None:
         member = Member(Counting(world.space), world.clock, 1)
         await member.start(stopped_in_epoch=-1)
         await asyncio.sleep(1)
-        assert counts == [1, 1, 1, 2], "the cluster's id, the epoch, the registration, the election"
+        assert counts == [2, 1, 1, 2], "the cluster's id and features, the epoch, the registration, the election"
         counts.clear()
         mark = await member.stop()
         assert counts == [1], "the end of the controller"

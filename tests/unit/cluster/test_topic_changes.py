@@ -100,7 +100,7 @@ def test_a_topic_of_a_newer_format_is_left_alone_and_holds_up_no_other(caplog: p
 
 def test_large_topics_go_into_transactions_of_half_a_mebibyte() -> None:
     async def test(world: World) -> None:
-        large = [state("123", "123", 1)] * 9000
+        large = [state("123", "123", 1)] * 11_000
         topics = [await world.put_topic(f"t{number}", *large) for number in range(5)]
         member, store = await member_of(world)
         await member.metadata.alter_topics({topic.topic_id: configured for topic in topics})

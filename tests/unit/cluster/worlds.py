@@ -12,6 +12,7 @@ from uuid import NAMESPACE_DNS, uuid5
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.leading.controller import AskLogEnds, Controller
 from tailrace.broker.leading.log_ends import Leaderless
+from tailrace.cluster.features import SUPPORTED
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.cluster.keys import name_key, topic_key
 from tailrace.cluster.leaders import LogEnd
@@ -97,7 +98,9 @@ class Member:
 
 def broker(broker_id: int, started_ms: int = 0) -> BrokerImage:
     endpoints = (BrokerEndpoint("PLAINTEXT", f"host{broker_id}", 9092),)
-    return BrokerImage(broker_id, endpoints, host=f"machine{broker_id}", pid=4711, started_ms=started_ms)
+    return BrokerImage(
+        broker_id, endpoints, host=f"machine{broker_id}", pid=4711, started_ms=started_ms, features=SUPPORTED
+    )
 
 
 class World:

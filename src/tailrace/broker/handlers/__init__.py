@@ -43,6 +43,7 @@ from tailrace.broker.handlers import (
     produce,
     replica_start,
     sync_group,
+    update_features,
 )
 from tailrace.broker.services import RequestContext, Services
 from tailrace.runtime.transport import Part
@@ -84,6 +85,7 @@ from tailrace.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochR
 from tailrace.wire.messages.produce import ProduceRequest
 from tailrace.wire.messages.replica_start import ReplicaStartRequest
 from tailrace.wire.messages.sync_group import SyncGroupRequest
+from tailrace.wire.messages.update_features import UpdateFeaturesRequest
 from tailrace.wire.produce_frames import decode_produce, encode_produce
 
 #: Takes services, the request's context and the decoded request; gives what `Api.encode` takes, now or later, or None
@@ -176,6 +178,7 @@ _TABLE = (
     Api(DeleteGroupsRequest, 0, 2, delete_groups.handle, "Forget groups without members."),
     Api(ElectLeadersRequest, 0, 2, elect_leaders.handle, "Preferred leaders, or any where none is in sync."),
     Api(OffsetDeleteRequest, 0, 0, offset_delete.handle, "Forget committed offsets."),
+    Api(UpdateFeaturesRequest, 0, 2, update_features.handle, "The levels of features that the cluster goes by."),
     Api(DescribeClusterRequest, 0, 2, describe_cluster.handle, "Brokers and controller."),
     Api(DescribeProducersRequest, 0, 0, describe_producers.handle, "Idempotent producers that a partition knows."),
     Api(

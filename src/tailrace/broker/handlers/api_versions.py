@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
-from tailrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from tailrace.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 #: API key, lowest and highest version; filled from the table of handlers.
 TABLE: list[tuple[int, int, int]] = []
@@ -13,7 +19,18 @@ TABLE: list[tuple[int, int, int]] = []
 def handle(services: Services, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if context.version >= 3 and not _is_sound_name(request.client_software_name, request.client_software_version):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return _response(ErrorCode.NONE)
+    response = _response(ErrorCode.NONE)
+    finalized = services.metadata.image.features
+    response.supported_features = [
+        SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+        for name, levels in services.metadata.supported.items()
+    ]
+    response.finalized_features_epoch = finalized.epoch
+    response.finalized_features = [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in finalized.levels.items()
+    ]
+    return response
 
 
 def unsupported_version() -> ApiVersionsResponse:
