@@ -149,6 +149,33 @@ def test_a_local_cluster_goes_on_where_it_was_and_may_grow(tmp_path: Path) -> No
         assert len(status(port)["brokers"]) == 3
 
 
+def test_features_are_shown_downgraded_and_upgraded(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        to = ("--bootstrap", broker.bootstrap)
+        create_topic(broker.bootstrap, "orders", partitions=2)
+        assert ok("cluster", "features", *to).split() == (
+            ["FEATURE", "SUPPORTED", "FINALIZED", "tailrace.version", "1", "to", "2", "2", "epoch", "0"]
+        )
+        assert ok("cluster", "features", "downgrade", "tailrace.version=1", "--dry-run", *to) == (
+            "tailrace.version=1 can be finalized\n"
+        )
+        assert ok("cluster", "features", "downgrade", "tailrace.version=1", *to) == "finalized tailrace.version=1\n"
+        state = {"name": "tailrace.version", "lowest": 1, "highest": 2, "level": 1}
+        assert json.loads(ok("cluster", "features", "--json", *to)) == {"epoch": 1, "features": [state]}
+        for level, reason in (
+            (
+                "9",
+                "=9 failed: Invalid update version 9 for feature tailrace.version. Broker 1 only supports",
+            ),
+            ("x", "'x' is not a level"),
+        ):
+            done = run("cluster", "features", "upgrade", f"tailrace.version={level}", *to)
+            assert done.returncode != 0
+            assert reason in done.stderr
+        assert ok("cluster", "features", "upgrade", "tailrace.version=2", *to) == "finalized tailrace.version=2\n"
+        assert json.loads(ok("cluster", "features", "--json", *to))["epoch"] == 2
+
+
 def test_ports_in_use_are_refused_before_anything_is_started(tmp_path: Path) -> None:
     port = free_ports(3)
     with socket.socket() as taken:
@@ -216,6 +243,8 @@ def test_a_single_broker_moves_to_a_cluster_with_all_it_has(kind: str, tmp_path:
             (received,) = ConfluentClient(first.bootstrap).consume("orders", 2, 1)
             assert received.value == b"kept"
             assert "86400000" in ok("topic", "describe", "orders", "--bootstrap", first.bootstrap)
+            (feature,) = json.loads(ok("cluster", "features", "--json", "--bootstrap", second.bootstrap))["features"]
+            assert feature["level"] == feature["highest"], "not that of a cluster without finalized features"
             described = ok("group", "describe", "workers", "--bootstrap", second.bootstrap)
             assert "orders" in described
             wait_for(lambda: not status(first.port)["under_replicated"])

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from tailrace.cli.options import PairType, WholeNumber, client_options, pairs_without_repeats
-from tailrace.cli.output import count_of, print_json, print_table
+from tailrace.cli.output import count_of, print_json, print_table, shown
 from tailrace.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 from tailrace.runtime.system.listening import listening_process
 
 if TYPE_CHECKING:
     from tailrace.client.cluster import ClusterState, ReplicaState
+    from tailrace.client.features import Features
 
 _DEFAULT_BROKERS = 3
 _MOST_BROKERS = 100
 _DEFAULT_DIRECTORY = "cluster"
 _MOST_LISTED = 20
 _FAILED = 1
+_MAX_LEVEL = 2**15 - 1
 
 
 @click.group("cluster")
@@ -230,3 +233,68 @@ def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_jso
     click.echo(f"{count_of(len(outcome.elected), 'partition')} got another leader")
     for name, reason in outcome.failed.items():
         click.echo(f"{name}: {reason}", err=True)
+
+
+@command.command("features")
+@click.argument("change", type=click.Choice(["upgrade", "downgrade"]), required=False)
+@click.argument("feature", type=PairType(), required=False, metavar="[NAME=LEVEL]")
+@click.option("--unsafe", is_flag=True, help="Downgrade even if metadata that only newer releases know is lost.")
+@click.option("--dry-run", is_flag=True, help="Check the change without making it.")
+@client_options
+def features(
+    change: str | None,
+    feature: tuple[str, str] | None,
+    unsafe: bool,
+    dry_run: bool,
+    bootstrap: str,
+    as_json: bool,
+) -> None:
+    """Show the features of the cluster, or change the level of one.
+
+    Upgrade a feature once every broker runs the new release. Until then all brokers can go back to the old release.
+    Downgrade it before a broker goes back.
+
+    \b
+    Examples:
+      tailrace cluster features
+      tailrace cluster features upgrade tailrace.version=2
+      tailrace cluster features downgrade tailrace.version=1 --dry-run
+    """
+    from tailrace.client.features import describe_features, update_feature
+
+    if change is None:
+        if unsafe or dry_run:
+            raise click.UsageError("--unsafe and --dry-run need a change: upgrade or downgrade.")
+        state = describe_features(bootstrap)
+        if as_json:
+            print_json({"epoch": state.epoch, "features": [asdict(each) for each in state.features]})
+        else:
+            _print_features(state)
+        return
+    if feature is None:
+        raise click.UsageError(f"Say what to {change}: NAME=LEVEL, for example tailrace.version=2.")
+    if unsafe and change == "upgrade":
+        raise click.UsageError("--unsafe is for downgrades.")
+    name, level = feature[0], _level(feature[1])
+    update_feature(bootstrap, name, level, downgrade=change == "downgrade", unsafe=unsafe, dry_run=dry_run)
+    if as_json:
+        print_json({"feature": name, "level": level, "dry_run": dry_run})
+    else:
+        click.echo(f"{name}={level} can be finalized" if dry_run else f"finalized {name}={level}")
+
+
+def _level(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_LEVEL):
+        raise click.UsageError(f"{shown(text)} is not a level: give a whole number from 0 to {_MAX_LEVEL}.")
+    return int(text)
+
+
+def _print_features(state: Features) -> None:
+    print_table(
+        ("FEATURE", "SUPPORTED", "FINALIZED"),
+        [
+            (each.name, None if each.lowest is None else f"{each.lowest} to {each.highest}", each.level)
+            for each in state.features
+        ],
+    )
+    click.echo(f"epoch {state.epoch}")

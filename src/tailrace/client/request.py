@@ -12,6 +12,7 @@ from typing import TypeVar
 from tailrace.client.connection import REQUEST_TIMEOUT, connect
 from tailrace.client.errors import ClientError, NoAnswerError
 from tailrace.errors import WireError
+from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
 
@@ -39,7 +40,9 @@ def ask(bootstrap: str, request: Message, version: int, kind: type[Response], *,
             if length > _MAX_RESPONSE_BYTES:
                 raise WireError(f"an answer of {length} bytes")
             answer = memoryview(_receive(connection, length, deadline))
-            correlation_id, position = decode_response_header(answer, request.is_flexible(version))
+            # ApiVersions alone is answered with the old header, because its client does not know the broker yet.
+            has_flexible_header = request.is_flexible(version) and request.API_KEY != ApiKey.API_VERSIONS
+            correlation_id, position = decode_response_header(answer, has_flexible_header)
             if correlation_id != _CORRELATION_ID:
                 raise WireError(f"an answer to question {correlation_id}")
             return kind.decode(version, answer[position:])
