@@ -58,8 +58,8 @@ class GroupCoordinator:
         self._shards: Shards[GroupShard] = Shards(
             clock,
             tasks,
-            lambda journal: GroupShard(
-                journal,
+            lambda operations: GroupShard(
+                operations,
                 self.settings,
                 self._current_image,
                 self._catch_up,

@@ -1,8 +1,9 @@
 """The journal of one shard: its records appended to its partition, and when they are committed.
 
 Records of one operation are in one batch: all of them are in the log or none. Operations that come often, and of which
-many come at once, share a batch with all others of the same turn of the loop. What cannot be written is refused with
-the errors that make clients look for another coordinator or try again.
+many come at once, share a batch with all others of the same turn of the loop. A batch of a transaction carries its
+producer's id and epoch but no sequence numbers: the coordinator answers for the order. Where a write is
+refused, clients get the errors that make them look for another coordinator or try again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.records.record import build_keyed_batch
+from tailrace.records.batch import TRANSACTIONAL_BIT
+from tailrace.records.markers import build_marker
+from tailrace.records.record import NewRecord, build_batch, build_keyed_batch
 from tailrace.replication.partition import ACKS_ALL, Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
@@ -63,10 +66,45 @@ class Journal:
         """Everything in the log was replayed, also what is not committed yet: nothing of it is told before it is."""
         self._last_offset = self._partition.log.end_offset - 1
 
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record that was written."""
+        return self._last_offset
+
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
         """Write records; the future ends when they are committed. Nothing is written where this raises."""
         self.flush()
-        return self._append(records)
+        return self._append(build_keyed_batch(records, self._clock.wall_ms()))
+
+    def append_in_transaction(
+        self, producer_id: int, producer_epoch: int, records: Sequence[JournalRecord]
+    ) -> asyncio.Future[None]:
+        """Write records in the name of a producer, as part of its transaction in this partition."""
+        self.flush()
+        now_ms = self._clock.wall_ms()
+        return self._append(
+            build_batch(
+                [NewRecord(value, key, now_ms) for key, value in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                attributes=TRANSACTIONAL_BIT,
+            )
+        )
+
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
+    ) -> asyncio.Future[None]:
+        """Write the end of a producer's transaction in this partition."""
+        self.flush()
+        return self._append(
+            build_marker(
+                producer_id,
+                producer_epoch,
+                is_commit=is_commit,
+                coordinator_epoch=coordinator_epoch,
+                timestamp=self._clock.wall_ms(),
+            )
+        )
 
     def append_shared(self, records: Sequence[JournalRecord], take: Callable[[], None], written: Outcome[None]) -> None:
         """Write records when the turn of the loop ends, in one batch with others that came in it.
@@ -92,7 +130,8 @@ class Journal:
             return
         waiting, self._waiting, self._waiting_records = self._waiting, [], 0
         try:
-            written = self._append([record for records, _, _ in waiting for record in records])
+            together = [record for records, _, _ in waiting for record in records]
+            written = self._append(build_keyed_batch(together, self._clock.wall_ms()))
         except Exception as error:
             _refuse(waiting, error)
             if isinstance(error, KafkaError):
@@ -105,11 +144,10 @@ class Journal:
         else:
             written.add_done_callback(lambda _: _pass_on(written, waiting))
 
-    def _append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
+    def _append(self, batch: bytearray) -> asyncio.Future[None]:
         if self._partition.leader_epoch != self._leader_epoch:
             # Somebody else may have led meanwhile, and written what this shard has not seen.
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        batch = build_keyed_batch(records, self._clock.wall_ms())
         try:
             self._last_offset = self._partition.append_own(memoryview(batch), ACKS_ALL).last_offset
         except KafkaError as error:

@@ -7,21 +7,21 @@ some time to confirm the end of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
+from tailrace.coordinator.shard import Producer, Shard
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.records.batch import iterate_batches
+from tailrace.records.batch import BatchHeader, iterate_batches
+from tailrace.records.markers import ends_with_commit
 from tailrace.records.record import iterate_records
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
 
 _SLICE_BYTES = 256 * 1024
-_CONTROL_BIT = 0x20
 
 
-async def load(partition: Partition, epoch: int, replay: Callable[[bytes, bytes | None], None]) -> int:
-    """Replay all records; how many there were. Others have their turn between slices."""
+async def load(partition: Partition, epoch: int, shard: Shard) -> int:
+    """Replay all records, and return their number. Others have their turn between slices."""
     count = 0
     offset = partition.log.start_offset
     while True:
@@ -33,12 +33,25 @@ async def load(partition: Partition, epoch: int, replay: Callable[[bytes, bytes 
         data = part.file.read(part.position, part.size)
         before = offset
         for position, header in iterate_batches(memoryview(data)):
-            if not header.attributes & _CONTROL_BIT:
-                for record in iterate_records(data, header, position):
-                    if record.key is not None and record.offset >= offset:
-                        replay(record.key, record.value)
-                        count += 1
+            count += _replay_batch(data, header, position, offset, shard)
             offset = header.next_offset
         if offset == before:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{partition.partition} has no whole batch at {offset}")
         await asyncio.sleep(0)
+
+
+def _replay_batch(data: bytes, header: BatchHeader, position: int, first_offset: int, shard: Shard) -> int:
+    """Replay the records of a batch from an offset on, and return their number; a marker is not counted."""
+    producer = None
+    if header.producer_id >= 0:
+        producer = Producer(header.producer_id, header.producer_epoch, header.is_transactional)
+    count = 0
+    for record in iterate_records(data, header, position):
+        if record.key is None or record.offset < first_offset:
+            continue
+        if not header.is_control:
+            shard.replay(record.key, record.value, record.offset, producer)
+            count += 1
+        elif producer is not None and (is_commit := ends_with_commit(header, record)) is not None:
+            shard.replay_marker(producer, is_commit, record.offset)
+    return count

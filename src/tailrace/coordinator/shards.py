@@ -6,13 +6,16 @@ loading refuses with COORDINATOR_LOAD_IN_PROGRESS, one that is elsewhere with NO
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.loader import load
+from tailrace.coordinator.operations import Operations
+from tailrace.coordinator.shard import S
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
@@ -25,31 +28,13 @@ logger = logging.getLogger("tailrace.coordinator")
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class Shard(Protocol):
-    """The state that one partition's records make."""
-
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take one record into account, in the order in which they were written."""
-        ...
-
-    def begin(self) -> None:
-        """Everything was replayed: start timers and whatever else only the coordinator itself does."""
-        ...
-
-    def end(self, reason: KafkaError) -> None:
-        """Somebody else coordinates from now on: whoever waits is told, timers stop."""
-        ...
-
-
-S = TypeVar("S", bound=Shard)
-
-
 class _Held(Generic[S]):
     """One shard on this broker."""
 
-    def __init__(self, partition: Partition, journal: Journal, shard: S) -> None:
+    def __init__(self, partition: Partition, journal: Journal, operations: Operations, shard: S) -> None:
         self.partition = partition
         self.journal = journal
+        self.operations = operations
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
         self.is_loaded = False
@@ -59,7 +44,7 @@ class _Held(Generic[S]):
 class Shards(Generic[S]):
     """Every shard that this broker coordinates."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, make: Callable[[Journal], S]) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, make: Callable[[Operations], S]) -> None:
         self._clock = clock
         self._tasks = tasks
         self._make = make
@@ -93,7 +78,9 @@ class Shards(Generic[S]):
                 return
             self.resign(number)
         journal = Journal(partition, self._clock)
-        held = _Held(partition, journal, self._make(journal))
+        operations = Operations(journal, asyncio.get_running_loop())
+        held = _Held(partition, journal, operations, self._make(operations))
+        operations.replay_into(held.shard)
         self._held[number] = held
         if partition.log.end_offset <= partition.log.start_offset:
             self._begin(held)
@@ -103,14 +90,17 @@ class Shards(Generic[S]):
     def resign(self, number: int) -> None:
         """This broker no longer leads a partition."""
         held = self._held.pop(number, None)
-        if held is not None and held.is_loaded:
+        if held is None:
+            return
+        held.operations.end()
+        if held.is_loaded:
             held.shard.end(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     async def _load(self, number: int, held: _Held[S]) -> None:
         name = held.partition.partition
         started = self._clock.monotonic()
         try:
-            count = await load(held.partition, held.leader_epoch, held.shard.replay)
+            count = await load(held.partition, held.leader_epoch, held.shard)
         except (KafkaError, StorageError) as error:
             if isinstance(error, KafkaError) and error.code in _LED_OTHERWISE:
                 held.failure = KafkaError(ErrorCode.NOT_COORDINATOR)

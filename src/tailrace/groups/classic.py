@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.coordinator.deadlines import Deadline
-from tailrace.coordinator.journal import Journal, as_coordinator_error
+from tailrace.coordinator.journal import as_coordinator_error
+from tailrace.coordinator.operations import Operations
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import (
     NO_GENERATION,
@@ -91,7 +92,7 @@ class ClassicProtocol:
     def __init__(
         self,
         settings: Callable[[], GroupSettings],
-        journal: Journal,
+        operations: Operations,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], str],
@@ -100,7 +101,7 @@ class ClassicProtocol:
         abandoned: Callable[[ClassicGroup], None],
     ) -> None:
         self._settings = settings
-        self._journal = journal
+        self._operations = operations
         self._clock = clock
         self._loop = loop
         self._new_id = new_id
@@ -563,7 +564,7 @@ class ClassicProtocol:
         """Put the group into the journal; a refusal is a future that failed."""
         key = encode_key(GroupMetadataKey(group=group.group_id))
         try:
-            return self._journal.append([(key, encode_value(group.to_record(assignments)))])
+            return self._operations.journal.append([(key, encode_value(group.to_record(assignments)))])
         except KafkaError as error:
             failed: asyncio.Future[None] = self._loop.create_future()
             failed.set_exception(error)

@@ -17,7 +17,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage
-from tailrace.coordinator.journal import Journal, JournalRecord, as_coordinator_error
+from tailrace.coordinator.journal import JournalRecord
+from tailrace.coordinator.operations import Operations, let_be, pass_on
+from tailrace.coordinator.shard import Producer
 from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError, WireError
 from tailrace.groups.assignment import from_records
@@ -98,7 +100,7 @@ class GroupShard:
 
     def __init__(
         self,
-        journal: Journal,
+        operations: Operations,
         settings: Callable[[], GroupSettings],
         image: Callable[[], ClusterImage],
         catch_up: CatchUp,
@@ -109,10 +111,12 @@ class GroupShard:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.offsets = Offsets()
-        self.classic = ClassicProtocol(settings, journal, clock, loop, new_id, counters, newcomers, self._abandoned)
-        self.consumer = ConsumerProtocol(settings, self._keep, image, clock, loop, self._downgrade_if_classic, counters)
+        self.classic = ClassicProtocol(settings, operations, clock, loop, new_id, counters, newcomers, self._abandoned)
+        self.consumer = ConsumerProtocol(
+            settings, operations.write, image, clock, loop, self._downgrade_if_classic, counters
+        )
         self._classic_members = ClassicMembers(self.consumer, image, new_id)
-        self._journal = journal
+        self._operations = operations
         self._settings = settings
         self._image = image
         self._clock = clock
@@ -120,14 +124,14 @@ class GroupShard:
         self._loop = loop
         self._groups: dict[str, Group] = {}
         self._housekeeping = Housekeeping(
-            self.offsets, self, journal.flush, settings, image, catch_up, clock, loop, counters
+            self.offsets, self, operations.flush, settings, image, catch_up, clock, loop, counters
         )
         # Groups that are being deleted, and who waits for that.
         self._deletions: dict[str, tuple[Turns, asyncio.Future[ErrorCode]]] = {}
 
     # --- the shard
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
+    def replay(self, key: bytes, value: bytes | None, offset: int, producer: Producer | None) -> None:
         try:
             decoded = decode_key(key)
             if decoded is None:
@@ -147,6 +151,9 @@ class GroupShard:
                 pass  # what a group saw of its topics, as older versions of Kafka wrote it
             case _:
                 self._replay_consumer(decoded, content)
+
+    def replay_marker(self, producer: Producer, is_commit: bool, offset: int) -> None:
+        pass  # no client can commit offsets in a transaction yet
 
     def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
         if value is not None:
@@ -200,39 +207,6 @@ class GroupShard:
             else:
                 self.consumer.end(group)
 
-    def _keep(self, records: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
-        """Write records and replay them; the result, now if they are committed now."""
-        if not records:
-            return result
-        written = self._journal.append(records)
-        for key, value in records:
-            self.replay(key, value)
-        return self._when_committed(written, result)
-
-    def _when_committed(self, written: asyncio.Future[None], result: R) -> R | asyncio.Future[R]:
-        if written.done() and written.exception() is None:
-            return result
-        future: asyncio.Future[R] = self._loop.create_future()
-
-        def finish(done: asyncio.Future[None]) -> None:
-            if future.done():
-                return
-            error = None if done.cancelled() else done.exception()
-            if done.cancelled():
-                refuse(future, KafkaError(ErrorCode.NOT_COORDINATOR))
-            elif error is not None:
-                # Whoever asked may have gone, and nobody else looks at it.
-                refuse(future, as_coordinator_error(error) if isinstance(error, KafkaError) else error)
-            else:
-                future.set_result(result)
-
-        written.add_done_callback(finish)
-        return future
-
-    def _settled(self, result: R) -> R | asyncio.Future[R]:
-        """A result of reading, given when all that it may have seen is committed."""
-        return self._when_committed(self._journal.settled(), result)
-
     # --- the classic protocol
 
     def join(self, group_id: str, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
@@ -253,7 +227,7 @@ class GroupShard:
         result = self.classic.join(founded, call)
         if group is not None:
             try:
-                self.keep(self.consumer.tombstones(group))
+                self._operations.keep(self.consumer.tombstones(group))
             except KafkaError as error:
                 logger.warning("the empty group %s of the newer protocol stays for now: %s", group_id, error)
         self._groups[group_id] = founded
@@ -329,7 +303,7 @@ class GroupShard:
         """Make a classic group one of the newer protocol; None where it has nothing to keep."""
         tombstone: JournalRecord = (encode_key(GroupMetadataKey(group=group.group_id)), None)
         if not group.members:
-            _let_be(self._keep([tombstone], None))
+            self._operations.keep([tombstone])
             self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
             return None
         settings = self._settings()
@@ -340,7 +314,7 @@ class GroupShard:
             raise not_upgraded(group, "the group size exceeds the consumer group maximum size.")
         # Whoever would not get in does not change the group for the others either.
         self.consumer.require_room(len(group.members))
-        _let_be(self._keep([tombstone, *records], None))
+        self._operations.keep([tombstone, *records])
         # Whoever waits to join or for a plan comes again, and meets the group that it is now.
         self.classic.end(group, ErrorCode.REBALANCE_IN_PROGRESS)
         upgraded = self._groups[group.group_id]
@@ -358,7 +332,7 @@ class GroupShard:
             return
         classic = self._classic_members.downgraded(group)
         record = (encode_key(GroupMetadataKey(group=group.group_id)), encode_value(classic.to_record({})))
-        _let_be(self._keep([*self.consumer.tombstones(group), record], None))
+        self._operations.keep([*self.consumer.tombstones(group), record])
         self.consumer.end(group)
         self._groups[group.group_id] = classic
         self.classic.begin(classic)
@@ -400,7 +374,7 @@ class GroupShard:
         if not records:
             return refused, None
         written: Outcome[None] = Outcome()
-        self._journal.append_shared(records, partial(self.offsets.take, group_id, made), written)
+        self._operations.write_shared(records, partial(self.offsets.take, group_id, made), written)
         self._counters.offset_commits += len(records)
         return refused, written
 
@@ -424,7 +398,7 @@ class GroupShard:
         committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, topic_id)
         record = commit_record(group_id, partition, committed)
         take = partial(self.offsets.take_one, group_id, partition, committed)
-        self._journal.append_shared((record,), take, written)
+        self._operations.write_shared((record,), take, written)
         self._counters.offset_commits += 1
 
     def _check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
@@ -443,11 +417,11 @@ class GroupShard:
 
         Which of it counts for the topics that there are now is to be asked of `counts`.
         """
-        self._journal.flush()
+        self._operations.flush()
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             self.consumer.check_fetch(group, member_id, member_epoch)
-        return self._settled(self.offsets.of_group(group_id))
+        return self._operations.read(self.offsets.of_group(group_id))
 
     def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
         """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
@@ -457,7 +431,7 @@ class GroupShard:
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
         """Forget committed offsets of topics that no member reads."""
-        self._journal.flush()
+        self._operations.flush()
         group = self._groups.get(group_id)
         if group is None and not self.offsets.of_group(group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -471,7 +445,7 @@ class GroupShard:
             results[partition] = ErrorCode.NONE
             if partition in self.offsets.of_group(group_id):
                 records.append(removal_record(group_id, partition))
-        kept = self._keep(records, results)
+        kept = self._operations.write(records, results)
         self._counters.offset_deletions += len(records)
         return kept
 
@@ -524,7 +498,7 @@ class GroupShard:
 
     def delete_group(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Forget a group that has no members, with its offsets."""
-        self._journal.flush()
+        self._operations.flush()
         if self.describe(group_id).members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         if group_id in self._deletions:
@@ -555,7 +529,7 @@ class GroupShard:
             refuse(deleted, error)
         else:
             if isinstance(result, asyncio.Future):
-                result.add_done_callback(partial(_pass_on, deleted))
+                result.add_done_callback(partial(pass_on, to=deleted))
             elif not deleted.done():
                 deleted.set_result(result)
         del self._deletions[group_id]
@@ -566,17 +540,17 @@ class GroupShard:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
     def _delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        self._journal.flush()
+        self._operations.flush()
         there = self.offsets.of_group(group_id)
         records = [removal_record(group_id, partition) for partition in partitions if partition in there]
-        self.keep(records)
+        self._operations.keep(records)
         self._counters.offset_deletions += len(records)
 
     def _delete_rest(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Forget the last offsets of a group together with the group."""
-        self._journal.flush()
+        self._operations.flush()
         there = self.offsets.of_group(group_id)
         offsets: list[JournalRecord] = [
             removal_record(group_id, partition) for partition in partitions if partition in there
@@ -589,12 +563,12 @@ class GroupShard:
         """Remove a group that has no members; nothing has changed where the journal refuses."""
         group = self._groups.get(group_id)
         if group is None:
-            return self._keep(offsets, result)
+            return self._operations.write(offsets, result)
         if isinstance(group, ConsumerGroup):
-            kept = self._keep([*offsets, *self.consumer.tombstones(group)], result)
+            kept = self._operations.write([*offsets, *self.consumer.tombstones(group)], result)
             self.consumer.end(group)
         else:
-            kept = self._keep([*offsets, (encode_key(GroupMetadataKey(group=group_id)), None)], result)
+            kept = self._operations.write([*offsets, (encode_key(GroupMetadataKey(group=group_id)), None)], result)
             self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
         return kept
 
@@ -619,12 +593,12 @@ class GroupShard:
         """Remove an empty group without its offsets; whether there was anything to remove."""
         if group_id not in self._groups:
             return False
-        _let_be(self._keep_removal(group_id, (), None))
+        let_be(self._keep_removal(group_id, (), None))
         return True
 
     def keep(self, records: Sequence[JournalRecord]) -> None:
         """Write records and replay them; nobody waits for them to be committed."""
-        _let_be(self._keep(records, None))
+        self._operations.keep(records)
 
 
 def _is_empty(group: Group) -> bool:
@@ -635,21 +609,3 @@ def _is_empty(group: Group) -> bool:
 
 def _empty_since(group: Group) -> int:
     return group.empty_since_ms if isinstance(group, ConsumerGroup) else group.state_since_ms
-
-
-def _pass_on(to: asyncio.Future[ErrorCode], done: asyncio.Future[ErrorCode]) -> None:
-    """Tell somebody what became of what was written for him."""
-    if to.done():
-        return
-    if done.cancelled():
-        refuse(to, KafkaError(ErrorCode.NOT_COORDINATOR))
-    elif (error := done.exception()) is not None:
-        refuse(to, error)
-    else:
-        to.set_result(done.result())
-
-
-def _let_be(result: asyncio.Future[None] | None) -> None:
-    """Nobody waits for it: a shard whose records do not get committed is loaded anew, somewhere."""
-    if result is not None:
-        result.add_done_callback(lambda future: None if future.cancelled() else future.exception())

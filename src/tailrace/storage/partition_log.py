@@ -145,7 +145,8 @@ class PartitionLog:
         size = len(data)
         if size > config.max_message_bytes:
             self.require_size(size)
-        is_idempotent = header.producer_id >= 0
+        # What a coordinator writes in the name of a producer has no sequence.
+        is_idempotent = header.producer_id >= 0 and header.base_sequence >= 0
         if is_idempotent and (earlier := self.producers.check(header)) is not None:
             append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
             return Appended(earlier.base_offset, earlier.last_offset, append_time, is_duplicate=True)
@@ -316,7 +317,7 @@ class PartitionLog:
         for _, header in batches:
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0 and not header.is_control:
+            if header.producer_id >= 0 and header.base_sequence >= 0 and not header.is_control:
                 is_stamped = header.attributes & LOG_APPEND_TIME_BIT
                 if self.producers.update(header, header.base_offset, header.max_timestamp if is_stamped else now_ms):
                     self.bound_producers()

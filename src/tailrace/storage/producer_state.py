@@ -203,7 +203,7 @@ class ProducerState:
             entry = self._producers.get(header.producer_id)
             if entry is not None:
                 entry.transaction_start = NO_OFFSET  # a marker ends it
-        elif self.update(header, header.base_offset, header.max_timestamp):
+        elif header.base_sequence >= 0 and self.update(header, header.base_offset, header.max_timestamp):
             self.bound(most)
 
     def below(self, offset: int) -> ProducerState | None:

@@ -21,7 +21,8 @@ from tailrace.cluster.archives import ArchiveCommit, ArchiveState
 from tailrace.cluster.image import PartitionState, TopicImage
 from tailrace.cluster.metadata import ClusterMetadata, IsrChange
 from tailrace.coordinator import shards
-from tailrace.coordinator.journal import Journal, JournalRecord
+from tailrace.coordinator.journal import Journal
+from tailrace.coordinator.shard import Shard
 from tailrace.errors import StorageError
 from tailrace.model import TopicPartition
 from tailrace.records.batch import BatchHeader, iterate_batches
@@ -221,22 +222,22 @@ def _no_duplicates(state: ProducerState, header: BatchHeader) -> None:
     return None
 
 
-async def _load_committed_only(partition: Partition, epoch: int, replay: Callable[[bytes, bytes | None], None]) -> int:
+async def _load_committed_only(partition: Partition, epoch: int, shard: Shard) -> int:
     count, offset = 0, partition.log.start_offset
     while isinstance(part := partition.reader.read(offset, 1 << 18, leader_epoch=epoch).batches, FileRange):
         data = part.file.read(part.position, part.size)
         for position, header in iterate_batches(memoryview(data)):
             for record in iterate_records(data, header, position):
                 if record.key is not None:
-                    replay(record.key, record.value)
+                    shard.replay(record.key, record.value, record.offset, None)
                     count += 1
             offset = header.next_offset
         await asyncio.sleep(0)
     return count
 
 
-def _acknowledge_at_once(journal: Journal, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
-    _right_append(journal, records)
+def _acknowledge_at_once(journal: Journal, batch: bytearray) -> asyncio.Future[None]:
+    _right_append(journal, batch)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     done.set_result(None)
     return done

@@ -1,0 +1,128 @@
+"""What a shard does with its journal: operations that write, in a transaction or not, and operations that read.
+
+An operation decides without `await` and hands over its records. They are in the log before they are replayed, and
+replayed before anything else is decided; the result is given when they are committed. If the journal refuses, nothing
+has changed. Clients get errors that make them look for another coordinator or try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tailrace.coordinator.journal import Journal, JournalRecord, as_coordinator_error
+from tailrace.coordinator.shard import Producer, Shard
+from tailrace.coordinator.timers import Timers
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.replication.waiters import refuse
+from tailrace.runtime.outcome import Outcome
+
+R = TypeVar("R")
+
+
+class Operations:
+    """The operations of one shard."""
+
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+        self.journal = journal
+        self._loop = loop
+        self._shard: Shard | None = None
+        self.timers = Timers(loop)
+        #: Writes what waits for the end of the turn: to be called before a decision that depends on it.
+        self.flush: Callable[[], None] = journal.flush
+        #: Writes records when the turn of the loop ends: see `Journal.append_shared`. Their shard replays them itself.
+        self.write_shared: Callable[[Sequence[JournalRecord], Callable[[], None], Outcome[None]], None] = (
+            journal.append_shared
+        )
+
+    def replay_into(self, shard: Shard) -> None:
+        """Give what is written to a shard."""
+        self._shard = shard
+
+    def end(self) -> None:
+        """Stop the timers: another broker coordinates from now on."""
+        self.timers.end()
+
+    def write(self, records: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
+        """Write records and replay them; the result, now if they are committed now."""
+        if not records:
+            return result
+        written = self.journal.append(records)
+        self._replay(records, None)
+        return self._when_committed(written, result)
+
+    def keep(self, records: Sequence[JournalRecord]) -> None:
+        """Write records and replay them; nobody waits for them to be committed."""
+        let_be(self.write(records, None))
+
+    def write_in_transaction(
+        self, producer_id: int, producer_epoch: int, records: Sequence[JournalRecord], result: R
+    ) -> R | asyncio.Future[R]:
+        """Write records that count once the producer's transaction is committed, and replay them as such."""
+        if not records:
+            return result
+        written = self.journal.append_in_transaction(producer_id, producer_epoch, records)
+        self._replay(records, Producer(producer_id, producer_epoch, True))
+        return self._when_committed(written, result)
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, result: R, *, is_commit: bool, coordinator_epoch: int
+    ) -> R | asyncio.Future[R]:
+        """Write the marker that ends a producer's transaction, and replay it."""
+        written = self.journal.append_marker(
+            producer_id, producer_epoch, is_commit=is_commit, coordinator_epoch=coordinator_epoch
+        )
+        assert self._shard is not None
+        self._shard.replay_marker(Producer(producer_id, producer_epoch, True), is_commit, self.journal.last_offset)
+        return self._when_committed(written, result)
+
+    def read(self, result: R) -> R | asyncio.Future[R]:
+        """A result of reading, given when all that it may have seen is committed."""
+        return self._when_committed(self.journal.settled(), result)
+
+    def _replay(self, records: Sequence[JournalRecord], producer: Producer | None) -> None:
+        assert self._shard is not None
+        replay = self._shard.replay
+        for offset, (key, value) in enumerate(records, self.journal.last_offset + 1 - len(records)):
+            replay(key, value, offset, producer)
+
+    def _when_committed(self, written: asyncio.Future[None], result: R) -> R | asyncio.Future[R]:
+        if written.done() and written.exception() is None:
+            return result
+        future: asyncio.Future[R] = self._loop.create_future()
+
+        def finish(done: asyncio.Future[None]) -> None:
+            if future.done():
+                return
+            error = error_of(done)
+            if error is None:
+                future.set_result(result)
+            else:
+                # The client that asked may have gone, and nobody else looks at it.
+                refuse(future, as_coordinator_error(error) if isinstance(error, KafkaError) else error)
+
+        written.add_done_callback(finish)
+        return future
+
+
+def error_of(done: asyncio.Future[Any]) -> BaseException | None:
+    """What a write ended with, if not well; one that was cancelled may be done by another coordinator."""
+    return KafkaError(ErrorCode.NOT_COORDINATOR) if done.cancelled() else done.exception()
+
+
+def pass_on(done: asyncio.Future[R], to: asyncio.Future[R]) -> None:
+    """End a future as another one has ended."""
+    if to.done():
+        return
+    error = error_of(done)
+    if error is None:
+        to.set_result(done.result())
+    else:
+        refuse(to, error)
+
+
+def let_be(result: asyncio.Future[Any] | None) -> None:
+    """Wait for nothing: a shard whose records do not get committed is loaded anew, somewhere."""
+    if result is not None:
+        result.add_done_callback(lambda future: None if future.cancelled() else future.exception())
