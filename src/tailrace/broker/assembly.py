@@ -14,6 +14,7 @@ from tailrace.broker.fetching.archive_reads import ArchiveReads
 from tailrace.broker.fetching.sessions import FetchSessions
 from tailrace.broker.following.fetchers import ReplicaFetchers
 from tailrace.broker.group_coordinator import GroupCoordinator
+from tailrace.broker.handlers import find_coordinator
 from tailrace.broker.leading.controller import Controller
 from tailrace.broker.leading.isr_keeper import IsrKeeper
 from tailrace.broker.leading.leadership import Leadership
@@ -37,6 +38,8 @@ from tailrace.cluster.image import ALL_BROKERS, BrokerEndpoint, BrokerImage, Clu
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import Store
+from tailrace.coordinator.coordinators import Coordinators
+from tailrace.coordinator.kind import Host
 from tailrace.runtime import Runtime
 from tailrace.runtime.long_work import LongWork
 from tailrace.runtime.tasks import Tasks
@@ -88,6 +91,11 @@ class Broker:
         self.lease_watch = LeaseWatch(
             config, runtime.clock, self.partitions, self.background, lambda: self.registration.deadline
         )
+        host = Host(self._broker_id, self.metadata, self.partitions, runtime.clock, self.background)
+        self.groups = GroupCoordinator(config, runtime.random, host)
+        #: Every kind of coordinator on this broker.
+        self.coordinators = Coordinators()
+        self.coordinators.add(self.groups, find_coordinator.GROUP)
         self.controller = Controller(
             config,
             store,
@@ -96,13 +104,11 @@ class Broker:
             self._broker_id,
             self.background,
             partial(ask_log_ends, runtime, config.get_optional_str("inter.broker.listener.name")),
+            self.coordinators.replication_factors,
         )
         self.leadership = Leadership(config, runtime, self.metadata, self.partitions, self._broker_id, self.background)
         self.cleaner = Cleaner(config, runtime, self.partitions, self.background)
         self.scrubber = Scrubber(config, runtime, self.partitions, self.background)
-        self.groups = GroupCoordinator(
-            config, runtime.clock, runtime.random, self.metadata, self.partitions, self._broker_id, self.background
-        )
         self.archive_reads = ArchiveReads(runtime.helper, runtime.archive_helper, self.metadata, self.background)
         self.partitions.archive_reader = self.archive_reads
         self.archive_access = ArchiveAccess(
@@ -124,6 +130,7 @@ class Broker:
             ),
             ProducerIds(self.metadata),
             MetadataCache(),
+            self.coordinators,
             self.groups,
             self.leadership,
             self.archive_reads,
@@ -166,9 +173,9 @@ class Broker:
         self.lifecycle.stopped_cleanly = stopped_cleanly
         self.lifecycle.recovery_seconds = self._runtime.clock.monotonic() - recovery_began
         self.partitions.set_strays_aside()
-        self.groups.apply(nothing, self.metadata.image)
+        self.coordinators.apply(nothing, self.metadata.image)
         self.metadata.on_change = self._image_changed
-        self.partitions.on_reopened = self.groups.reopened
+        self.partitions.on_reopened = self.coordinators.reopened
         self.partitions.start()
         self.isr_keeper.start()
         self.lease_watch.start()
@@ -209,7 +216,7 @@ class Broker:
             self._take_dynamic_config()
             await self.partitions.reconfigure()
         await self.partitions.apply(before, self.metadata.image)
-        self.groups.apply(before, self.metadata.image)
+        self.coordinators.apply(before, self.metadata.image)
 
     def _holds_lease(self) -> bool:
         return self._runtime.clock.monotonic() < self.registration.deadline
@@ -232,7 +239,7 @@ class Broker:
                 self.partitions.broker_epoch = self.registration.epoch
         self.fetchers.close()
         self.server.stop_listening()
-        self.groups.close()
+        self.coordinators.close()
         await self.cleaner.close()
         await self.archive_reads.close()
         await self._runtime.helper.close()

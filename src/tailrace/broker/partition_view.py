@@ -7,13 +7,11 @@ they are connected to, and those that are connected to this one alone would ask 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
+from tailrace.cluster.image import NO_LEADER, BrokerEndpoint, BrokerImage, ClusterImage, TopicImage, replica_to_ask
 from tailrace.errors import ErrorCode
-
-NO_LEADER = -1
 
 
 class PartitionView(NamedTuple):
@@ -50,8 +48,3 @@ class ListenerView:
         return PartitionView(
             NO_LEADER, ErrorCode.LISTENER_NOT_FOUND if is_alive else ErrorCode.LEADER_NOT_AVAILABLE, offline
         )
-
-
-def replica_to_ask(state: PartitionState, reachable: Container[int]) -> int:
-    """Who leads a partition, or knows who does, where its leader may have been deposed; -1 where nobody else can."""
-    return next((each for each in state.isr if each != state.leader and each in reachable), NO_LEADER)

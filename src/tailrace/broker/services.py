@@ -18,6 +18,7 @@ from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.cluster.metadata import ClusterMetadata
+from tailrace.coordinator.coordinators import Coordinators
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
 from tailrace.runtime.outcome import Outcome
@@ -36,6 +37,7 @@ class Services:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     metadata_cache: MetadataCache
+    coordinators: Coordinators
     groups: GroupCoordinator
     leadership: Leadership
     archive_reads: ArchiveReads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -334,3 +334,8 @@ class ClusterImage:
     def without_topic(self, topic: TopicImage) -> ClusterImage:
         """The image after a topic was deleted."""
         return self.with_topic_changes((), (topic.topic_id,))
+
+
+def replica_to_ask(state: PartitionState, reachable: Container[int]) -> int:
+    """Who leads a partition, or knows who does, where its leader may have been deposed; -1 where nobody else can."""
+    return next((each for each in state.isr if each != state.leader and each in reachable), NO_LEADER)

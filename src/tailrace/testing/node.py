@@ -88,4 +88,4 @@ class SimNode:
         for tasks in owned:
             tasks.abandon()
         # Timers go with the process too; whoever is answered by this has lost its connection.
-        broker.groups.close()
+        broker.coordinators.close()

@@ -101,7 +101,7 @@ class Cluster:
         broker = self.brokers.pop(broker_id)
         for tasks in [broker.requests, broker.background, *(each.tasks for each in broker.partitions.directories)]:
             tasks.abandon()
-        broker.groups.close()
+        broker.coordinators.close()
         self._stores.pop(broker_id).abandon()
         self._disks[broker_id].kill()
         self.network.crash(f"broker-{broker_id}", silently=False)

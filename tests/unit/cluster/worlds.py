@@ -19,7 +19,7 @@ from tailrace.cluster.leaders import LogEnd
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import ABSENT, Check, Store, Write
-from tailrace.model import TopicPartition
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.runtime.tasks import Tasks
 from tailrace.stores.memory import MemorySpace, MemoryStore
 from tailrace.testing.clock import SimClock
@@ -66,6 +66,7 @@ class Member:
             broker_id,
             self.tasks,
             lambda brokers, leaderless: self.ask_log_ends(brokers, leaderless),
+            lambda: {OFFSETS_TOPIC: self.config.get_int("offsets.topic.replication.factor")},
         )
         self.images: list[ClusterImage] = []
         self.metadata.on_change = self._changed

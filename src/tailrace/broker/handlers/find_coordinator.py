@@ -12,7 +12,8 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-_GROUP = 0
+#: The key types that clients ask for.
+GROUP = 0
 _TRANSACTION = 1
 _NOBODY = -1
 
@@ -40,11 +41,12 @@ async def handle(
 
 async def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
-        if key_type == _TRANSACTION:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not served by this broker.")
-        if key_type != _GROUP:
+        coordinator = services.coordinators.of_key_type(key_type)
+        if coordinator is None:
+            if key_type == _TRANSACTION:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not served by this broker.")
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
-        node_id, endpoint = await services.groups.locate(key, context.listener)
+        node_id, endpoint = await coordinator.locate(key, context.listener)
     except KafkaError as error:
         message = error.message or error.code.name
         return Coordinator(key=key, node_id=_NOBODY, port=_NOBODY, error_code=error.code, error_message=message)

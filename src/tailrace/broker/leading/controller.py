@@ -37,7 +37,7 @@ from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
 from tailrace.errors import ConfigError
-from tailrace.model import OFFSETS_TOPIC, TopicPartition
+from tailrace.model import TopicPartition
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.controller")
@@ -66,6 +66,7 @@ class Controller:
         broker_id: int,
         tasks: Tasks,
         ask_log_ends: AskLogEnds,
+        replication_factors: Callable[[], Mapping[str, int]],
     ) -> None:
         self._config = config
         self._store = store
@@ -74,6 +75,8 @@ class Controller:
         self._broker_id = broker_id
         self._tasks = tasks
         self._ask_log_ends = ask_log_ends
+        # How many replicas internal topics should have, by name.
+        self._replication_factors = replication_factors
         self._election = Election(store, broker_id)
         self._fence: Fence | None = None
         self._news = asyncio.Event()
@@ -236,7 +239,7 @@ class Controller:
         self._is_look_due = False
         undecided: Sequence[UUID] = ()
         if topics:
-            factors = {OFFSETS_TOPIC: self._config.get_int("offsets.topic.replication.factor")}
+            factors = self._replication_factors()
             undecided = await self._carry_out(fence, Situation(brokers, topics, self._is_unclean, factors))
         # What was changed meanwhile, by this round too, is looked at in the next one.
         self._live = live
