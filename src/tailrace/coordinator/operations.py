@@ -25,7 +25,7 @@ class Operations:
     """The operations of one shard."""
 
     def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
-        self.journal = journal
+        self._journal = journal
         self._loop = loop
         self._shard: Shard | None = None
         self.timers = Timers(loop)
@@ -48,7 +48,7 @@ class Operations:
         """Write records and replay them; the result, now if they are committed now."""
         if not records:
             return result
-        written = self.journal.append(records)
+        written = self._journal.append(records)
         self._replay(records, None)
         return self._when_committed(written, result)
 
@@ -62,7 +62,7 @@ class Operations:
         """Write records that count once the producer's transaction is committed, and replay them as such."""
         if not records:
             return result
-        written = self.journal.append_in_transaction(producer_id, producer_epoch, records)
+        written = self._journal.append_in_transaction(producer_id, producer_epoch, records)
         self._replay(records, Producer(producer_id, producer_epoch, True))
         return self._when_committed(written, result)
 
@@ -70,21 +70,21 @@ class Operations:
         self, producer_id: int, producer_epoch: int, result: R, *, is_commit: bool, coordinator_epoch: int
     ) -> R | asyncio.Future[R]:
         """Write the marker that ends a producer's transaction, and replay it."""
-        written = self.journal.append_marker(
+        written = self._journal.append_marker(
             producer_id, producer_epoch, is_commit=is_commit, coordinator_epoch=coordinator_epoch
         )
         assert self._shard is not None
-        self._shard.replay_marker(Producer(producer_id, producer_epoch, True), is_commit, self.journal.last_offset)
+        self._shard.replay_marker(Producer(producer_id, producer_epoch, True), is_commit, self._journal.last_offset)
         return self._when_committed(written, result)
 
     def read(self, result: R) -> R | asyncio.Future[R]:
         """A result of reading, given when all that it may have seen is committed."""
-        return self._when_committed(self.journal.settled(), result)
+        return self._when_committed(self._journal.settled(), result)
 
     def _replay(self, records: Sequence[JournalRecord], producer: Producer | None) -> None:
         assert self._shard is not None
         replay = self._shard.replay
-        for offset, (key, value) in enumerate(records, self.journal.last_offset + 1 - len(records)):
+        for offset, (key, value) in enumerate(records, self._journal.last_offset + 1 - len(records)):
             replay(key, value, offset, producer)
 
     def _when_committed(self, written: asyncio.Future[None], result: R) -> R | asyncio.Future[R]:

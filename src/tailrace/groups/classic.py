@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.coordinator.deadlines import Deadline
-from tailrace.coordinator.journal import as_coordinator_error
-from tailrace.coordinator.operations import Operations
+from tailrace.coordinator.operations import Operations, error_of
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import (
     NO_GENERATION,
@@ -28,7 +27,7 @@ from tailrace.groups.classic_group import (
 )
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.newcomers import Newcomers
-from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
+from tailrace.groups.records import GroupMetadataKey, GroupMetadataValue, encode_key, encode_value
 from tailrace.groups.settings import GroupSettings
 from tailrace.runtime.clock import Clock
 
@@ -38,10 +37,13 @@ logger = logging.getLogger("tailrace.groups")
 _NONE = ErrorCode.NONE
 _DEAD = GroupState.DEAD
 _EMPTY = GroupState.EMPTY
+_COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
 _PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 #: A member that was never in a generation is given up after so long, whatever its session timeout is.
 _NEW_MEMBER_TIMEOUT_MS = 300_000
+#: How long a group that could not be written waits before it is written again.
+_RETRY_MS = 5_000
 
 
 class JoinCall(NamedTuple):
@@ -143,14 +145,7 @@ class ClassicProtocol:
 
     def join(self, group: ClassicGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
         """Let somebody in, or in again; the answer comes when the generation is complete."""
-        settings = self._settings()
-        if group.state is GroupState.DEAD:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not group.has_room_for(call.member_id, settings.max_size):
-            self._forget(group, call.member_id)
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if not group.supports(call.protocol_type, call.protocols):
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self.check_join(group, call)
         if call.member_id == UNKNOWN_MEMBER:
             return self._join_as_newcomer(group, call)
         if call.member_id in group.pending:
@@ -159,6 +154,16 @@ class ClassicProtocol:
             return self._add(group, call, call.member_id)
         member = group.check_member(call.member_id, call.instance_id)
         return self._join_again(group, call, member)
+
+    def check_join(self, group: ClassicGroup, call: JoinCall) -> None:
+        """Refuse a member for which there is no room, or that does not fit to the others."""
+        if group.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not group.has_room_for(call.member_id, self._settings().max_size):
+            self._forget(group, call.member_id)
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if not group.supports(call.protocol_type, call.protocols):
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _join_as_newcomer(self, group: ClassicGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
         member_id = f"{call.instance_id if call.instance_id is not None else call.client_id}-{self._new_id()}"
@@ -189,16 +194,7 @@ class ClassicProtocol:
 
     def _add(self, group: ClassicGroup, call: JoinCall, member_id: str) -> asyncio.Future[JoinResult]:
         self._forget_pending(group, member_id)
-        member = Member(
-            member_id=member_id,
-            instance_id=call.instance_id,
-            client_id=call.client_id,
-            client_host=call.client_host,
-            rebalance_timeout_ms=call.rebalance_timeout_ms,
-            session_timeout_ms=call.session_timeout_ms,
-            protocols=call.protocols,
-            is_new=True,
-        )
+        member = _member(call, member_id, is_new=True)
         if not group.members:
             group.protocol_type = call.protocol_type
         if group.state is GroupState.PREPARING_REBALANCE and group.came_from_empty:
@@ -220,7 +216,7 @@ class ClassicProtocol:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         is_unchanged = member.protocols == call.protocols
         is_leader = member.member_id == group.leader
-        if group.state is GroupState.COMPLETING_REBALANCE and is_unchanged:
+        if group.shown_state is GroupState.COMPLETING_REBALANCE and is_unchanged:
             # It never got the answer to its last join.
             return self._current_generation(group, member, with_members=is_leader)
         if group.state is GroupState.STABLE and is_unchanged and not is_leader:
@@ -250,43 +246,59 @@ class ClassicProtocol:
     ) -> JoinResult | asyncio.Future[JoinResult]:
         """A static member is back under a new id: it takes the place of its former self, which is fenced."""
         assert call.instance_id is not None
-        old_id, old_leader = group.static_members[call.instance_id], group.leader
+        old_id = group.static_members[call.instance_id]
         member = group.members[old_id]
-        member.answer_join(JoinResult(ErrorCode.FENCED_INSTANCE_ID, member_id=old_id))
-        member.answer_sync(SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+        if group.shown_state is GroupState.STABLE and group.choose_protocol({old_id: call.protocols}) == group.protocol:
+            return self._replace_settled(group, call, member, new_id)
+        self._fence(member, old_id)
         group.replace_static(member, new_id)
         member.client_id, member.client_host = call.client_id, call.client_host
         member.protocols = call.protocols
         member.rebalance_timeout_ms = call.rebalance_timeout_ms
         member.session_timeout_ms = call.session_timeout_ms
         self._keep_alive(member)
-        if group.state is not GroupState.STABLE or group.choose_protocol() != group.protocol:
-            future = member.joining = self._loop.create_future()
-            self._rebalance_or_complete(group, f"static member {call.instance_id} is back as {new_id}")
-            return future
+        future = member.joining = self._loop.create_future()
+        self._rebalance_or_complete(group, f"static member {call.instance_id} is back as {new_id}")
+        return future
+
+    def _fence(self, member: Member, old_id: str) -> None:
+        member.answer_join(JoinResult(ErrorCode.FENCED_INSTANCE_ID, member_id=old_id))
+        member.answer_sync(SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+
+    def _replace_settled(
+        self, group: ClassicGroup, call: JoinCall, member: Member, new_id: str
+    ) -> JoinResult | asyncio.Future[JoinResult]:
+        """Let a static member go on with what it has under its new id, which the journal has to know."""
+        old_id, old_leader = member.member_id, group.leader
+        try:
+            written = self._write(group, group.to_record_with(old_id, _member(call, new_id)))
+        except KafkaError as error:
+            return JoinResult(error.code, member_id=new_id)
+        self._fence(member, old_id)
+        member.protocols = call.protocols
+        self._keep_alive(member)
         is_leader = group.leader == new_id
         result = JoinResult(
             generation=group.generation,
             protocol_type=group.protocol_type,
             protocol=group.protocol,
-            # Who cannot be told to skip the assignment must not learn that it leads, or it would make a new plan.
+            # A member that cannot be told to skip the assignment must not learn that it leads, or it would make a new
+            # plan.
             leader=(group.leader if call.can_skip_assignment else old_leader) or UNKNOWN_MEMBER,
             member_id=new_id,
             members=group.joined_members() if is_leader and call.can_skip_assignment else (),
             skip_assignment=is_leader and call.can_skip_assignment,
         )
-        return self._after(self._write(group, {}), result)
-
-    def _after(self, written: asyncio.Future[None], result: JoinResult) -> asyncio.Future[JoinResult]:
-        """A future that gives the result once the journal has it, or what the journal's failure means."""
+        if written is None:
+            return result
         future: asyncio.Future[JoinResult] = self._loop.create_future()
 
         def finish(done: asyncio.Future[None]) -> None:
             if not future.done():
-                error = _error_of(done)
-                future.set_result(result if error is ErrorCode.NONE else JoinResult(error, member_id=result.member_id))
+                error = _code_of(done)
+                future.set_result(result if error is ErrorCode.NONE else JoinResult(error, member_id=new_id))
 
-        _when_done(written, finish)
+        written.add_done_callback(finish)
         return future
 
     # --- rebalancing
@@ -304,7 +316,7 @@ class ClassicProtocol:
 
     def _prepare_rebalance(self, group: ClassicGroup, why: str) -> None:
         """Call all members together again."""
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.shown_state is GroupState.COMPLETING_REBALANCE:
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._end_sync_phase(group)
         group.came_from_empty = group.state is GroupState.EMPTY
@@ -352,12 +364,11 @@ class ClassicProtocol:
         if group.members and not group.elect_joined_leader():
             self._complete_join_in(group, group.rebalance_timeout_ms)
             return
+        if not group.members:
+            self._become_empty(group)
+            return
         group.begin_generation()
         group.state_since_ms = self._clock.wall_ms()
-        if group.state is GroupState.EMPTY:
-            logger.info("group %s: empty in generation %d", group.group_id, group.generation)
-            _when_done(self._write(group, {}), lambda done: self._log_failure(group, done))
-            return
         logger.info(
             "group %s: generation %d has %d members, protocol %s",
             group.group_id,
@@ -373,6 +384,24 @@ class ClassicProtocol:
         generation = group.generation
         group.sync_deadline = Deadline(self._loop, lambda: self._sync_overdue(group, generation))
         group.sync_deadline.set(group.rebalance_timeout_ms)
+
+    def _become_empty(self, group: ClassicGroup) -> None:
+        """The last member is gone. Until the journal takes that, members may come as if the group were empty."""
+        try:
+            written = self._write(group, group.to_empty_record(self._clock.wall_ms()))
+        except KafkaError as error:
+            logger.warning(
+                "group %s: cannot write that it is empty: %s; retrying",
+                group.group_id,
+                error,
+                extra={"repeats": "empty group not written"},
+            )
+            group.came_from_empty = True
+            self._complete_join_in(group, _RETRY_MS)
+            return
+        logger.info("group %s: empty in generation %d", group.group_id, group.generation)
+        if written is not None:
+            written.add_done_callback(lambda done: self._log_failure(group, done))
 
     def _sync_overdue(self, group: ClassicGroup, generation: int) -> None:
         """Members that joined but never asked for the plan are given up."""
@@ -407,41 +436,57 @@ class ClassicProtocol:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         group.owing_sync.pop(member.member_id, None)
         self._newcomers.remove(member)
-        if group.state is GroupState.STABLE:
+        if group.shown_state is GroupState.STABLE:
             self._keep_alive(member)
             return self._assignment(group, member)
         member.answer_sync(SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         future = member.syncing = self._loop.create_future()
-        if member.member_id == group.leader:
+        if member.member_id == group.leader and not group.awaits_plan:
             self._take_plan(group, call.assignments)
         return future
 
     def _take_plan(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
         plan = {member_id: assignments.get(member_id, b"") for member_id in group.members}
         generation = group.generation
+        try:
+            written = self._write(group, group.to_record(plan))
+        except KafkaError as error:
+            self._plan_failed(group, error.code)
+            return
+        # The group is stable by its record. Members are told when nothing can undo that.
+        group.awaits_plan = True
+        if written is None:
+            self._plan_committed(group)
+            return
 
         def finish(done: asyncio.Future[None]) -> None:
-            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+            if not group.awaits_plan or group.state is not GroupState.STABLE or group.generation != generation:
                 return
-            error = _error_of(done)
-            if error is not ErrorCode.NONE:
-                self._fail_syncs(group, error)
-                self._prepare_rebalance(group, "the leader's plan could not be kept")
-                return
-            self._enter(group, GroupState.STABLE)
-            self._counters.completed_rebalances += 1
-            for member in list(group.members.values()):
-                member.assignment = plan.get(member.member_id, b"")
-                if member.syncing is not None:
-                    self._keep_alive(member)
-                    member.answer_sync(self._assignment(group, member))
+            error = _code_of(done)
+            if error is ErrorCode.NONE:
+                self._plan_committed(group)
+            else:
+                self._plan_failed(group, error)
 
-        _when_done(self._write(group, plan), finish)
+        written.add_done_callback(finish)
+
+    def _plan_committed(self, group: ClassicGroup) -> None:
+        group.awaits_plan = False
+        self._counters.completed_rebalances += 1
+        for member in list(group.members.values()):
+            if member.syncing is not None:
+                self._keep_alive(member)
+                member.answer_sync(self._assignment(group, member))
+
+    def _plan_failed(self, group: ClassicGroup, error: ErrorCode) -> None:
+        self._fail_syncs(group, error)
+        self._prepare_rebalance(group, "the leader's plan could not be kept")
 
     def _assignment(self, group: ClassicGroup, member: Member) -> SyncResult:
         return SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
 
     def _fail_syncs(self, group: ClassicGroup, error: ErrorCode) -> None:
+        group.awaits_plan = False
         for member in group.members.values():
             member.assignment = b""
             if member.syncing is not None:
@@ -465,7 +510,7 @@ class ClassicProtocol:
 
     def check_commit(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
         """Refuse a commit of offsets by somebody who is not, or no longer, in the group; a member's shows it lives."""
-        if group.state is GroupState.DEAD:
+        if group.state is _DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if generation == NO_GENERATION and member_id == UNKNOWN_MEMBER and instance_id is None:
             if group.members:
@@ -474,7 +519,7 @@ class ClassicProtocol:
         member = group.check_member(member_id, instance_id)
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is _COMPLETING_REBALANCE or group.awaits_plan:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._keep_alive(member)
 
@@ -560,34 +605,36 @@ class ClassicProtocol:
         group.state = state
         group.state_since_ms = self._clock.wall_ms()
 
-    def _write(self, group: ClassicGroup, assignments: dict[str, bytes]) -> asyncio.Future[None]:
-        """Put the group into the journal; a refusal is a future that failed."""
+    def _write(self, group: ClassicGroup, value: GroupMetadataValue) -> asyncio.Future[None] | None:
+        """Put into the journal what the group is from now on; it has changed when this returns, and not if it raises.
+
+        Gives what has to be waited for until that is committed, if anything.
+        """
         key = encode_key(GroupMetadataKey(group=group.group_id))
-        try:
-            return self._operations.journal.append([(key, encode_value(group.to_record(assignments)))])
-        except KafkaError as error:
-            failed: asyncio.Future[None] = self._loop.create_future()
-            failed.set_exception(error)
-            return failed
+        return self._operations.write([(key, encode_value(value))], None)
 
     def _log_failure(self, group: ClassicGroup, done: asyncio.Future[None]) -> None:
-        error = _error_of(done)
+        error = _code_of(done)
         if error is not ErrorCode.NONE:
             logger.warning("group %s: its state could not be kept: %s", group.group_id, error.name)
 
 
-def _when_done(future: asyncio.Future[None], then: Callable[[asyncio.Future[None]], None]) -> None:
-    """At once where it is done, so that a broker without replicas answers in the same turn."""
-    if future.done():
-        then(future)
-    else:
-        future.add_done_callback(then)
+def _member(call: JoinCall, member_id: str, *, is_new: bool = False) -> Member:
+    """The member that a request to join describes."""
+    return Member(
+        member_id=member_id,
+        instance_id=call.instance_id,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        rebalance_timeout_ms=call.rebalance_timeout_ms,
+        session_timeout_ms=call.session_timeout_ms,
+        protocols=call.protocols,
+        is_new=is_new,
+    )
 
 
-def _error_of(done: asyncio.Future[None]) -> ErrorCode:
-    if done.cancelled():
-        return ErrorCode.NOT_COORDINATOR
-    error = done.exception()
+def _code_of(done: asyncio.Future[None]) -> ErrorCode:
+    error = error_of(done)
     if error is None:
         return ErrorCode.NONE
-    return as_coordinator_error(error).code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,20 +1,24 @@
 """One group of the classic protocol: its members, what they have in common, and the rules that need nobody else.
 
-Pure: no timers, no journal, no waiting requests are decided here; `classic` drives it. Invariants: the leader is a
+Pure: no timers, no journal, no waiting requests are decided here; `classic` drives it. What a record says of the group
+is changed by `replay` alone, when the record is in the log. Invariants: the leader is a
 member; a static member's instance id belongs to exactly one member id; a generation only grows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.records import GroupMetadataMember, GroupMetadataValue
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
@@ -85,6 +89,23 @@ class Member:
     #: When it counts as gone; made by whoever coordinates.
     session: Deadline | None = None
 
+    @classmethod
+    def from_record(cls, stored: GroupMetadataMember, protocol: str, known: Member | None) -> Member:
+        """The member as a record describes it; `known` is what it was until now, here and under its former id."""
+        subscription = bytes(stored.subscription)
+        member = known
+        if member is None:
+            member = cls(stored.member_id, stored.group_instance_id, "", "", -1, -1, ())
+        member.member_id = stored.member_id
+        member.client_id, member.client_host = stored.client_id, stored.client_host
+        member.rebalance_timeout_ms = stored.rebalance_timeout
+        member.session_timeout_ms = stored.session_timeout
+        member.assignment = bytes(stored.assignment)
+        # A record has one protocol of those that the member knows.
+        if (protocol, subscription) not in member.protocols:
+            member.protocols = (MemberProtocol(protocol, subscription),)
+        return member
+
     def metadata_for(self, protocol: str | None) -> bytes:
         """What it said for a protocol; nothing for one that it does not know."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -123,8 +144,15 @@ class ClassicGroup:
     owing_sync: dict[str, None] = field(default_factory=dict)
     #: Whether somebody joined since the first rebalance last looked.
     has_grown: bool = False
+    #: Whether the leader's plan is in the log and not committed yet, so that nobody has been told of it.
+    awaits_plan: bool = False
     rebalance: Deadline | None = None
     sync_deadline: Deadline | None = None
+
+    @property
+    def shown_state(self) -> GroupState:
+        """The state that others are told: a plan is shown once it is committed."""
+        return GroupState.COMPLETING_REBALANCE if self.awaits_plan else self.state
 
     # --- members
 
@@ -207,12 +235,13 @@ class ClassicGroup:
         names = [{protocol.name for protocol in member.protocols} for member in self.members.values()]
         return set.intersection(*names) if names else set()
 
-    def choose_protocol(self) -> str:
-        """The protocol that most members prefer among those that all of them know."""
-        common = self._common_protocols()
+    def choose_protocol(self, instead: Mapping[str, tuple[MemberProtocol, ...]] = _NOTHING) -> str:
+        """The protocol that most members prefer among those that all of them know, if some knew others instead."""
+        known = [instead.get(member.member_id, member.protocols) for member in self.members.values()]
+        common = set.intersection(*({protocol.name for protocol in protocols} for protocols in known))
         votes: dict[str, int] = {}
-        for member in self.members.values():
-            favourite = next((protocol.name for protocol in member.protocols if protocol.name in common), None)
+        for protocols in known:
+            favourite = next((protocol.name for protocol in protocols if protocol.name in common), None)
             if favourite is not None:
                 votes[favourite] = votes.get(favourite, 0) + 1
         if not votes:
@@ -233,15 +262,10 @@ class ClassicGroup:
         return True
 
     def begin_generation(self) -> None:
-        """The members that are there make the next generation; without any the group is empty."""
+        """The members that are there make the next generation."""
+        self.protocol = self.choose_protocol()
         self.generation += 1
-        if self.members:
-            self.protocol = self.choose_protocol()
-            self.state = GroupState.COMPLETING_REBALANCE
-        else:
-            self.protocol = None
-            self.leader = None
-            self.state = GroupState.EMPTY
+        self.state = GroupState.COMPLETING_REBALANCE
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         """All members as the leader sees them."""
@@ -252,7 +276,7 @@ class ClassicGroup:
 
     # --- as a record
 
-    def to_record(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+    def to_record(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
         """The group as its journal keeps it, with the assignments given or those that the members have."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -275,30 +299,47 @@ class ClassicGroup:
             ],
         )
 
-    @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        """The group as its last record describes it."""
-        group = cls(
-            group_id,
-            state=GroupState.STABLE if value.members else GroupState.EMPTY,
-            state_since_ms=value.current_state_timestamp,
-            generation=value.generation,
-            protocol_type=value.protocol_type or None,
-            protocol=value.protocol if value.members else None,
-        )
+    def to_record_with(self, old_id: str, incarnation: Member) -> GroupMetadataValue:
+        """The group as it will be when a static member's new incarnation has taken its place."""
+        value = self.to_record({})
         for stored in value.members:
-            group.add(
-                Member(
-                    member_id=stored.member_id,
-                    instance_id=stored.group_instance_id,
-                    client_id=stored.client_id,
-                    client_host=stored.client_host,
-                    rebalance_timeout_ms=stored.rebalance_timeout,
-                    session_timeout_ms=stored.session_timeout,
-                    protocols=(MemberProtocol(value.protocol or "", bytes(stored.subscription)),),
-                    assignment=bytes(stored.assignment),
-                )
-            )
-        if value.leader in group.members:
-            group.leader = value.leader
-        return group
+            if stored.member_id == old_id:
+                stored.member_id = incarnation.member_id
+                stored.client_id, stored.client_host = incarnation.client_id, incarnation.client_host
+                stored.rebalance_timeout = incarnation.rebalance_timeout_ms
+                stored.session_timeout = incarnation.session_timeout_ms
+                stored.subscription = incarnation.metadata_for(self.protocol)
+        if value.leader == old_id:
+            value.leader = incarnation.member_id
+        return value
+
+    def to_empty_record(self, now_ms: int) -> GroupMetadataValue:
+        """The group as it will be in its next generation, without members."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation + 1,
+            protocol=None,
+            leader=None,
+            current_state_timestamp=now_ms,
+            members=[],
+        )
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """Be what a record says; members that stay keep what no record has: timers and waiting requests."""
+        former, former_static = self.members, self.static_members
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state_since_ms = value.current_state_timestamp
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = value.protocol if value.members else None
+        self.members, self.static_members, self.leader = {}, {}, None
+        for stored in value.members:
+            member = former.get(stored.member_id)
+            if member is None and stored.group_instance_id is not None:
+                member = former.get(former_static.get(stored.group_instance_id, UNKNOWN_MEMBER))
+            self.add(Member.from_record(stored, value.protocol or "", member))
+        if value.leader in self.members:
+            self.leader = value.leader
+        for member_id in former:
+            if member_id not in self.members:
+                self.owing_sync.pop(member_id, None)

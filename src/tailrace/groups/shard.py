@@ -156,9 +156,12 @@ class GroupShard:
         pass  # no client can commit offsets in a transaction yet
 
     def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        group = self._groups.get(group_id)
         if value is not None:
-            self._groups[group_id] = ClassicGroup.from_record(group_id, value)
-        elif isinstance(self._groups.get(group_id), ClassicGroup):
+            if not isinstance(group, ClassicGroup):
+                group = self._groups[group_id] = ClassicGroup(group_id)
+            group.replay(value)
+        elif isinstance(group, ClassicGroup):
             del self._groups[group_id]
 
     def _replay_consumer(self, key: ConsumerKey, value: object) -> None:
@@ -224,14 +227,12 @@ class GroupShard:
         if call.member_id != UNKNOWN_MEMBER:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         founded = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms())
-        result = self.classic.join(founded, call)
+        self.classic.check_join(founded, call)
         if group is not None:
-            try:
-                self._operations.keep(self.consumer.tombstones(group))
-            except KafkaError as error:
-                logger.warning("the empty group %s of the newer protocol stays for now: %s", group_id, error)
+            self._operations.keep(self.consumer.tombstones(group))
+            self.consumer.end(group)
         self._groups[group_id] = founded
-        return result
+        return self.classic.join(founded, call)
 
     def _abandoned(self, group: ClassicGroup) -> None:
         """Nobody came back to a group that was never more than a name; there is no record of it."""
@@ -471,7 +472,7 @@ class GroupShard:
     def list_groups(self) -> list[GroupListing]:
         """Every group, also those that only have offsets."""
         listed = [
-            GroupListing(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+            GroupListing(group.group_id, group.protocol_type or "", group.shown_state.value, CLASSIC)
             if isinstance(group, ClassicGroup)
             else GroupListing(group.group_id, CONSUMER_PROTOCOL_TYPE, group.state.value, CONSUMER)
             for group in self._groups.values()

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from tailrace.errors import ErrorCode
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup, GroupState
+from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
+from tailrace.groups.consumer_group import ConsumerGroup
 from tests.unit.groups.world import GROUP, REBALANCE_MS, SESSION_MS, GroupWorld, simulate
 
 
@@ -304,5 +306,136 @@ def test_a_plan_that_cannot_be_kept_is_told_to_nobody() -> None:
         assert (await follower).error is ErrorCode.NOT_COORDINATOR
         assert group(world).state is GroupState.PREPARING_REBALANCE
         world.node.disk.capacity_bytes = None
+
+    simulate(scenario)
+
+
+def test_a_static_member_that_is_back_has_the_session_of_its_last_join() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        one = await world.join(instance_id="a")
+        await world.sync(one.member_id, 1, {}, instance_id="a")
+        await asyncio.sleep(SESSION_MS / 1000 - 1)
+        back = await world.join(instance_id="a", session_ms=2 * SESSION_MS)
+        await asyncio.sleep(2 * SESSION_MS / 1000 - 1)
+        assert list(group(world).members) == [back.member_id]
+        await asyncio.sleep(2)
+        assert group(world).state is GroupState.EMPTY
+
+    simulate(scenario)
+
+
+def test_what_members_know_beside_the_chosen_protocol_outlives_the_record_of_a_plan() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        both = [("range", b"r"), ("sticky", b"s")]
+        (one,) = await world.form(1, protocols=both)
+        newcomer = world.join(protocols=[("sticky", b"s2")])
+        again = world.join(one.member_id, protocols=both)
+        assert (await newcomer).error is ErrorCode.NONE
+        assert (await again).protocol == "sticky"
+
+    simulate(scenario)
+
+
+def full_disk(world: GroupWorld) -> None:
+    world.node.disk.capacity_bytes = world.node.disk.used_bytes
+
+
+def test_a_static_member_whose_return_cannot_be_written_is_still_the_one_it_was() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        one = await world.join(instance_id="a")
+        await world.sync(one.member_id, 1, {one.member_id: b"A"}, instance_id="a")
+        full_disk(world)
+        refused = await world.join(instance_id="a", client_id="another")
+        assert refused.error is ErrorCode.NOT_COORDINATOR
+        assert world.heartbeat(one.member_id, 1, "a") is ErrorCode.NONE
+        assert world.heartbeat(refused.member_id, 1, "a") is ErrorCode.FENCED_INSTANCE_ID
+        assert list(group(world).members) == [group(world).leader] == [one.member_id]
+        assert group(world).members[one.member_id].client_id == "client"
+        world.node.disk.capacity_bytes = None
+        back = await world.join(instance_id="a", client_id="another")
+        assert (back.error, back.generation) == (ErrorCode.NONE, 1)
+        assert world.heartbeat(one.member_id, 1, "a") is ErrorCode.FENCED_INSTANCE_ID
+        await world.node.stop()
+        await world.start()
+        assert group(world).members[back.member_id].client_id == "another"
+        assert (await world.sync(back.member_id, 1, instance_id="a")).assignment == b"A"
+
+    simulate(scenario)
+
+
+def test_a_group_is_empty_when_its_journal_says_so() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1)
+        full_disk(world)
+        assert await world.leave(one.member_id) is ErrorCode.NONE
+        assert world.heartbeat(one.member_id, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (group(world).state, group(world).generation) == (GroupState.PREPARING_REBALANCE, 1)
+        world.node.disk.capacity_bytes = None
+        await asyncio.sleep(6)
+        assert (group(world).state, group(world).generation) == (GroupState.EMPTY, 2)
+        world.node.kill()
+        await world.start()
+        assert (group(world).state, group(world).generation) == (GroupState.EMPTY, 2)
+        assert (await world.join()).generation == 3
+
+    simulate(scenario)
+
+
+def test_members_that_come_while_the_empty_group_cannot_be_written_make_the_next_generation() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        (one,) = await world.form(1)
+        full_disk(world)
+        assert await world.leave(one.member_id) is ErrorCode.NONE
+        joins = [world.join(client_id="c1"), world.join(client_id="c2")]
+        world.node.disk.capacity_bytes = None
+        joined = [await join for join in joins]
+        assert [each.generation for each in joined] == [2, 2]
+        assert set(group(world).members) == {each.member_id for each in joined}
+
+    simulate(scenario)
+
+
+def test_nobody_is_told_of_a_plan_that_is_written_and_not_committed() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        one, two = [await join for join in [world.join(), world.join()]]
+        leader = world.sync(one.member_id, 1, {one.member_id: b"A", two.member_id: b"B"})
+        follower = world.sync(two.member_id, 1)
+        assert group(world).awaits_plan
+        assert world.shard.list_groups()[0].state == GroupState.COMPLETING_REBALANCE
+        assert world.heartbeat(two.member_id, 1) is ErrorCode.NONE
+        with pytest.raises(KafkaError) as refusal:
+            world.shard.classic.check_commit(group(world), two.member_id, None, 1)
+        assert refusal.value.code is ErrorCode.REBALANCE_IN_PROGRESS
+        # The leader believes that its plan was lost, and has made another one.
+        again = world.sync(one.member_id, 1, {one.member_id: b"X", two.member_id: b"Y"})
+        assert not follower.done()
+        assert (await leader).error is ErrorCode.REBALANCE_IN_PROGRESS
+        told = ((await again).assignment, (await follower).assignment)
+        assert told == (b"A", b"B")
+        assert world.shard.list_groups()[0].state == GroupState.STABLE
+        world.node.kill()
+        await world.start()
+        assert tuple(member.assignment for member in group(world).members.values()) == told
+
+    simulate(scenario, log_flush_interval_messages="1")
+
+
+def test_a_classic_group_takes_the_place_of_an_empty_one_of_the_newer_protocol_or_nothing_changes() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
+        call = HeartbeatCall("m", 0, rebalance_timeout_ms=1000, topics=frozenset({"orders"}), owned={})
+        assert isinstance(await world.consumer(call), HeartbeatResult)
+        assert isinstance(await world.consumer(HeartbeatCall("m", -1)), HeartbeatResult)
+        full_disk(world)
+        assert (await world.join(protocol_type="")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await world.join()).error is ErrorCode.NOT_COORDINATOR
+        assert isinstance(world.shard.describe(GROUP), ConsumerGroup)
+        world.node.disk.capacity_bytes = None
+        assert (await world.join(protocol_type="")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert isinstance(world.shard.describe(GROUP), ConsumerGroup)
+        (one,) = await world.form(1)
+        world.node.kill()
+        await world.start()
+        assert world.heartbeat(one.member_id, 1) is ErrorCode.NONE
 
     simulate(scenario)

@@ -59,10 +59,11 @@ def _describe(services: Services, version: int, group_id: str) -> DescribedGroup
                 error_code=code, error_message=error.message, group_id=group_id, group_state=GroupState.DEAD.value
             )
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-    is_settled = group.state is GroupState.STABLE
+    state = group.shown_state
+    is_settled = state is GroupState.STABLE
     return DescribedGroup(
         group_id=group_id,
-        group_state=group.state.value,
+        group_state=state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if is_settled else "",
         members=_members(group, is_settled=is_settled),
