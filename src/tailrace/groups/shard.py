@@ -1,33 +1,28 @@
 """One shard of the group coordinator: the groups whose names hash to one partition of the offsets topic.
 
-Owns the tables of groups and committed offsets and what both protocols share: offsets, listing, describing, deleting.
-What leaves them by itself is the business of `housekeeping`. Changes to what is kept go to the journal first and are
-then replayed here; an answer is given when the journal has committed them. Nothing suspends between a decision and its
-record; only commits of offsets wait for others of the same turn of the loop, and anything else that is written lets
-them go first.
+Owns the requests of both protocols and what they share: offsets, describing, deleting. The groups are in `group_table`,
+which replay alone changes; what leaves it by itself is the business of `housekeeping`. Only commits of offsets wait for
+others of the same turn of the loop, and anything else that is written lets them go first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage
 from tailrace.coordinator.journal import JournalRecord
-from tailrace.coordinator.operations import Operations, let_be, pass_on
+from tailrace.coordinator.operations import Operations, let_be
 from tailrace.coordinator.shard import Producer
-from tailrace.coordinator.turns import Turns
-from tailrace.errors import ErrorCode, KafkaError, WireError
-from tailrace.groups.assignment import from_records
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic import ClassicProtocol, Identity, JoinCall, Left, SyncCall
 from tailrace.groups.classic_group import (
     UNKNOWN_MEMBER,
     ClassicGroup,
-    GroupState,
     JoinResult,
     SyncResult,
 )
@@ -35,64 +30,20 @@ from tailrace.groups.classic_members import ClassicMembers, not_upgraded
 from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
-from tailrace.groups.housekeeping import TOGETHER, CatchUp, Housekeeping
+from tailrace.groups.deletions import Deletions
+from tailrace.groups.group_table import Group, GroupTable, subscribed_topics
+from tailrace.groups.housekeeping import CatchUp, Housekeeping
 from tailrace.groups.newcomers import Newcomers
-from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, removal_record
-from tailrace.groups.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
-)
+from tailrace.groups.offsets import CommittedOffset, commit_record, removal_record
+from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
 from tailrace.groups.settings import GroupSettings
-from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_subscription
 from tailrace.model import NO_TIMESTAMP, TopicPartition
-from tailrace.replication.waiters import refuse
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
 
 logger = logging.getLogger("tailrace.groups")
 
 R = TypeVar("R")
-
-Group: TypeAlias = ClassicGroup | ConsumerGroup
-ConsumerKey: TypeAlias = (
-    ConsumerGroupMetadataKey
-    | ConsumerGroupMemberMetadataKey
-    | ConsumerGroupTargetAssignmentMetadataKey
-    | ConsumerGroupTargetAssignmentMemberKey
-    | ConsumerGroupCurrentMemberAssignmentKey
-    | ConsumerGroupRegularExpressionKey
-)
-
-CLASSIC = "classic"
-CONSUMER = "consumer"
-
-
-class GroupListing(NamedTuple):
-    """A group as it is listed."""
-
-    group_id: str
-    protocol_type: str
-    state: str
-    kind: str
 
 
 class GroupShard:
@@ -110,7 +61,13 @@ class GroupShard:
         newcomers: Newcomers,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.offsets = Offsets()
+        self.table = table = GroupTable()
+        self.offsets = table.offsets
+        self.describe = table.describe
+        self.list_groups = table.list_groups
+        self.member_counts = table.member_counts
+        self.group_ids = table.group_ids
+        self.empty_since_ms = table.empty_since_ms
         self.classic = ClassicProtocol(settings, operations, clock, loop, new_id, counters, newcomers, self._abandoned)
         self.consumer = ConsumerProtocol(
             settings, operations.write, image, clock, loop, self._downgrade_if_classic, counters
@@ -121,74 +78,25 @@ class GroupShard:
         self._image = image
         self._clock = clock
         self._counters = counters
-        self._loop = loop
-        self._groups: dict[str, Group] = {}
+        self._groups = table.groups
         self._housekeeping = Housekeeping(
             self.offsets, self, operations.flush, settings, image, catch_up, clock, loop, counters
         )
-        # Groups that are being deleted, and who waits for that.
-        self._deletions: dict[str, tuple[Turns, asyncio.Future[ErrorCode]]] = {}
+        self._deletions = Deletions(
+            table,
+            operations,
+            lambda group_id, offsets: self._keep_removal(group_id, offsets, ErrorCode.NONE),
+            loop,
+            counters,
+        )
 
     # --- the shard
 
     def replay(self, key: bytes, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        try:
-            decoded = decode_key(key)
-            if decoded is None:
-                return  # written by a newer version, for a kind of group that is not known here
-            content = None if value is None else decode_value(decoded, value)
-        except WireError as error:
-            logger.error("a record of the offsets topic cannot be read and is left out: %s", error)
-            return
-        match decoded:
-            case OffsetCommitKey():
-                assert content is None or isinstance(content, OffsetCommitValue)
-                self.offsets.replay(decoded, content)
-            case GroupMetadataKey():
-                assert content is None or isinstance(content, GroupMetadataValue)
-                self._replay_classic(decoded.group, content)
-            case ConsumerGroupPartitionMetadataKey():
-                pass  # what a group saw of its topics, as older versions of Kafka wrote it
-            case _:
-                self._replay_consumer(decoded, content)
+        self.table.replay(key, value)
 
     def replay_marker(self, producer: Producer, is_commit: bool, offset: int) -> None:
         pass  # no client can commit offsets in a transaction yet
-
-    def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
-        group = self._groups.get(group_id)
-        if value is not None:
-            if not isinstance(group, ClassicGroup):
-                group = self._groups[group_id] = ClassicGroup(group_id)
-            group.replay(value)
-        elif isinstance(group, ClassicGroup):
-            del self._groups[group_id]
-
-    def _replay_consumer(self, key: ConsumerKey, value: object) -> None:
-        group = self._groups.get(key.group_id)
-        if not isinstance(group, ConsumerGroup):
-            if value is None:
-                return
-            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
-        match key, value:
-            case ConsumerGroupMetadataKey(), None:
-                del self._groups[key.group_id]
-            case ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue():
-                group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
-            case ConsumerGroupMemberMetadataKey(), ConsumerGroupMemberMetadataValue() | None:
-                group.replay_member(key.member_id, value)
-            case ConsumerGroupTargetAssignmentMetadataKey(), ConsumerGroupTargetAssignmentMetadataValue():
-                group.target_epoch = value.assignment_epoch
-            case ConsumerGroupTargetAssignmentMemberKey(), None:
-                group.target.pop(key.member_id, None)
-            case ConsumerGroupTargetAssignmentMemberKey(), ConsumerGroupTargetAssignmentMemberValue():
-                group.target[key.member_id] = from_records(value.topic_partitions)
-            case ConsumerGroupCurrentMemberAssignmentKey(), ConsumerGroupCurrentMemberAssignmentValue() | None:
-                group.replay_current(key.member_id, value)
-            case ConsumerGroupRegularExpressionKey(), None:
-                group.resolved.pop(key.regular_expression, None)
-            case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
-                group.resolved[key.regular_expression] = value
 
     def begin(self) -> None:
         for group in list(self._groups.values()):
@@ -200,10 +108,7 @@ class GroupShard:
 
     def end(self, reason: KafkaError) -> None:
         self._housekeeping.end()
-        for turns, deleted in self._deletions.values():
-            turns.end()
-            refuse(deleted, reason)
-        self._deletions.clear()
+        self._deletions.end(reason)
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
                 self.classic.end(group, reason.code)
@@ -436,7 +341,7 @@ class GroupShard:
         group = self._groups.get(group_id)
         if group is None and not self.offsets.of_group(group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        subscribed = self._subscribed(group)
+        subscribed = subscribed_topics(group)
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         for partition in partitions:
@@ -450,115 +355,11 @@ class GroupShard:
         self._counters.offset_deletions += len(records)
         return kept
 
-    def _subscribed(self, group: Group | None) -> set[str]:
-        """The topics that members read; a group that is not known to be one of consumers reads who knows what."""
-        if group is None or not group.members:
-            return set()
-        if isinstance(group, ConsumerGroup):
-            return set().union(*(group.topics_of(member) for member in group.members.values()))
-        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        topics: set[str] = set()
-        for member in group.members.values():
-            for protocol in member.protocols:
-                try:
-                    topics.update(decode_subscription(protocol.metadata).topics)
-                except WireError:
-                    raise KafkaError(ErrorCode.NON_EMPTY_GROUP) from None
-        return topics
-
     # --- administration
-
-    def list_groups(self) -> list[GroupListing]:
-        """Every group, also those that only have offsets."""
-        listed = [
-            GroupListing(group.group_id, group.protocol_type or "", group.shown_state.value, CLASSIC)
-            if isinstance(group, ClassicGroup)
-            else GroupListing(group.group_id, CONSUMER_PROTOCOL_TYPE, group.state.value, CONSUMER)
-            for group in self._groups.values()
-        ]
-        listed += [
-            GroupListing(group_id, "", GroupState.EMPTY.value, CLASSIC)
-            for group_id in self.offsets.groups()
-            if group_id not in self._groups
-        ]
-        return listed
-
-    def member_counts(self) -> list[tuple[str, int]]:
-        """How many members each group has."""
-        return [(group_id, len(group.members)) for group_id, group in self._groups.items()]
-
-    def describe(self, group_id: str) -> Group:
-        """A group as it is now; one that only has offsets is an empty classic one."""
-        group = self._groups.get(group_id)
-        if group is not None:
-            return group
-        if self.offsets.of_group(group_id):
-            return ClassicGroup(group_id)
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 
     def delete_group(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Forget a group that has no members, with its offsets."""
-        self._operations.flush()
-        if self.describe(group_id).members:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        if group_id in self._deletions:
-            return self._deletions[group_id][1]
-        partitions = list(self.offsets.of_group(group_id))
-        if len(partitions) <= TOGETHER:
-            return self._delete_rest(group_id, partitions)
-        deleted: asyncio.Future[ErrorCode] = self._loop.create_future()
-        turns = Turns(self._loop)
-        self._deletions[group_id] = turns, deleted
-        turns.begin(lambda: self._delete_in_turns(group_id, partitions, deleted))
-        return deleted
-
-    def _delete_in_turns(
-        self, group_id: str, partitions: Sequence[TopicPartition], deleted: asyncio.Future[ErrorCode]
-    ) -> Iterator[None]:
-        """Forget offsets, some at a time, and the group with the last of them, unless somebody joins meanwhile."""
-        first = 0
-        try:
-            while len(partitions) - first > TOGETHER:
-                self._require_empty(group_id)
-                self._delete_offsets(group_id, partitions[first : first + TOGETHER])
-                first += TOGETHER
-                yield
-            self._require_empty(group_id)
-            result = self._delete_rest(group_id, partitions[first:])
-        except KafkaError as error:
-            refuse(deleted, error)
-        else:
-            if isinstance(result, asyncio.Future):
-                result.add_done_callback(partial(pass_on, to=deleted))
-            elif not deleted.done():
-                deleted.set_result(result)
-        del self._deletions[group_id]
-
-    def _require_empty(self, group_id: str) -> None:
-        group = self._groups.get(group_id)
-        if group is not None and group.members:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-
-    def _delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        self._operations.flush()
-        there = self.offsets.of_group(group_id)
-        records = [removal_record(group_id, partition) for partition in partitions if partition in there]
-        self._operations.keep(records)
-        self._counters.offset_deletions += len(records)
-
-    def _delete_rest(
-        self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """Forget the last offsets of a group together with the group."""
-        self._operations.flush()
-        there = self.offsets.of_group(group_id)
-        offsets: list[JournalRecord] = [
-            removal_record(group_id, partition) for partition in partitions if partition in there
-        ]
-        kept = self._keep_removal(group_id, offsets, ErrorCode.NONE)
-        self._counters.offset_deletions += len(offsets)
-        return kept
+        return self._deletions.delete(group_id)
 
     def _keep_removal(self, group_id: str, offsets: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
         """Remove a group that has no members; nothing has changed where the journal refuses."""
@@ -579,17 +380,6 @@ class GroupShard:
         """Forget the offsets of topics that the image no longer shows."""
         self._housekeeping.topics_deleted()
 
-    def group_ids(self) -> list[str]:
-        """Every group, also those that only have offsets."""
-        return list(dict.fromkeys([*self._groups, *self.offsets.groups()]))
-
-    def empty_since_ms(self, group_id: str) -> int | None:
-        """When a group lost its last member, -1 if that is not known; None if it is not empty."""
-        group = self._groups.get(group_id)
-        if group is None:
-            return -1
-        return _empty_since(group) if _is_empty(group) else None
-
     def remove_group(self, group_id: str) -> bool:
         """Remove an empty group without its offsets; whether there was anything to remove."""
         if group_id not in self._groups:
@@ -600,13 +390,3 @@ class GroupShard:
     def keep(self, records: Sequence[JournalRecord]) -> None:
         """Write records and replay them; nobody waits for them to be committed."""
         self._operations.keep(records)
-
-
-def _is_empty(group: Group) -> bool:
-    if isinstance(group, ConsumerGroup):
-        return not group.members
-    return group.state is GroupState.EMPTY and not group.members and not group.pending
-
-
-def _empty_since(group: Group) -> int:
-    return group.empty_since_ms if isinstance(group, ConsumerGroup) else group.state_since_ms

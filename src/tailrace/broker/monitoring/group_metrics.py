@@ -16,8 +16,9 @@ from tailrace.errors import KafkaError
 from tailrace.groups.classic_group import GroupState
 from tailrace.groups.consumer_group import ConsumerGroupState
 from tailrace.groups.counters import GroupCounters
+from tailrace.groups.group_table import CLASSIC, CONSUMER
 from tailrace.groups.offsets import CommittedOffset
-from tailrace.groups.shard import CLASSIC, CONSUMER, GroupShard
+from tailrace.groups.shard import GroupShard
 
 _PLACE = ("consumergroup", "topic", "partition")
 
