@@ -110,7 +110,7 @@ class Journal:
         """Write records when the turn of the loop ends, in one batch with others that came in it.
 
         `take` is called when they are in the log, before anything else is written there; `written` ends when they are
-        committed, or cannot be.
+        committed, or cannot be, with an error for clients of a coordinator.
         """
         if not self._awaits_end:
             self._awaits_end = True
@@ -186,6 +186,8 @@ def _pass_on(written: asyncio.Future[None], waiting: Sequence[_Waiting]) -> None
 
 
 def _refuse(waiting: Sequence[_Waiting], error: BaseException) -> None:
+    if isinstance(error, KafkaError):
+        error = as_coordinator_error(error)
     for _, _, outcome in waiting:
         if not outcome.done():
             outcome.set_exception(error)

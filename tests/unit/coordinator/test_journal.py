@@ -121,3 +121,20 @@ def test_no_batch_gets_larger_than_any_limit() -> None:
         assert writers.taken == [0, 1, 2, 3, 4, 5]
 
     with_replicas(test)
+
+
+def test_who_shares_a_batch_is_told_in_the_words_of_coordinators_that_it_cannot_be_committed() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        leader.partition.min_insync_replicas = 2
+        writers = Writers(leader)
+        written = [writers.write(number) for number in range(2)]
+        await asyncio.sleep(0)
+        assert writers.taken == [0, 1]
+        replicas.change(isr=(1,))
+        errors = await asyncio.gather(*written, return_exceptions=True)
+        assert {error.code for error in errors if isinstance(error, KafkaError)} == {
+            ErrorCode.COORDINATOR_NOT_AVAILABLE
+        }
+
+    with_replicas(test)

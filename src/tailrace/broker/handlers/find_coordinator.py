@@ -1,4 +1,4 @@
-"""FindCoordinator 0 to 6: which broker coordinates a group; makes the offsets topic when it is first needed.
+"""FindCoordinator 0 to 6: which broker coordinates a name; the topic that has its state is created first.
 
 Transactions and share groups are not served yet: COORDINATOR_NOT_AVAILABLE and INVALID_REQUEST, as clients expect.
 """

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from tailrace.broker.services import Later, RequestContext, Services
 from tailrace.cluster.image import ClusterImage, TopicImage
-from tailrace.coordinator.journal import as_coordinator_error
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
 from tailrace.runtime.outcome import Outcome
@@ -80,7 +79,7 @@ def _finish(services: Services, response: OffsetCommitResponse, written: Outcome
 
 def refuse(services: Services, response: OffsetCommitResponse, error: KafkaError) -> OffsetCommitResponse:
     """The answer when none of the offsets could be written."""
-    return _refuse_all(services, response, as_coordinator_error(error).code)
+    return _refuse_all(services, response, error.code)
 
 
 def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) -> tuple[TopicImage | None, ErrorCode]:
