@@ -533,6 +533,7 @@ class Partitions:
         return removed
 
     async def _save_high_watermarks(self) -> None:
+        """Save those of partitions with several replicas; where there is one, what its log promises is committed."""
         for directory in self.directories:
             if directory.failure is not None:
                 continue

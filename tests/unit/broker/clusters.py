@@ -63,7 +63,7 @@ class Cluster:
         #: What brokers support that are of an older release.
         self.supported: dict[int, SupportedFeatures] = {}
         self._settings = settings
-        self._disks: dict[int, SimDisk] = {}
+        self.disks: dict[int, SimDisk] = {}
         self._stores: dict[int, MemoryStore] = {}
         self._clients: dict[int, KafkaClient] = {}
 
@@ -75,7 +75,7 @@ class Cluster:
             name = f"broker-{broker_id}"
             self.network.restart(name)
             random = self.loop.random_for(name)
-            disk = self._disks.setdefault(broker_id, SimDisk(self.loop.random_for(f"{name} disk")))
+            disk = self.disks.setdefault(broker_id, SimDisk(self.loop.random_for(f"{name} disk")))
             config = BrokerConfig(
                 {
                     "node.id": str(broker_id),
@@ -103,7 +103,7 @@ class Cluster:
             tasks.abandon()
         broker.coordinators.close()
         self._stores.pop(broker_id).abandon()
-        self._disks[broker_id].kill()
+        self.disks[broker_id].kill()
         self.network.crash(f"broker-{broker_id}", silently=False)
         self._clients.pop(broker_id, None)
 

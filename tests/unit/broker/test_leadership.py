@@ -299,7 +299,7 @@ def test_a_broker_that_stops_while_the_store_is_away_still_closes_its_logs() -> 
             raise Unavailable("nobody answers")
 
         store.txn = store.get = store.list = unavailable  # type: ignore[method-assign,assignment]
-        disk = cluster._disks[1]
+        disk = cluster.disks[1]
         began = cluster.loop.time()
         await cluster.stop(1)
         assert cluster.loop.time() - began < 60
@@ -346,7 +346,7 @@ def test_a_disk_that_fails_as_its_broker_is_to_lead_costs_the_directory_and_not_
         await cluster.produce(1, b"everywhere")
         ended: list[BaseException] = []
         cluster.brokers[2].on_fatal = ended.append
-        cluster._disks[2].fail(lambda path: path.endswith(LEADER_EPOCHS), "replace_file", times=None)
+        cluster.disks[2].fail(lambda path: path.endswith(LEADER_EPOCHS), "replace_file", times=None)
         await cluster.move(leader=2)
         await cluster.until(lambda: cluster.state(3).leader in (1, 3), 60)
         assert not ended

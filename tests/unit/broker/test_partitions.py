@@ -13,8 +13,10 @@ from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.system.disk import SystemDisk, SystemFile
+from tailrace.storage.checkpoints import HIGH_WATERMARKS
 from tailrace.stores.memory import MemoryStore
 from tests.unit.broker.brokers import TestedBroker, with_broker
+from tests.unit.broker.clusters import Cluster, simulate
 
 TWO = ("one", "two")
 
@@ -322,3 +324,28 @@ def test_a_partition_is_found_by_name_and_by_id_or_refused(tmp_path: Path) -> No
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
     with_broker(tmp_path, test)
+
+
+def test_high_watermarks_of_partitions_with_several_replicas_are_saved_now_and_then_and_at_a_stop() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2]])
+        await cluster.create("single", [[1]])
+        disk, path = cluster.disks[1], f"/data/{HIGH_WATERMARKS}"
+
+        async def produce() -> None:
+            for topic in ("orders", "single"):
+                assert (await cluster.produce(1, b"value", topic=topic)).error_code == ErrorCode.NONE
+
+        await produce()
+        await cluster.until(lambda: disk.read_file(path) == b"0\n1\norders 0 1\n")
+        fault = disk.fail(lambda written: written == path, "replace_file", DiskFullError, times=None)
+        await produce()
+        await asyncio.sleep(3)
+        assert disk.read_file(path) == b"0\n1\norders 0 1\n"
+        fault.lift()
+        await cluster.until(lambda: disk.read_file(path) == b"0\n1\norders 0 2\n")
+        await produce()
+        await cluster.stop(1)
+        assert disk.read_file(path) == b"0\n1\norders 0 3\n"
+
+    simulate(test, brokers=2, replica_high_watermark_checkpoint_interval_ms="1000")

@@ -181,7 +181,7 @@ def test_a_follower_that_lost_its_disk_gets_everything_again() -> None:
         for number in range(5):
             await cluster.produce(1, f"{number}".encode())
         await cluster.stop(3)
-        del cluster._disks[3]
+        del cluster.disks[3]
         await cluster.start(3)
         await cluster.until_equal(*ALL)
         assert len(cluster.log(3)) == 5
@@ -198,7 +198,7 @@ def test_a_replica_that_begins_behind_deleted_records_knows_who_produced_them() 
         first = await cluster.produce(1, b"a", b"b", producer=(7, 0, 0))
         assert (first.error_code, first.base_offset) == (ErrorCode.NONE, 0)
         await cluster.stop(2)
-        del cluster._disks[2]
+        del cluster.disks[2]
         assert (await delete_records(cluster, 2)).error_code == ErrorCode.NONE
         await cluster.start(2)
         await cluster.until(lambda: sorted(cluster.state(1).isr) == [1, 2])
@@ -238,7 +238,7 @@ def test_deleted_records_stay_deleted_when_followers_lose_power_after_the_answer
         assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, 7)
         for broker_id in (2, 3):
             cluster.kill(broker_id)
-            disk = cluster._disks[broker_id]
+            disk = cluster.disks[broker_id]
             disk.crash()
             # Only what the disk kept counts: the leader would tell the follower again.
             assert read_offsets(disk, f"/data/{LOG_START_OFFSETS}")[TopicPartition("orders", 0)] == 7
@@ -320,7 +320,7 @@ def test_one_partition_whose_disk_is_full_does_not_hold_up_the_others(caplog: py
         await cluster.create("orders", [[1, 2], [1, 2]])
         for number in range(2):
             await cluster.produce(1, b"a", number=number)
-        full = cluster._disks[2].fail(
+        full = cluster.disks[2].fail(
             lambda path: "orders-0/" in path and path.endswith(".log"), "append", DiskFullError, times=None
         )
         await cluster.produce(1, b"b", acks=1)

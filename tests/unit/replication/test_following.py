@@ -9,7 +9,6 @@ import pytest
 
 from tailrace.cluster.image import PartitionState
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.replication.high_watermark import save_high_watermarks
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.log_config import LogConfig
 from tests.unit.replication.replicas import Replicas, with_replicas
@@ -262,9 +261,7 @@ def test_a_replica_starts_with_the_high_watermark_that_was_written_down(is_clean
         for _ in range(5):
             leader.append()
         await replicas.fetch(rounds=3)
-        await save_high_watermarks([second.partition])
-        expected = b"0\n1\norders 0 5\n"
-        assert second.disk.read_file("/data/replication-offset-checkpoint") == expected
+        await second.save_high_watermark()
         for _ in range(5):
             leader.append()
         await second.fetch_from(leader)
@@ -285,31 +282,11 @@ def test_a_high_watermark_beyond_what_a_crash_left_is_cut_to_the_log_end() -> No
         for _ in range(5):
             leader.append()
         await replicas.fetch(rounds=3)
-        await save_high_watermarks([replica.partition for replica in replicas.all])
+        await second.save_high_watermark()
         await second.crash(power_cut=False)
         second.disk.remove("/data/orders-0")
         second.start()
         assert (second.partition.high_watermark, second.partition.log.end_offset) == (0, 0)
-
-    with_replicas(test)
-
-
-def test_high_watermarks_of_single_replicas_are_not_written_and_none_twice() -> None:
-    async def test(replicas: Replicas) -> None:
-        replica = replicas.leader
-        path = "/data/replication-offset-checkpoint"
-        replica.apply(PartitionState((1,), (1,), 1, 3))
-        replica.append()
-        await save_high_watermarks([replica.partition])
-        assert replica.disk.read_file(path) is None
-        replica.apply(PartitionState((1, 2), (1,), 1, 3))
-        await save_high_watermarks([replica.partition])
-        assert replica.disk.read_file(path) == b"0\n1\norders 0 1\n"
-        fault = replica.disk.fail(lambda written: written == path, times=None)
-        await save_high_watermarks([replica.partition])
-        fault.lift()
-        replica.directory.remove_partition(replica.partition.partition)
-        assert replica.directory.high_watermark_of(replica.partition.partition) == 0
 
     with_replicas(test)
 
