@@ -29,11 +29,11 @@ from tailrace.wire.messages.list_offsets import (
 )
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.wire.messages.produce import ProduceRequest, ProduceResponse
-from tailrace.wire.messages.tables import REQUESTS
 from tailrace.wire.primitives import MOST_ELEMENTS, encode_uvarint
 from tests.fault.target import TOPIC, Target
 from tests.support.brokers.watched_broker import WatchedBroker, fetch_request, produce_request, small_batch
 from tests.support.clients.raw_client import RawClient, frame_of, request_frame
+from tests.support.messages import REQUESTS
 from tests.unit.wire.strategies import sample
 
 REQUEST_MAX_BYTES = 4 << 20

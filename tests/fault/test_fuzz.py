@@ -41,9 +41,9 @@ from tailrace.runtime.system.clock import SystemClock
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.messages.tables import REQUESTS
 from tests.support.brokers.watched_broker import WatchedBroker, produce_request, small_batch
 from tests.support.clients.raw_client import RawClient, frame_of, request_frame
+from tests.support.messages import REQUESTS
 from tests.unit.broker.memory_transport import MemoryTransport
 from tests.unit.wire.strategies import sample
 

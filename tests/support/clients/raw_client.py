@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
-from tailrace.wire.messages.tables import RESPONSES
+from tests.support.messages import RESPONSES
 
 TIMEOUT_SECONDS = 60.0
 _API_VERSIONS = 18

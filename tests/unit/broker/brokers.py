@@ -40,7 +40,7 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.wire.messages.tables import RESPONSES
+from tests.support.messages import RESPONSES
 from tests.unit.broker.memory_transport import MemoryTransport
 
 Response = TypeVar("Response", bound=Message)

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from tailrace.wire.codec import Field, Kind, Message, Struct
-from tailrace.wire.messages.tables import REQUESTS, RESPONSES
+from tests.support.messages import REQUESTS, RESPONSES
 
 INTEGERS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.wire.apis import FIRST_OWN_KEY, ApiKey
 from tailrace.wire.codec import Message
-from tailrace.wire.messages.tables import REQUESTS, RESPONSES
+from tests.support.messages import REQUESTS, RESPONSES
 from tests.unit.wire.kafka_schemas import CLIENTS, compare_message, needs, schemas, snake_case
 
 pytestmark = needs(CLIENTS)

@@ -16,9 +16,7 @@ from tailrace.wire.frames import (
     encode_request,
     encode_response_header,
 )
-from tailrace.wire.messages.api_versions import ApiVersionsRequest
 from tailrace.wire.messages.metadata import MetadataRequest
-from tailrace.wire.messages.tables import request_is_flexible, response_is_flexible
 from tailrace.wire.primitives import encode_uvarint, read_uvarint
 
 with warnings.catch_warnings():
@@ -45,7 +43,7 @@ def test_a_request_frame_is_what_kafka_python_sends(version: int) -> None:
     theirs.with_header(correlation_id=5, client_id="me")
     ours = encode_request(
         RequestHeader(ApiKey.METADATA, version, 5, "me"),
-        request_is_flexible(ApiKey.METADATA, version),
+        MetadataRequest.is_flexible(version),
         MetadataRequest(topics=[], allow_auto_topic_creation=theirs.allow_auto_topic_creation).encode(version),
     )
     assert ours == theirs.encode(header=True, framed=True)
@@ -93,16 +91,10 @@ def test_a_malformed_response_header_is_a_wire_error(head: bytes, flexible: bool
 
 
 def test_an_api_that_is_not_known_has_a_header_without_tagged_fields() -> None:
-    assert not request_is_flexible(ApiKey.WRITE_TXN_MARKERS, 1)
-    assert request_is_flexible(ApiKey.API_VERSIONS, 3)
-    assert not request_is_flexible(ApiKey.API_VERSIONS, 2)
-    assert request_is_flexible(ApiKey.API_VERSIONS, ApiVersionsRequest.MAX_VERSION + 1)
-
-
-def test_the_header_of_an_api_versions_response_never_has_tagged_fields() -> None:
-    assert not any(response_is_flexible(ApiKey.API_VERSIONS, version) for version in range(5))
-    assert response_is_flexible(ApiKey.METADATA, 9)
-    assert not response_is_flexible(ApiKey.METADATA, 8)
+    head = struct.pack(">hhih", ApiKey.WRITE_TXN_MARKERS, 9, 77, -1) + b"rest"
+    header, position = decode_request_header(memoryview(head), {ApiKey.METADATA: MetadataRequest.FLEXIBLE_FROM})
+    assert header == RequestHeader(ApiKey.WRITE_TXN_MARKERS, 9, 77, None)
+    assert head[position:] == b"rest"
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 2**28, 2**32 - 1])

@@ -11,7 +11,7 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tailrace.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from tailrace.wire.messages.tables import RESPONSES
+from tests.support.messages import RESPONSES
 
 
 def errors_in(response: ListOffsetsResponse | DeleteTopicsResponse | MetadataResponse) -> dict[int, int]:
