@@ -20,8 +20,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, Filter, Greater
 
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import load_snapshot, write_manifest
-from tailrace.archive.parquet import RECORD_SCHEMA, write_file
-from tailrace.archive.scan import Wanted, scan_file
+from tailrace.archive.parquet import RECORD_SCHEMA
+from tailrace.archive.scan import Wanted, scan_files
 from tailrace.cli.spark_progress import ProgressLine
 from tailrace.cli.sql import reading_of, run
 from tailrace.client.archive import commit, describe
@@ -40,6 +40,7 @@ from tests.support.archives.archived_topics import (
     some_records,
 )
 from tests.support.archives.archiver import archive_up_to
+from tests.support.archives.data_file import write_file
 from tests.support.archives.s3_process import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.clients.confluent_client import ConfluentClient
@@ -241,7 +242,7 @@ def merge_files(archived: Archived, topic: str, starts: dict[int, int] | None = 
     files = snapshot.partition(0).files
     first = min(starts.values()) if starts else files[0].first_offset
     wanted = Wanted(first, ARCHIVED, ALL_COLUMNS)
-    rows = [table for file in files for table in scan_file(location, snapshot.directory, file, wanted)]
+    rows = [scanned.table for scanned in scan_files(location, snapshot.directory, files, wanted)]
     merged = write_file(location, topic, status.topic_id, 0, (first, ARCHIVED), rows)
     manifest = snapshot.commit([merged], [file.name for file in files], starts)
     commit(bootstrap, status, write_manifest(location, manifest), manifest.partitions)

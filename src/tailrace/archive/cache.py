@@ -49,8 +49,3 @@ class BoundedCache(Generic[V]):
             while self._bytes > self._max_bytes and len(self._entries) > 1:
                 _, (_, cost) = self._entries.popitem(last=False)
                 self._bytes -= cost
-
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-            self._bytes = 0

@@ -8,7 +8,7 @@ whatever part of a file is read, an altered byte is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -190,21 +190,6 @@ class FileWriter:
         file, content = self.finish(next_offset)
         location.write_new(f"{topic_directory(self._topic, self._topic_id)}/{file.name}", memoryview(content))
         return file
-
-
-def write_file(
-    location: Location,
-    topic: str,
-    topic_id: UUID,
-    partition: int,
-    span: tuple[int, int],
-    records: Iterable[pa.RecordBatch | pa.Table],
-) -> ArchivedFile:
-    """Store the records of a span of offsets, from its first up to, but without, its second, as one file."""
-    writer = FileWriter(topic, topic_id, partition, span[0])
-    for batch in records:
-        writer.write(batch)
-    return writer.store(location, span[1])
 
 
 @dataclass(frozen=True, slots=True)

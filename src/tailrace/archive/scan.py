@@ -53,12 +53,6 @@ class Scanned(NamedTuple):
     next_offset: int
 
 
-def scan_file(location: Location, directory: str, file: ArchivedFile, wanted: Wanted) -> Iterator[pa.Table]:
-    """The rows of a file that are wanted, a few MB at a time; offsets are always among the columns."""
-    for rows in scan_files(location, directory, [file], wanted):
-        yield rows.table
-
-
 def scan_files(location: Location, directory: str, files: Sequence[ArchivedFile], wanted: Wanted) -> Iterator[Scanned]:
     """The rows of files that follow each other, as far as they are wanted."""
     chosen = [file for file in files if file.may_have(*wanted.times_ms)]

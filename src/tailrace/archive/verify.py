@@ -184,15 +184,11 @@ def _read_history(location: Location, archive: TopicArchive) -> tuple[list[str],
     return names, []
 
 
-def list_orphans(location: Location, archive: TopicArchive, snapshot: Snapshot) -> list[Entry]:
+def _orphans(location: Location, archive: TopicArchive, snapshot: Snapshot, manifests: list[str]) -> list[Entry]:
     """The files below a topic's directory that neither the head nor its history of manifests names.
 
-    A file of a commit that is under way looks like one, so whoever deletes them leaves those that are not old alone.
+    A file of a commit that is under way looks like one, so cleaning leaves those that are not old alone.
     """
-    return _orphans(location, archive, snapshot, _read_history(location, archive)[0])
-
-
-def _orphans(location: Location, archive: TopicArchive, snapshot: Snapshot, manifests: list[str]) -> list[Entry]:
     directory = archive.directory
     named = {f"{directory}/{name}" for name in snapshot.names}
     named.update(manifest_path(directory, name) for name in manifests)

@@ -17,7 +17,6 @@ from typing import Any, TextIO
 
 from tailrace.model import TopicPartition
 
-TEXT = "text"
 JSON = "json"
 #: Names the kind of an event that may be repeated at will; never shown.
 REPEATS = "repeats"

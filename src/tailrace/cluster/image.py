@@ -305,10 +305,6 @@ class ClusterImage:
         found = [(broker, broker.endpoint(listener)) for broker in self.brokers.values()]
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
-    def with_topics(self, *changed: TopicImage) -> ClusterImage:
-        """The image after topics were created or changed."""
-        return self.with_topic_changes(changed, ())
-
     def with_topic_changes(self, changed: Iterable[TopicImage], removed: Iterable[UUID]) -> ClusterImage:
         """The image after topics were deleted, and others created or changed."""
         topics, by_id = dict(self.topics), dict(self.topics_by_id)
@@ -326,14 +322,6 @@ class ClusterImage:
     def configs_of(self, broker: str) -> Mapping[str, str]:
         """What was set at run time for a broker, or for all."""
         return self.broker_configs.get(broker, MappingProxyType({}))
-
-    def with_broker_configs(self, broker: str, configs: Mapping[str, str]) -> ClusterImage:
-        """The image after something was set for a broker, or for all."""
-        return replace(self, broker_configs=MappingProxyType({**self.broker_configs, broker: configs}))
-
-    def without_topic(self, topic: TopicImage) -> ClusterImage:
-        """The image after a topic was deleted."""
-        return self.with_topic_changes((), (topic.topic_id,))
 
 
 def replica_to_ask(state: PartitionState, reachable: Container[int]) -> int:

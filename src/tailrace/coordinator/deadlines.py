@@ -18,10 +18,6 @@ class Deadline:
         self._handle: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
 
-    @property
-    def is_set(self) -> bool:
-        return self._due is not None
-
     def set(self, milliseconds: float) -> None:
         """Let the time come that long from now; whatever was set before no longer counts."""
         self._due = due = self._loop.time() + milliseconds / 1000

@@ -157,4 +157,3 @@ class _Uniform:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
-DEFAULT_ASSIGNOR = "uniform"

@@ -8,7 +8,6 @@ durable before retention takes segments out, and before the first record of a lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from uuid import UUID
 
 from tailrace.errors import StorageError
@@ -65,10 +64,6 @@ class PartitionMetadata:
         except PassingStorageError as error:
             logger.warning("%s/%s is written later: %s", self._directory.path, PARTITION_METADATA, error)
 
-    def sync_work(self) -> Callable[[], None]:
-        """The blocking call that makes the file durable."""
-        return _nothing if self.is_durable else lambda: self.write(sync=True)
-
 
 def read_topic_id(disk: Disk, directory: str) -> UUID | None:
     """The topic that a partition directory belongs to; None where the directory does not say."""
@@ -102,7 +97,3 @@ def write_metadata(directory: Directory, topic_id: UUID, first_offset: int | Non
     if first_offset is not None:
         lines.append(f"{_FIRST_OFFSET}: {first_offset}")
     directory.replace_file(PARTITION_METADATA, "".join(f"{line}\n" for line in lines).encode(), sync=sync)
-
-
-def _nothing() -> None:
-    """The file is as it should be."""

@@ -42,10 +42,6 @@ class MemorySpace:
         directory = directory.rstrip("/")
         return [self._entries[key] for key in sorted(self._entries) if directory_of(key) == directory]
 
-    def keys(self) -> Sequence[str]:
-        """Every key there is, sorted."""
-        return sorted(self._entries)
-
     def txn(self, checks: Sequence[Check], writes: Sequence[tuple[str, bytes | None, int]]) -> Sequence[int] | None:
         """Apply writes of (key, value, session id or 0) if all checks hold; LookupError where a session has ended."""
         for _, value, session_id in writes:

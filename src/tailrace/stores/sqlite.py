@@ -161,16 +161,6 @@ class SqliteStore:
         ).fetchall()
         return [Entry(*row[:3]) for row in rows if self._is_alive(row[3])]
 
-    async def everything(self) -> Sequence[Entry]:
-        """Every entry that belongs to no session, sorted by key: what moves when the metadata does."""
-        return await self._call(self._everything)
-
-    def _everything(self) -> Sequence[Entry]:
-        rows = self._connection.execute(
-            f"SELECT key, value, version FROM entries WHERE session = {_NO_SESSION} ORDER BY key"
-        ).fetchall()
-        return [Entry(*row) for row in rows]
-
     def watch(self, directory: str) -> DirectoryWatch:
         watch = self._watches.add(directory)
         if self._is_closed:

@@ -65,11 +65,6 @@ def encode_request(header: RequestHeader, flexible: bool, body: Buffer) -> bytes
     return _LENGTH.pack(len(head) + len(body)) + head + body
 
 
-def encode_response_header(correlation_id: int, flexible: bool) -> bytes:
-    """The header of a response, without the frame's length."""
-    return _CORRELATION.pack(correlation_id) + (b"\0" if flexible else b"")
-
-
 def decode_response_header(body: memoryview, flexible: bool) -> tuple[int, int]:
     """Read the correlation id of a response frame without its length, and the position of its body."""
     try:

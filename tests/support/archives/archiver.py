@@ -11,8 +11,9 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Message, TopicP
 
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import ArchivedFile, load_snapshot, write_manifest
-from tailrace.archive.parquet import RECORD_SCHEMA, write_file
+from tailrace.archive.parquet import RECORD_SCHEMA
 from tailrace.client.archive import ArchiveStatus, commit, describe
+from tests.support.archives.data_file import write_file
 from tests.support.clients.confluent_client import ConfluentClient
 
 READ_SECONDS = 120

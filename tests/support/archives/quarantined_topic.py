@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 
 from tailrace.archive.location import Location, open_location
 from tailrace.archive.manifest import ArchivedFile, load_snapshot, write_manifest
-from tailrace.archive.parquet import write_file
 from tailrace.archive.quarantine import SideFileWriter
 from tailrace.client.archive import ArchiveStatus, commit, describe
 from tailrace.records.batch import iterate_batches
 from tailrace.records.compression import Compression
 from tests.support.archives.archived_topics import archived_configs, local_start, some_records
 from tests.support.archives.archiver import write_files
+from tests.support.archives.data_file import write_file
 from tests.support.batches.poison import fetch_batches, poison_batch, produce_batch, sound_batch
 from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.records import Record

@@ -19,7 +19,7 @@ from tailrace.records.batch import BatchHeader, has_valid_crc, increment_sequenc
 from tailrace.records.record import Record, iterate_records
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
-from tailrace.wire.frames import decode_request_header, encode_response_header
+from tailrace.wire.frames import decode_request_header
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -34,6 +34,7 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.support.response_header import encode_response_header
 
 TOPIC = "orders"
 PRODUCER_ID = 4711

@@ -16,7 +16,7 @@ from tailrace.archive.local_directory import LocalDirectory
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import ArchivedFile
 from tailrace.archive.parquet import RECORD_SCHEMA
-from tailrace.archive.scan import EVER, Wanted, scan_file
+from tailrace.archive.scan import EVER, Wanted, scan_files
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, Row, row, row_lists, store, to_table
 
 DIRECTORY = topic_directory(TOPIC, TOPIC_ID)
@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArchivedFile]
 def scan(place: tuple[Path, ArchivedFile], wanted: Wanted) -> tuple[list[pa.Table], int]:
     """The tables of a scan, and how many bytes it read beside the footer."""
     location = CountingDirectory(place[0])
-    tables = list(scan_file(location, DIRECTORY, place[1], wanted))
+    tables = [rows.table for rows in scan_files(location, DIRECTORY, [place[1]], wanted)]
     return tables, max(0, location.bytes_read - place[1].footer_bytes)
 
 

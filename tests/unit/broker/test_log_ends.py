@@ -13,12 +13,12 @@ from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.cluster.leaders import LogEnd
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
-from tailrace.wire.frames import encode_response_header
 from tailrace.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from tests.support.response_header import encode_response_header
 from tests.unit.broker.memory_transport import MemoryTransport
 
 ASKED = TopicPartition("orders", 0)

@@ -12,8 +12,8 @@ from tailrace.broker.network.peer import Backoff, PeerConnection
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Receiver, Transport
 from tailrace.testing.client import KafkaClient
-from tailrace.wire.frames import encode_response_header
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.support.response_header import encode_response_header
 from tests.unit.broker.memory_transport import MemoryTransport
 
 VERSION = 9

@@ -16,7 +16,7 @@ from tailrace.runtime.transport import Receiver, Transport
 from tailrace.storage.producer_state import ProducerState
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
-from tailrace.wire.frames import RequestHeader, decode_request_header, encode_response_header
+from tailrace.wire.frames import RequestHeader, decode_request_header
 from tailrace.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -32,6 +32,7 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
+from tests.support.response_header import encode_response_header
 from tests.unit.broker.clusters import PORT, Cluster, simulate
 
 LEADER = 9

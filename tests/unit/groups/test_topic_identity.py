@@ -187,7 +187,7 @@ def test_what_the_image_does_not_know_yet_is_neither_removed_nor_denied() -> Non
         table = Table()
         behind: list[Callable[[], None]] = []
         old = TopicImage("orders", UUID(int=1, version=4), (), {})
-        image = ClusterImage("c", 0).with_topics(old)
+        image = ClusterImage("c", 0).with_topic_changes([old], [])
         housekeeping = Housekeeping(
             table.offsets,
             table,

@@ -14,10 +14,10 @@ from tailrace.wire.frames import (
     decode_request_header,
     decode_response_header,
     encode_request,
-    encode_response_header,
 )
 from tailrace.wire.messages.metadata import MetadataRequest
 from tailrace.wire.primitives import encode_uvarint, read_uvarint
+from tests.support.response_header import encode_response_header
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 calls deprecated.

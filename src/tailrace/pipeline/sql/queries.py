@@ -134,11 +134,6 @@ class TopicQuery:
         """Whether the result is a plan, a text of many lines, and not rows."""
         return _EXPLAIN.match(self._query) is not None
 
-    @property
-    def offsets(self) -> int:
-        """How many offsets its topics span, before any filter."""
-        return sum(table.sample.offsets for table in self._tables.values())
-
     def frame(self) -> DataFrame:
         """The result, not yet computed; `PipelineError` says what is wrong with the query."""
         self._check_statement()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 OutputFormat: TypeAlias = Literal["parquet", "csv"]
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 
 
 def row_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
