@@ -63,11 +63,12 @@ bench-archive: setup-dev setup-clients ## measure how fast topics are archived, 
 	@.venv/bin/python -m bench.archive $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 	@.venv/bin/python -m bench.archive_reads $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
-check: setup-dev ## lint, formatting, types, and the layering rule
+check: setup-dev ## lint, formatting, types, the layering rule, and modules that nothing uses
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/python -m scripts.unused_modules
 
 format: setup-dev ## format the code and fix what the linter can
 	.venv/bin/ruff check --fix .
