@@ -172,7 +172,7 @@ class View:
 
     def partitions(self, topics: Sequence[str]) -> dict[tuple[str, int], MetadataResponsePartition]:
         """Every partition of the named topics that this server knows."""
-        found = {}
+        found: dict[tuple[str, int], MetadataResponsePartition] = {}
         at_once = _at_once(topics)
         for first in range(0, len(topics), at_once):
             for topic in self.metadata(topics[first : first + at_once]).topics:

@@ -139,7 +139,7 @@ def updated(expected: Mapping[str, str], results: Iterable[Result], existing: Se
                 words[name] = before
         elif outcome is Outcome.PASSED:
             words[name] = PASS
-        elif before in REASONS:
+        elif before is not None and before in REASONS:
             words[name] = before
         else:
             words[name] = SKIPPED if outcome is Outcome.SKIPPED else "bug"

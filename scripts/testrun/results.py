@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +86,7 @@ def _reason(failure: ElementTree.Element) -> str:
 
 def seconds_by_file(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """How long each file's tests took."""
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for outcome in outcomes:
         for test in outcome.tests:
             seconds[test.file] += test.seconds

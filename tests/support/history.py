@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient, place_of, value_of
 
 #: Records of one sender that are not yet acknowledged; what a kill may catch in flight.
 _MAX_OUTSTANDING = 600
@@ -98,11 +98,12 @@ class Sender(threading.Thread):
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._outstanding -= 1
-        partition, number = message.partition(), record_of(message.value())[1]
+        number = record_of(value_of(message))[1]
         if error is not None:
-            self.result.failed.append(f"{self.name} record {number} of partition {partition}: {error}")
+            self.result.failed.append(f"{self.name} record {number} of partition {message.partition()}: {error}")
         else:
-            self.result.offsets[partition][number] = message.offset()
+            _, partition, offset = place_of(message)
+            self.result.offsets[partition][number] = offset
             self.acknowledged += 1
 
     def send_no_more(self) -> None:
@@ -200,11 +201,10 @@ def _is_away(message: Message) -> bool:
 
 def _remember(seen: dict[tuple[str, int], list[bytes]], message: Message) -> None:
     """Offsets must come one after the other: a gap or a return would show here."""
-    values = seen[message.topic(), message.partition()]
-    assert message.offset() == len(values), (
-        f"{message.topic()}-{message.partition()}: offset {message.offset()} after {len(values) - 1}"
-    )
-    values.append(message.value())
+    topic, partition, offset = place_of(message)
+    values = seen[topic, partition]
+    assert offset == len(values), f"{topic}-{partition}: offset {offset} after {len(values) - 1}"
+    values.append(value_of(message))
 
 
 def record_of(value: bytes) -> tuple[str, int]:

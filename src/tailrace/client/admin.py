@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Node, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     ConfigSource,

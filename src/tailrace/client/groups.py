@@ -17,7 +17,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import (
     AdminClient,
     OffsetSpec,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import OffsetSpec
 
 from tailrace.client.errors import ClientError, GroupHasMembersError, UnknownTopicError
 from tailrace.client.groups import GroupDescription, Groups, Place

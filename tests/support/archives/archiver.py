@@ -14,7 +14,7 @@ from tailrace.archive.manifest import ArchivedFile, load_snapshot, write_manifes
 from tailrace.archive.parquet import RECORD_SCHEMA
 from tailrace.client.archive import ArchiveStatus, commit, describe
 from tests.support.archives.data_file import write_file
-from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient, headers_of, place_of
 
 READ_SECONDS = 120
 
@@ -40,7 +40,7 @@ def write_files(
         for begin in range(0, len(messages), rows_per_file):
             chunk = messages[begin : begin + rows_per_file]
             is_last = begin + rows_per_file >= len(messages)
-            span = first, end if is_last else offset_of(messages[begin + rows_per_file])
+            span = first, end if is_last else place_of(messages[begin + rows_per_file])[2]
             first = span[1]
             files.append(write_file(location, archive.topic, archive.topic_id, number, span, [_rows(chunk)]))
     return files
@@ -58,20 +58,13 @@ def earliest(bootstrap: str, topic: str, partition: int) -> int:
     return ConfluentClient(bootstrap).offsets(topic, [partition])[partition][0]
 
 
-def offset_of(message: Message) -> int:
-    """The offset of a message, which those that were read have."""
-    offset = message.offset()
-    assert offset is not None
-    return offset
-
-
 def read(bootstrap: str, topic: str, partition: int, start: int, end: int) -> list[Message]:
     """All messages from an offset up to another."""
     consumer: Consumer = ConfluentClient(bootstrap).consumer()
     messages: list[Message] = []
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
-        while not messages or offset_of(messages[-1]) < end - 1:
+        while not messages or place_of(messages[-1])[2] < end - 1:
             found = consumer.consume(min(500, end - start - len(messages)), timeout=READ_SECONDS)
             assert found, f"nothing more of {topic}-{partition} after {len(messages)} messages"
             for message in found:
@@ -79,7 +72,7 @@ def read(bootstrap: str, topic: str, partition: int, start: int, end: int) -> li
             messages += found
     finally:
         consumer.close()
-    return [message for message in messages if offset_of(message) < end]
+    return [message for message in messages if place_of(message)[2] < end]
 
 
 def _rows(messages: list[Message]) -> pa.Table:
@@ -92,7 +85,7 @@ def _rows(messages: list[Message]) -> pa.Table:
                 "leader_epoch": message.leader_epoch(),
                 "key": message.key(),
                 "value": message.value(),
-                "headers": [{"key": key, "value": value} for key, value in message.headers() or []],
+                "headers": [{"key": key, "value": value} for key, value in headers_of(message)],
             }
             for message in messages
         ],

@@ -6,6 +6,7 @@ jars are in `.cache/hadoop/lib`, where `scripts/setup-object-stores` puts them.
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
 import subprocess
@@ -71,7 +72,7 @@ class HdfsServer:
         line = b""
         while not line.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
             readable, _, _ = select.select([self._process.stdout], [], [], left)
-            chunk = self._process.stdout.read1(1024) if readable else b""
+            chunk = os.read(self._process.stdout.fileno(), 1024) if readable else b""
             if not chunk:
                 break
             line += chunk

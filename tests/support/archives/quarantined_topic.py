@@ -30,7 +30,7 @@ END = 110
 
 def quarantined_topic(bootstrap: str, port: int, topic: str, place: Path) -> None:
     """Records at 0 to 99 and 105 to 109, and between them two batches that are set aside, in the archive alone."""
-    create_topic(bootstrap, topic, **archived_configs(place))
+    create_topic(bootstrap, topic, partitions=1, **archived_configs(place))
     client = ConfluentClient(bootstrap)
     client.produce(topic, some_records(100))
     assert produce_batch(port, topic, POISON) == 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
@@ -146,8 +146,8 @@ class World:
         self.directory.on_promise = lambda _: self.partition.advance()
         self.cleaner = Cleaner(self._settings, self.runtime, [self.partition], self._tasks)  # type: ignore[arg-type]
 
-    def reconfigure(self, **settings: int | float | bool) -> None:
-        self.config = self.log.config = replace(self.config, **settings)
+    def reconfigure(self, config: LogConfig) -> None:
+        self.config = self.log.config = config
 
     def append(self, batch: Batch) -> None:
         """Append without a check of keys, which the broker makes elsewhere."""

@@ -100,6 +100,7 @@ class BrokerProcess:
         self._error_path = data_dir.with_name(data_dir.name + ".stderr")
         self._checked_to = 0
         self._process: subprocess.Popen[str] | None = None
+        self._command: list[str] = []
         self._reader: threading.Thread | None = None
 
     @property
@@ -142,7 +143,7 @@ class BrokerProcess:
             )
         assert process.stdout is not None
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._process = process
+        self._process, self._command = process, command
         # The pipe is read to its end, so that a broker which prints much never waits for its reader.
         self._reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
         self._reader.start()
@@ -150,7 +151,6 @@ class BrokerProcess:
 
     def _wait_until_ready(self, lines: queue.SimpleQueue[str]) -> None:
         """Return when the broker says that it is ready, or say why it ended."""
-        command = list(map(str, self._running().args))
         try:
             self.ready_line = lines.get(timeout=READY_TIMEOUT_SECONDS)
         except queue.Empty:
@@ -158,7 +158,7 @@ class BrokerProcess:
             raise BrokerFailedError(f"no ready line within {READY_TIMEOUT_SECONDS} s\n{self.error_output()}") from None
         if not self.ready_line:
             code = self._reap()
-            raise BrokerFailedError(f"{' '.join(command)} ended with {code}\n{self.error_output()}")
+            raise BrokerFailedError(f"{' '.join(self._command)} ended with {code}\n{self.error_output()}")
 
     def stop(self) -> None:
         """Ask the broker to end with SIGTERM; any exit code but 0 is an error."""

@@ -14,8 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
+from tests.support.clients.confluent_client import place_of, value_of
 from tests.support.clients.java_client import CLASS_PATH, JVM, VERIFIABLE_PRODUCER
 from tests.support.history import Load, Sender, record_of
 
@@ -36,10 +37,10 @@ class TimedSender(Sender):
         super().__init__(bootstrap, load)
         self.times: dict[int, dict[int, float]] = {partition: {} for partition in range(load.partitions)}
 
-    def _delivered(self, error: object, message: Message) -> None:
-        super()._delivered(error, message)  # type: ignore[arg-type]
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        super()._delivered(error, message)
         if error is None:
-            self.times[message.partition()][record_of(message.value())[1]] = time.monotonic()
+            self.times[place_of(message)[1]][record_of(value_of(message))[1]] = time.monotonic()
 
     def numbers_sent(self, partitions: list[int]) -> dict[int, int]:
         """How many records each partition was sent so far."""

@@ -136,7 +136,7 @@ class WatchedBroker(BrokerProcess):
             fetched = client.ask(fetch_request(topic, result.base_offset), 11, FetchResponse)
             (data,) = fetched.responses[0].partitions
             assert data.error_code == 0, data
-            assert data.records is not None
+            assert isinstance(data.records, bytes | memoryview)
             assert bytes(data.records)[61:] == batch[61:], "another record than the one that was sent"
         return time.monotonic() - _seconds_without_processor(pid) - started
 

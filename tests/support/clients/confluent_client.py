@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -21,6 +22,28 @@ from tests.support.records import Received, Record, RefusedError
 def refusal(error: KafkaError) -> RefusedError:
     """librdkafka numbers its own errors below zero and passes the broker's on unchanged."""
     return RefusedError(error.code() if error.code() > 0 else None, error.str())
+
+
+def place_of(message: Message) -> tuple[str, int, int]:
+    """Topic, partition and offset of a message, which those that were read or acknowledged have."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return topic, partition, offset
+
+
+def value_of(message: Message) -> bytes:
+    """The value of a message that is known to have one."""
+    value = message.value()
+    assert value is not None
+    return value
+
+
+def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a message that was read; the library's type also covers what one may send."""
+    pairs: Any = message.headers()
+    return tuple(pairs or ())
 
 
 class ConfluentClient:
@@ -78,12 +101,11 @@ class ConfluentClient:
                 if error is not None:
                     errors.append(error)
                 else:
-                    delivered[number] = (message.partition(), message.offset())
+                    delivered[number] = place_of(message)[1:]
 
             return delivery
 
         for number, record in enumerate(records):
-            optional = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
             producer.produce(
                 topic,
                 value=record.value,
@@ -91,7 +113,7 @@ class ConfluentClient:
                 partition=-1 if record.partition is None else record.partition,
                 headers=list(record.headers),
                 on_delivery=report(number),
-                **optional,
+                timestamp=record.timestamp_ms or 0,  # 0 is now
             )
         remaining = producer.flush(120)
         if errors:
@@ -166,12 +188,13 @@ def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int
 
 def _received(message: Message) -> Received:
     kind, timestamp_ms = message.timestamp()
+    _, partition, offset = place_of(message)
     return Received(
-        message.partition(),
-        message.offset(),
+        partition,
+        offset,
         timestamp_ms,
         kind == TIMESTAMP_LOG_APPEND_TIME,
         message.key(),
         message.value(),
-        tuple(message.headers() or ()),
+        headers_of(message),
     )

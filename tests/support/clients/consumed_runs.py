@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.clients.confluent_client import ConfluentClient
+from tests.support.clients.confluent_client import ConfluentClient, place_of
 
 _PATIENCE_SECONDS = 60
 _ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     """Offsets from the first on, without a gap."""
 
     first: int
-    count: int
+    records: int
 
 
 class Consumed(NamedTuple):
@@ -63,10 +63,11 @@ def consume(consumer: Consumer, topic: str, run: Run) -> list[Consumed]:
     found: list[Consumed] = []
     errors: list[str] = []
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(found) < run.count:
-        for message in consumer.consume(run.count - len(found), timeout=1):
+    while len(found) < run.records:
+        for message in consumer.consume(run.records - len(found), timeout=1):
             if message.error() is None:
-                found.append(Consumed(message.offset(), message.timestamp()[1], message.key(), message.value()))
+                offset = place_of(message)[2]
+                found.append(Consumed(offset, message.timestamp()[1], message.key(), message.value()))
             else:
                 errors.append(str(message.error()))
         if time.monotonic() > deadline:
@@ -79,10 +80,10 @@ def main() -> None:
     bootstrap, topic, runs = pickle.load(sys.stdin.buffer)
     found: list[tuple[object, ...]] = []
     consumers = []
-    for first, count in runs:
+    for first, records in runs:
         # Python closes a consumer as soon as nobody holds it.
         consumers.append(ConfluentClient(bootstrap).consumer(max_partition_fetch_bytes=1))
-        found += map(tuple, consume(consumers[-1], topic, Run(first, count)))
+        found += map(tuple, consume(consumers[-1], topic, Run(first, records)))
     sys.stdout.buffer.write(pickle.dumps(found))
     sys.stdout.buffer.flush()
     # Without the end of Python, which would close them all.

@@ -16,7 +16,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 POLL_SECONDS = 0.1
 #: A round of reading, so that a member is never long away from its group.
@@ -58,6 +61,15 @@ def say_processed(offsets: Iterable[tuple[str, int, int]]) -> None:
         say("processed", runs=runs)
 
 
+def _place_of(record: Message) -> tuple[str, int, int]:
+    """Topic, partition and offset of a record that librdkafka has read."""
+    topic, partition, offset = record.topic(), record.partition(), record.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return topic, partition, offset
+
+
 def run_confluent(settings: Settings, is_over: Callable[[], bool]) -> None:
     """librdkafka; what is processed is stored, and committed in the background and when it is taken away."""
     from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -90,7 +102,7 @@ def run_confluent(settings: Settings, is_over: Callable[[], bool]) -> None:
             if error is not None:
                 say("error", code=error.code(), message=error.str())
         records = [message for message in messages if message.error() is None]
-        say_processed((record.topic(), record.partition(), record.offset()) for record in records)
+        say_processed(map(_place_of, records))
         for record in records:
             try:
                 consumer.store_offsets(record)

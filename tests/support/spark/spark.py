@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 FOLDER = Path(__file__).resolve().parents[3] / ".cache/spark-kafka/lib"
 #: What a query says whose source in Python did not come up within ten seconds; Spark lets nobody give it more.
@@ -40,7 +40,7 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
                 if time.monotonic() > deadline:
                     query.stop()
                     raise AssertionError(f"no batch within {PATIENCE_SECONDS} s")
-                query.awaitTermination(0.2)
+                query.awaitTermination(0.2)  # type: ignore[arg-type]  # a part of a second is fine
             if not query.isActive:
                 query.awaitTermination()  # which raises what has ended it
         except StreamingQueryException as error:

@@ -116,7 +116,7 @@ class EtcdMember:
         """Whether it takes part in a cluster that has a leader."""
         try:
             with _opener.open(f"http://127.0.0.1:{self.metrics_port}/health", timeout=5) as answer:
-                return json.load(answer).get("health") == "true"
+                return bool(json.load(answer).get("health") == "true")
         except (OSError, ValueError):
             return False
 

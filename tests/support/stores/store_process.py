@@ -80,4 +80,5 @@ async def _hold(socket: str, key: str, ttl_ms: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"serve": _serve, "hold": _hold}[sys.argv[1]](*sys.argv[2:]))
+    command, *arguments = sys.argv[1:]
+    asyncio.run(_serve(*arguments) if command == "serve" else _hold(*arguments))

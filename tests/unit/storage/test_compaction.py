@@ -314,7 +314,7 @@ def test_a_log_is_left_alone_until_enough_of_it_is_dirty_or_some_of_it_has_waite
         await world.sync()
         assert not await world.clean()
         assert 0 < world.cleaner.max_dirty_percent < 50
-        world.reconfigure(max_compaction_lag_ms=60_000)
+        world.reconfigure(replace(world.config, max_compaction_lag_ms=60_000))
         assert not await world.clean()
         await asyncio.sleep(61)
         assert await world.clean()
@@ -383,7 +383,7 @@ def test_a_compacted_log_loses_nothing_to_age_and_one_that_is_deleted_too_does()
         await asyncio.sleep(100)
         assert await world.remove_expired() == []
         assert world.log.start_offset == 0
-        world.reconfigure(delete_expired=True)
+        world.reconfigure(replace(world.config, delete_expired=True))
         assert await world.remove_expired() != []
         assert world.log.start_offset == world.log.end_offset == 3
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import OffsetSpec
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tailrace.client.errors import UnknownTopicError
