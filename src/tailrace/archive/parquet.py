@@ -31,27 +31,25 @@ FILE_BYTES = 128 << 20
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
+
+def _field(number: int, name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    """A column with the id by which other table formats know it whatever its name; ids never change their meaning."""
+    return pa.field(name, kind, nullable=nullable, metadata={"PARQUET:field_id": str(number)})
+
+
+_HEADER = pa.struct([_field(11, "key", pa.string()), _field(12, "value", pa.binary(), nullable=True)])
+#: Numbered as Iceberg numbers a table of these columns: those at the top first, then what is within.
 SCHEMA = pa.schema(
     [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", "UTC"), nullable=False),
-        pa.field("timestamp_type", pa.int32(), nullable=False),
-        pa.field("leader_epoch", pa.int32(), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field(
-            "headers",
-            pa.list_(
-                pa.field(
-                    "element",
-                    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]),
-                    nullable=False,
-                )
-            ),
-            nullable=False,
-        ),
+        _field(1, "topic", pa.string()),
+        _field(2, "partition", pa.int32()),
+        _field(3, "offset", pa.int64()),
+        _field(4, "timestamp", pa.timestamp("ms", "UTC")),
+        _field(5, "timestamp_type", pa.int32()),
+        _field(6, "leader_epoch", pa.int32()),
+        _field(7, "key", pa.binary(), nullable=True),
+        _field(8, "value", pa.binary(), nullable=True),
+        _field(9, "headers", pa.list_(_field(10, "element", _HEADER))),
     ]
 )
 #: What differs from record to record: a writer is given these, and a reader gives them.
