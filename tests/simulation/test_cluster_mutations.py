@@ -47,7 +47,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "what is only in the archive is not looked for there": 1,
     "commits of a deleted topic count for its namesake": 50_000_000,
     "records are deleted that nobody asked for": 50_000_000,
-    "a log start is told before it is saved": 50_000_007,
+    "a log start is told before it is saved": 50_000_006,
     "a setting is acknowledged and not stored": 50_000_000,
     "no election is unclean": 50_000_008,
     "flush.messages does not hold back the promise": 50_000_002,

@@ -573,7 +573,7 @@ class SimDisk:
             for child in list(node.names):
                 self._remove(node, child)
         elif self._is_charged:
-            charge_removal(len(node.content))
+            charge_removal(name, len(node.content))
         self._forget(node)
         self._tree.change(node, (directory, name), None)
 

@@ -35,8 +35,8 @@ _OPERATION_SECONDS = {
     "truncate": 0.001,
 }
 _BYTE_SECONDS = 1e-8
-#: Files are tiny here: removing one that is not empty costs what a large one does.
-_REMOVAL_SECONDS, _EMPTY_REMOVAL_SECONDS = 0.03, 0.001
+#: Files are tiny here: removing a segment that is not empty costs what a large one does. Others are small anywhere.
+_REMOVAL_SECONDS, _SMALL_REMOVAL_SECONDS = 0.03, 0.001
 _RECORD_SECONDS = 0.00005
 
 
@@ -45,9 +45,9 @@ def charge_disk(operation: str) -> None:
     charge(_OPERATION_SECONDS.get(operation, 0.0))
 
 
-def charge_removal(size: int) -> None:
+def charge_removal(name: str, size: int) -> None:
     """The loop removes a file."""
-    charge(_REMOVAL_SECONDS if size else _EMPTY_REMOVAL_SECONDS)
+    charge(_REMOVAL_SECONDS if size and ".log" in name else _SMALL_REMOVAL_SECONDS)
 
 
 def charge_bytes(count: int) -> None:
