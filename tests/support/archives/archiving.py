@@ -26,13 +26,14 @@ from tailrace.pipeline.archiving.plan import FILE_BYTES
 from tailrace.pipeline.archiving.round import Round
 from tailrace.pipeline.archiving.setup import open_archives
 from tailrace.pipeline.jobs.run import Stop
+from tailrace.pipeline.spark import warm_python
 from tests.support.archives.archived_topics import FIRST_TIME
 from tests.support.records import Received, Record
 
 #: Small enough that a few thousand records are many files and several rounds.
 SMALL_FILE_BYTES = 1 << 20
 #: A Python that Spark's own are forks of, and the process that it was loaded for.
-_LOADED_PYTHON = re.compile(rb"tailrace\.pipeline\.warm_python import serve; serve\(\d+, (\d+)\)")
+_LOADED_PYTHON = re.compile(rf"{re.escape(warm_python.__name__)} import serve; serve\(\d+, (\d+)\)".encode())
 
 
 def large_records(count: int, partitions: int = 2) -> list[Record]:

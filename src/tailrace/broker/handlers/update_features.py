@@ -30,7 +30,8 @@ async def handle(services: Services, context: RequestContext, request: UpdateFea
     except KafkaError as error:
         reason = f"The update failed for all features since the following feature had an error: {error.message}"
         return UpdateFeaturesResponse(error_code=error.code, error_message=reason)
-    return UpdateFeaturesResponse(results=[UpdatableFeatureResult(feature=update.name) for update in updates])
+    results = [UpdatableFeatureResult(feature=update.name, error_message=None) for update in updates]
+    return UpdateFeaturesResponse(error_message=None, results=results)
 
 
 def _update(key: FeatureUpdateKey, version: int) -> FeatureUpdate:

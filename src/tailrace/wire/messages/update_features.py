@@ -37,7 +37,7 @@ class UpdatableFeatureResult(Struct):
 
     feature: str = string()
     error_code: int = int16()
-    error_message: str | None = string(nullable_from=0, default=None)
+    error_message: str | None = string(nullable_from=0)
 
 
 class UpdateFeaturesResponse(Message):
@@ -50,5 +50,5 @@ class UpdateFeaturesResponse(Message):
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
-    error_message: str | None = string(nullable_from=0, default=None)
+    error_message: str | None = string(nullable_from=0)
     results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1)
