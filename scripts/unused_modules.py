@@ -3,7 +3,7 @@
 A module is used if an entry point reaches it. Entry points are the scripts in pyproject.toml, `__main__`, modules that
 can be run by themselves, top-level packages, which others find by their name, and everything under `testing`, the kit
 for tests and simulations. From there it follows imports and strings that are a module's name, as tables of modules to
-load have them. What tests import does not count.
+load have them. A package that calls `iter_modules` loads all that is in it. What tests import does not count.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def unused_modules(modules: Mapping[str, Path], entries: Iterable[str], kits: It
             reached.add(name)
             waiting.append(name.rpartition(".")[0])
             waiting.extend(_named_in(name, trees[name], is_package=modules[name].name == "__init__.py"))
+            if _loads_all(trees[name]):
+                waiting.extend(other for other in modules if other.startswith(f"{name}."))
     return [name for name, path in modules.items() if name not in reached and path.name != "__init__.py"]
 
 
@@ -81,6 +83,11 @@ def _named_in(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[st
             yield from (".".join([*origin, alias.name]) for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in loggers:
             yield node.value
+
+
+def _loads_all(tree: ast.Module) -> bool:
+    """Whether a package loads whatever is in it."""
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "iter_modules" for node in ast.walk(tree))
 
 
 def _is_logger(node: ast.AST) -> TypeGuard[ast.Call]:

@@ -71,6 +71,16 @@ def test_a_package_uses_what_it_passes_on_and_is_loaded_with_what_is_in_it(unuse
     assert found == ["queue.storage.dead"]
 
 
+def test_a_package_that_loads_all_that_is_in_it_uses_it(unused: Unused) -> None:
+    packages = {
+        "all__in____init__": "from pkgutil import iter_modules\nfor module in iter_modules(__path__): ...",
+        "all__in__one": "",
+        "some__in____init__": "",
+        "some__in__two": "",
+    }
+    assert unused(cli="import queue.all, queue.some", **packages) == ["queue.some.two"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["import logging\nlogger = logging.getLogger('queue.dead')", "'''See queue.dead for more.'''", "import queue"],

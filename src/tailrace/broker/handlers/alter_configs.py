@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.handlers.config_changes import KeyChange, Operation, ResourceChange, make_changes
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
@@ -34,3 +35,6 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
             for change, refusal in zip(changes, outcomes, strict=True)
         ]
     )
+
+
+API = Api(AlterConfigsRequest, 0, 2, handle, "Replace all that is configured for topics or brokers.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.api_versions import (
@@ -51,3 +52,6 @@ def _is_sound_name(*names: str) -> bool:
         name and name[0].isalnum() and name[-1].isalnum() and name.replace("-", "").replace(".", "").isalnum()
         for name in names
     )
+
+
+API = Api(ApiVersionsRequest, 0, 4, handle, "This table, as clients ask for it.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.archives import ArchiveCommit, ArchivedRange
@@ -76,3 +77,6 @@ def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, Ar
                 f"{partition.partition} is committed up to {partition.high_watermark}; it cannot be archived up to "
                 f"{archived.end}.",
             )
+
+
+API = Api(ArchiveCommitRequest, 0, 0, handle, "Our own: a commit of a topic's archive. Not advertised.")

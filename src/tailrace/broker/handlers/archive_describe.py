@@ -5,6 +5,7 @@ From version 1 on whether this broker can read the archives, if that is asked: i
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.archives import ArchiveState
 from tailrace.errors import ErrorCode, KafkaError
@@ -68,3 +69,6 @@ def _partition(state: ArchiveState, number: int) -> DescribedPartition:
         end_offset=end,
         deleted_below=state.deleted_below.get(number, 0),
     )
+
+
+API = Api(ArchiveDescribeRequest, 0, 1, handle, "Our own: what is archived. Not advertised.")

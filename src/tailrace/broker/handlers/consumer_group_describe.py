@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tailrace.broker.authorized_operations import ON_GROUP
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.assignment import NOTHING
@@ -90,3 +91,6 @@ def _assignment(services: Services, partitions: Partitions) -> Assignment:
             TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers) for topic_id, name, numbers in named
         ]
     )
+
+
+API = Api(ConsumerGroupDescribeRequest, 0, 1, handle, "Groups of the newer protocol.")

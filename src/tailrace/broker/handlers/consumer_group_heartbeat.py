@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.assignment import Assignment
@@ -110,3 +111,6 @@ def _response(result: HeartbeatResult) -> ConsumerGroupHeartbeatResponse:
 
 def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+API = Api(ConsumerGroupHeartbeatRequest, 0, 1, handle, "Members of the newer protocol (KIP-848).")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.events import log_change
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.cluster.placement import require_few
@@ -67,3 +68,6 @@ async def _add(services: Services, context: RequestContext, wanted: CreatePartit
         topic=wanted.name,
         partitions=wanted.count,
     )
+
+
+API = Api(CreatePartitionsRequest, 0, 3, handle, "Add partitions to topics, or only check it.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.events import log_change
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.image import TopicImage
@@ -98,3 +99,6 @@ def log_created(context: RequestContext, topic: TopicImage) -> None:
 
 def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=None)
+
+
+API = Api(CreateTopicsRequest, 2, 7, handle, "Create topics, or only check whether they could be.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -26,3 +27,6 @@ async def _delete(services: Services, group_id: str) -> ErrorCode:
         return await asyncio.shield(result) if isinstance(result, asyncio.Future) else result
     except KafkaError as error:
         return error.code
+
+
+API = Api(DeleteGroupsRequest, 0, 2, handle, "Forget groups without members.")

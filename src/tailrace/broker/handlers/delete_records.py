@@ -12,6 +12,7 @@ import asyncio
 from typing import NamedTuple
 
 from tailrace.broker.fetching.replica_sessions import ReplicaSession
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS
@@ -117,3 +118,6 @@ async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout
             _refuse(result, error.code)
         else:
             result.low_watermark = partition.low_watermark
+
+
+API = Api(DeleteRecordsRequest, 0, 2, handle, "Give up records below an offset.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.events import log_change
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import ZERO_UUID
@@ -46,3 +47,6 @@ async def _delete(services: Services, context: RequestContext, state: DeleteTopi
     await services.metadata.delete_topic(topic)
     log_change(context, "topic %s deleted", topic.name, topic=topic.name)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+
+API = Api(DeleteTopicsRequest, 1, 6, handle, "Delete topics by name or id.")

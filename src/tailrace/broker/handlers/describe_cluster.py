@@ -6,6 +6,7 @@ Odd: a broker that is cut off from the metadata store tells what it knew last, w
 from __future__ import annotations
 
 from tailrace.broker.authorized_operations import ON_CLUSTER
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.describe_cluster import (
@@ -38,3 +39,6 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ON_CLUSTER
     return response
+
+
+API = Api(DescribeClusterRequest, 0, 2, handle, "Brokers and controller.")

@@ -8,6 +8,7 @@ from typing import Any
 
 from tailrace.broker import loggers
 from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.handlers.config_changes import ResourceType, broker_number
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ALL_BROKERS, TopicImage
@@ -163,3 +164,12 @@ def _entry(
         config_type=key.type,
         documentation=key.documentation if request.include_documentation else None,
     )
+
+
+API = Api(
+    DescribeConfigsRequest,
+    1,
+    4,
+    handle,
+    "Configuration of topics and brokers with its sources, and levels of loggers.",
+)

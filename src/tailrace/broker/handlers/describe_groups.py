@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tailrace.broker.authorized_operations import ON_GROUP
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup, GroupState
@@ -83,3 +84,6 @@ def _members(group: ClassicGroup, *, is_settled: bool) -> list[DescribedGroupMem
         )
         for member in group.members.values()
     ]
+
+
+API = Api(DescribeGroupsRequest, 0, 6, handle, "Members and assignments of classic groups.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os.path
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.storage.log_directory import LogDirectory
@@ -65,3 +66,6 @@ async def _describe(
 
 def _absolute(path: str) -> str:
     return os.path.abspath(path)
+
+
+API = Api(DescribeLogDirsRequest, 1, 4, handle, "Log directories: logs, sizes and room left.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.model import NO_SEQUENCE
@@ -47,3 +48,6 @@ def _describe(services: Services, topic: str, number: int) -> PartitionResponse:
         for producer_id, entry in partition.log.producers.entries()
     ]
     return response
+
+
+API = Api(DescribeProducersRequest, 0, 0, handle, "Idempotent producers that a partition knows.")

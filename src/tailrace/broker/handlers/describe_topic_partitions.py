@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.authorized_operations import ON_TOPIC
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
@@ -79,3 +80,12 @@ def _partition(topic: TopicImage, number: int, view: ListenerView) -> DescribeTo
         last_known_elr=[],
         offline_replicas=seen.offline_replicas,
     )
+
+
+API = Api(
+    DescribeTopicPartitionsRequest,
+    0,
+    0,
+    handle,
+    "Topics and partitions, page by page.",
+)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tailrace.broker.events import log_change
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.leading.leadership import FORWARDING_BROKER
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.decisions import ElectionType, elect
@@ -123,3 +124,6 @@ def _result(number: int, refusal: KafkaError | None) -> PartitionResult:
 
 def _no_such_topic(name: str) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+
+
+API = Api(ElectLeadersRequest, 0, 2, handle, "Preferred leaders, or any where none is in sync.")

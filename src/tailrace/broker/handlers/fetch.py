@@ -30,6 +30,7 @@ from tailrace.broker.fetching.answers import (
 )
 from tailrace.broker.fetching.sessions import FetchSession, PartitionKey, wanted_partitions
 from tailrace.broker.handlers import replica_fetch
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
@@ -244,3 +245,6 @@ def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     if answers.leaders:
         response.node_endpoints = list(answers.leaders.values())
     return response
+
+
+API = Api(FetchRequest, 4, 18, handle, "Read record batches, with long polling and incremental sessions.")

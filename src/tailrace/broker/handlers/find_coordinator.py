@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
@@ -51,3 +52,6 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
         message = error.message or error.code.name
         return Coordinator(key=key, node_id=_NOBODY, port=_NOBODY, error_code=error.code, error_message=message)
     return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
+
+
+API = Api(FindCoordinatorRequest, 0, 6, handle, "Which broker coordinates a group.")

@@ -5,6 +5,7 @@ Odd: while the coordinator loads the member is told that all is well; it need no
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -19,3 +20,6 @@ def handle(services: Services, context: RequestContext, request: HeartbeatReques
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.NONE
     return HeartbeatResponse(error_code=error)
+
+
+API = Api(HeartbeatRequest, 0, 4, handle, "A member of a classic group lives.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.handlers.config_changes import KeyChange, ResourceChange, make_changes
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
@@ -36,3 +37,12 @@ async def handle(
             for change, refusal in zip(changes, outcomes, strict=True)
         ]
     )
+
+
+API = Api(
+    IncrementalAlterConfigsRequest,
+    0,
+    1,
+    handle,
+    "Change single keys of topics and brokers, and levels of loggers, while the broker runs.",
+)

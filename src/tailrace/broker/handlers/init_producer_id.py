@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -14,3 +15,6 @@ async def handle(services: Services, context: RequestContext, request: InitProdu
         return InitProducerIdResponse(producer_id=await services.producer_ids.next())
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.code)
+
+
+API = Api(InitProducerIdRequest, 0, 5, handle, "An identity for an idempotent producer.")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.groups.classic import JoinCall
@@ -76,3 +77,6 @@ def _response(version: int, result: JoinResult) -> JoinGroupResponse:
             for member in result.members
         ],
     )
+
+
+API = Api(JoinGroupRequest, 0, 9, handle, "Enter a classic group, or its next generation.")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.groups.classic import Identity, Left
@@ -44,3 +45,6 @@ def _response(version: int, left: list[Left]) -> LeaveGroupResponse:
             for member in left
         ]
     )
+
+
+API = Api(LeaveGroupRequest, 0, 5, handle, "Members leave a classic group.")

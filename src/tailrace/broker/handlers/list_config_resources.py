@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.handlers.config_changes import ResourceType
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
@@ -34,3 +35,12 @@ def handle(
             for name in of_kind
         ]
     )
+
+
+API = Api(
+    ListConfigResourcesRequest,
+    0,
+    1,
+    handle,
+    "What can have a configuration. Version 0 asks for client metrics, of which there are none.",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -24,3 +25,6 @@ def handle(services: Services, context: RequestContext, request: ListGroupsReque
             if (not states or group.state.lower() in states) and (not types or group.kind.lower() in types)
         ],
     )
+
+
+API = Api(ListGroupsRequest, 0, 5, handle, "Groups, by state and type.")

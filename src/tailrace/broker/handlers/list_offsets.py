@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
@@ -151,3 +152,6 @@ async def _find(
 def _not_available(version: int) -> KafkaError:
     is_known = version >= _OFFSET_NOT_AVAILABLE_FROM
     return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+API = Api(ListOffsetsRequest, 1, 10, handle, "Earliest, latest, by timestamp, largest timestamp.")

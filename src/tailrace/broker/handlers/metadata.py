@@ -15,6 +15,7 @@ from typing import Any
 
 from tailrace.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
 from tailrace.broker.handlers import create_topics
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
@@ -173,3 +174,6 @@ def _partition(topic: TopicImage, number: int, view: ListenerView, version: int)
         partition.isr_nodes = [replica for replica in state.isr if replica not in offline]
         partition.error_code = error or ErrorCode.REPLICA_NOT_AVAILABLE
     return partition
+
+
+API = Api(MetadataRequest, 0, 13, handle, "Brokers, topics, partitions and their leaders; may create topics.")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeAlias
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import Later, RequestContext, Services
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
@@ -111,3 +112,6 @@ def _refuse_all(services: Services, response: OffsetCommitResponse, code: ErrorC
             answer.error_code = code
             services.counters.refused(ApiKey.OFFSET_COMMIT, code)
     return response
+
+
+API = Api(OffsetCommitRequest, 2, 10, handle, "How far a group has come.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
@@ -46,3 +47,6 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
             for topic in request.topics
         ]
     )
+
+
+API = Api(OffsetDeleteRequest, 0, 0, handle, "Forget committed offsets.")

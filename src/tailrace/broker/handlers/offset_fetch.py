@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ClusterImage
 from tailrace.errors import ErrorCode, KafkaError
@@ -175,3 +176,6 @@ def _partition(offsets: _Offsets, name: str, number: int) -> OffsetFetchResponse
         committed_leader_epoch=found.leader_epoch,
         metadata=found.metadata,
     )
+
+
+API = Api(OffsetFetchRequest, 1, 10, handle, "From where groups go on.")

@@ -7,6 +7,7 @@ a leader, by a replica id of -2.
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.leading.log_ends import ANY_REPLICA
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import NO_LEADER
@@ -53,3 +54,6 @@ def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, r
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.end_offset)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+API = Api(OffsetForLeaderEpochRequest, 2, 4, handle, "Where a leader epoch ended.")

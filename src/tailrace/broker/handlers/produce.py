@@ -12,13 +12,22 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeAlias
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.records.compression import Compression
 from tailrace.replication.partition import ACKS_ALL, Partition
 from tailrace.storage.partition_log import Appended
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.produce_frames import ProduceCall, ProduceResult, ProduceResults, Topic
+from tailrace.wire.messages.produce import ProduceRequest
+from tailrace.wire.produce_frames import (
+    ProduceCall,
+    ProduceResult,
+    ProduceResults,
+    Topic,
+    decode_produce,
+    encode_produce,
+)
 
 _FIRST_VERSION_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE_AT = 22
@@ -186,3 +195,17 @@ async def _wait_for_acknowledgements(
             _fail(result, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         elif (reason := future.exception()) is not None:
             _fail(result, reason if isinstance(reason, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+# Advertised from 0 because older librdkafka takes a broker without version 0 for one that has no
+# compression (KAFKA-18659); versions 0 to 2 themselves are refused.
+API = Api(
+    ProduceRequest,
+    0,
+    13,
+    handle,
+    "Append record batches. Versions 0 to 2 are advertised for old clients' sake and refused.",
+    max_bytes=2**31,
+    decode_by_hand=decode_produce,
+    encode=lambda version, results: [encode_produce(version, results)],
+)

@@ -5,6 +5,7 @@ Odd: producers with records in the log of the leader are learned from those; of 
 
 from __future__ import annotations
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
@@ -27,3 +28,6 @@ def handle(services: Services, context: RequestContext, request: ReplicaStartReq
         ],
         producers=log.producers.before(start_offset).snapshot(),
     )
+
+
+API = Api(ReplicaStartRequest, 0, 0, handle, "Our own, between brokers: where a follower begins.")

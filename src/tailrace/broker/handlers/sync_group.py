@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic import SyncCall
@@ -52,3 +53,6 @@ def _response(result: SyncResult) -> SyncGroupResponse:
         protocol_name=result.protocol,
         assignment=result.assignment,
     )
+
+
+API = Api(SyncGroupRequest, 0, 5, handle, "The part of a member in the leader's plan.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tailrace.broker.events import log_change
+from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.features import FeatureUpdate, SupportedFeatures, UpgradeType, updated
 from tailrace.cluster.store import Unavailable
@@ -106,3 +107,6 @@ def _check_nothing_is_lost(services: Services) -> None:
                 f"Refusing to perform the requested downgrade because it might delete metadata information: topic "
                 f"{topic.name} has fields that older releases do not know.",
             )
+
+
+API = Api(UpdateFeaturesRequest, 0, 2, handle, "The levels of features that the cluster goes by.")
