@@ -54,7 +54,6 @@ KNOWN_SEEDS: dict[str, int] = {
     "what has rotted on disk is sent": 50_000_001,
     "readers are not given the first of several batches": 50_000_000,
     "leases are measured by a clock that stands still in a machine that sleeps": 50_000_005,
-    "a coordinator that wakes up tells what it knew": 110_000_047,
     "producers are forgotten too early": 50_000_000,
     "a new epoch of a producer does not begin anew": 50_000_002,
     "files are removed in the loop": 50_000_000,

@@ -14,7 +14,6 @@ from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.housekeeping import Housekeeping
 from tailrace.records.batch import BatchHeader, iterate_batches
-from tailrace.replication.partition import Partition
 from tailrace.replication.reading import PartitionReader
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.log_directory import LogDirectory
@@ -29,7 +28,6 @@ from tailrace.testing.cluster.history import (
     CORRUPT,
     DISAGREE,
     DUPLICATE,
-    GROUP_OFFSETS,
     ISR,
     LIVENESS,
     LOST,
@@ -131,9 +129,6 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     ),
     "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
         SimClock, "monotonic", _stand_still, (LOST, ORDER), "suspend"
-    ),
-    "a coordinator that wakes up tells what it knew": Mutation(
-        Partition, "may_be_deposed", property(lambda partition: False), (GROUP_OFFSETS,)
     ),
     "producers are forgotten too early": Mutation(ProducerState, "expire", _forget_all, (DUPLICATE, ORDER)),
     "a new epoch of a producer does not begin anew": Mutation(
