@@ -56,7 +56,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "leases are measured by a clock that stands still in a machine that sleeps": 50_000_005,
     "producers are forgotten too early": 50_000_000,
     "a new epoch of a producer does not begin anew": 50_000_002,
-    "files are removed in the loop": 50_000_000,
+    "files are removed in the loop": 50_000_002,
 }
 MOST_SEEDS = 40
 _ALL_MUTATIONS = MUTATIONS | WIDER_MUTATIONS

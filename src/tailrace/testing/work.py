@@ -13,6 +13,7 @@ from typing import Any
 
 from tailrace.coordinator import loader
 from tailrace.records.record import Record
+from tailrace.storage.segment import SNAPSHOT_SUFFIX
 from tailrace.testing.process import charge
 
 #: More than this in one step is a stall that clients notice.
@@ -35,7 +36,8 @@ _OPERATION_SECONDS = {
     "truncate": 0.001,
 }
 _BYTE_SECONDS = 1e-8
-#: Files are tiny here: removing a segment that is not empty costs what a large one does. Others are small anywhere.
+#: Files are tiny here: removing one of a segment that is not empty costs what a large one does. Snapshots of producers
+#: are small anywhere.
 _REMOVAL_SECONDS, _SMALL_REMOVAL_SECONDS = 0.03, 0.001
 _RECORD_SECONDS = 0.00005
 
@@ -47,7 +49,7 @@ def charge_disk(operation: str) -> None:
 
 def charge_removal(name: str, size: int) -> None:
     """The loop removes a file."""
-    charge(_REMOVAL_SECONDS if size and ".log" in name else _SMALL_REMOVAL_SECONDS)
+    charge(_REMOVAL_SECONDS if size and not name.endswith(SNAPSHOT_SUFFIX) else _SMALL_REMOVAL_SECONDS)
 
 
 def charge_bytes(count: int) -> None:
