@@ -43,6 +43,7 @@ REGRESSIONS = {
     "a broker with a repaired disk was never started again, as nobody else had its records": 100000244,
     "a coordinator that woke up told offsets from before it was deposed": 110000047,
     "a follower that copies many tiny segments was charged for their snapshots as for segments": 120000236,
+    "an election that the store did not answer was not held again": 130000202,
     "deleted records came back with a replica in sync that had been away": 50000026,
 }
 

@@ -53,6 +53,27 @@ def test_one_of_several_is_the_controller_and_another_when_it_is_gone(caplog: py
     assert caplog.text.count("this broker is the controller now, in epoch") == 3
 
 
+def test_an_election_that_the_store_did_not_answer_is_held_again_without_further_news() -> None:
+    async def test(world: World) -> None:
+        one, two = await world.started(1, 2)
+        transact = two.store.txn
+        unanswered = 0
+
+        async def leave_elections_unanswered(checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
+            nonlocal unanswered
+            if any(write.key == CONTROLLER for write in writes) and unanswered < 10:
+                unanswered += 1
+                raise Unavailable("no answer")
+            return await transact(checks, writes)
+
+        two.store.txn = leave_elections_unanswered  # type: ignore[method-assign]
+        one.kill()
+        await world.until(lambda: two.controller.is_active)
+        assert unanswered == 10
+
+    run(test)
+
+
 def test_a_new_controller_says_how_much_it_has_loaded_before_it_acts(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World) -> None:
         one, two, three = await world.started(1, 2, 3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 from uuid import UUID
 
@@ -137,9 +138,15 @@ class Controller:
         while True:
             self._news.clear()
             # A controller of this broker's own id is one of an earlier session of it, or one that nobody told it of.
-            if self._metadata.controller_id in (NO_LEADER, self._broker_id) and await self._campaign():
+            if self._metadata.controller_id not in (NO_LEADER, self._broker_id):
+                await self._news.wait()
+                continue
+            if await self._campaign():
                 return
-            await self._news.wait()
+            # If the store answered nobody, nobody was elected, and no news comes.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_SECONDS):
+                    await self._news.wait()
 
     async def _campaign(self) -> bool:
         session = self._registration.session
