@@ -17,6 +17,12 @@ from tailrace.testing.cluster.run import run_seed
 from tailrace.testing.cluster.wider_mutations import WIDER_MUTATIONS
 from tailrace.testing.cluster.wider_run import FIRST_WIDER_SEED
 
+#: A run that is caught ends wherever it is, and leaves coroutines behind that nobody has begun to await.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 ALL = os.environ.get("TAILRACE_MUTATIONS") == "all"
 #: Seeds that bring a fault about, early. Where the broker's code has changed since, it may take others: then the first
 #: ones are tried, enough of them for a fault that shows in one of six.
