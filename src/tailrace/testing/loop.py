@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -351,6 +352,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Take the tasks of ended processes apart, in order; what they say to that interests nobody."""
         for task in self._dead_tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close_unbegun(task)
             for _ in range(_LONGEST_LIST):
                 try:
                     task.get_coro().close()
@@ -380,6 +382,14 @@ def _ignore_cost(process: Process, cost_seconds: float) -> None:
 def _context_of(timer: asyncio.TimerHandle) -> Context:
     assert isinstance(timer, _OrderedTimer)
     return timer._context
+
+
+def _close_unbegun(task: asyncio.Task[Any]) -> None:
+    """Close coroutines that a task was given and has not begun to await, which the interpreter would complain of."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    for value in list(frame.f_locals.values()) if frame is not None else ():
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+            value.close()
 
 
 def _where(task: asyncio.Task[Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from typing import Any
 
 import pytest
@@ -223,3 +225,22 @@ def test_a_process_that_is_paused_while_it_is_busy_goes_on_when_both_are_over() 
         loop.end(ticker.process)
 
     run(scenario)
+
+
+def test_a_process_that_ends_before_a_task_has_begun_leaves_no_coroutine_that_is_complained_of() -> None:
+    async def scenario(loop: SimLoop) -> None:
+        process = Process("server")
+
+        async def answer() -> None: ...
+
+        async def send(answered: Any) -> None:
+            await answered
+
+        loop.create_task(send(answer()), context=process.context.copy())
+        loop.end(process)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(scenario)
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
