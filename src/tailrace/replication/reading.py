@@ -39,7 +39,10 @@ class Audience(Enum):
     INSPECTOR = "inspector"
 
 
+# For the path of every fetch: members of an enumeration are slow to look up and to compare.
+_CLIENT, _INSPECTOR = Audience.CLIENT, Audience.INSPECTOR
 _TO_THE_LOG_END = (Audience.REPLICA, Audience.COORDINATOR)
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 class AbortedTransaction(NamedTuple):
@@ -99,20 +102,20 @@ class PartitionReader:
         #: Shared by all partitions of a broker, once they have been told so.
         self.archive: ArchiveReader | None = None
 
-    def limit(self, audience: Audience, isolation: int = Isolation.READ_UNCOMMITTED) -> int:
+    def limit(self, audience: Audience, isolation: int = _READ_UNCOMMITTED) -> int:
         """The offset that a reader may not reach."""
         partition = self._partition
-        if audience in _TO_THE_LOG_END:
+        if audience is not _CLIENT and audience in _TO_THE_LOG_END:
             return partition.log.end_offset
-        return partition.last_stable_offset if isolation == Isolation.READ_COMMITTED else partition.high_watermark
+        return partition.last_stable_offset if isolation == _READ_COMMITTED else partition.high_watermark
 
     def read(
         self,
         offset: int,
         max_bytes: int,
-        audience: Audience = Audience.CLIENT,
+        audience: Audience = _CLIENT,
         *,
-        isolation: int = Isolation.READ_UNCOMMITTED,
+        isolation: int = _READ_UNCOMMITTED,
         leader_epoch: int = NO_LEADER_EPOCH,
         last_fetched_epoch: int = NO_LEADER_EPOCH,
         may_exceed: bool = True,
@@ -122,15 +125,15 @@ class PartitionReader:
         Refuses readers that ask the wrong broker, know another leader epoch, or ask for an offset that is not there.
         """
         partition = self._partition
-        if audience is Audience.CLIENT:
+        if audience is _CLIENT:
             if not partition.serves_clients or leader_epoch != partition.leader_epoch:
                 partition.require_leader(leader_epoch)
-        elif audience is Audience.INSPECTOR:
+        elif audience is _INSPECTOR:
             partition.require_whole(leader_epoch)
         else:
             partition.require_leader(leader_epoch, by_replica=True)
         reading = Reading(partition)
-        if isolation == Isolation.READ_COMMITTED:
+        if isolation == _READ_COMMITTED:
             reading.aborted = ()
         if last_fetched_epoch != NO_LEADER_EPOCH:
             reading.diverging_epoch = partition.diverging_epoch(last_fetched_epoch, offset)
@@ -141,7 +144,7 @@ class PartitionReader:
         if offset < partition.log.start_offset and partition.is_in_archive(offset):
             self._read_archive(reading, offset, max_bytes, audience, may_exceed=may_exceed)
         else:
-            part = self._read_log(offset, max(0, max_bytes), self.limit(audience, isolation))
+            part = self._read_log(offset, max_bytes if max_bytes > 0 else 0, self.limit(audience, isolation))
             if part is not None and (may_exceed or part.size <= max_bytes):
                 reading.batches = part
         return reading

@@ -168,15 +168,14 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
             _require_replica(fetch, followed, partition)
             if not is_first or session.session_id != NO_SESSION:
                 followed.watch(partition)
-            if is_first:
-                _acknowledge(fetch, followed, partition)
             wanted = followed.wanted
+            is_part_of_ours = is_first and _acknowledge(fetch, followed, partition)
             reading = partition.reader.read(
                 wanted.fetch_offset,
                 min(wanted.partition_max_bytes, max(left, 0)),
                 Audience.REPLICA,
                 leader_epoch=wanted.current_leader_epoch,
-                last_fetched_epoch=wanted.last_fetched_epoch,
+                last_fetched_epoch=NO_LEADER_EPOCH if is_part_of_ours else wanted.last_fetched_epoch,
                 may_exceed=size == 0,
             )
         except KafkaError as error:
@@ -216,13 +215,13 @@ def _require_replica(fetch: _Fetch, followed: FollowedPartition, partition: Part
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> None:
-    """Take the position of a follower for what it has, if its log is part of this one."""
+def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> bool:
+    """Take the position of a follower for what it has, if its log is part of this one; whether it is."""
     wanted = followed.wanted
     if wanted.fetch_offset < partition.log.start_offset:
-        return  # it has to begin anew
+        return False  # it has to begin anew
     if partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset) is not None:
-        return
+        return False
     partition.follower_fetched(
         fetch.replica_id,
         fetch.broker_epoch,
@@ -230,6 +229,7 @@ def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partitio
         wanted.log_start_offset,
         fetch.services.clock.monotonic(),
     )
+    return True
 
 
 def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
