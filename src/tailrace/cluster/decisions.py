@@ -292,8 +292,9 @@ _STEPS: tuple[tuple[type[Change], _Step], ...] = (
 def without_broker(topic: TopicImage, broker_id: int) -> TopicImage:
     """A topic after a broker left the ISRs of others; what it led is led by nobody until the controller has asked.
 
-    Whoever leaves cannot choose its heir: who is registered at this moment says little, as after an outage of the store
-    nobody is at first. The controller waits for those who may only not be back yet, and asks how far the logs are.
+    A broker that leaves cannot choose the next leader: the registrations of this moment say little, as right after an
+    outage of the store there are none. The controller waits for brokers that may still return, and asks how long their
+    logs are.
     """
 
     def after(state: PartitionState) -> PartitionState:
@@ -429,7 +430,7 @@ def elect(
 
 def _elect(state: PartitionState, election: ElectionType, live: Collection[int]) -> PartitionState:
     first = state.replicas[0]
-    # Whoever is in sync is elected by the controller, which asks how far they are; that needs no client.
+    # The controller elects replicas in sync by itself, after it has asked how long their logs are.
     has_leader = state.leader != NO_LEADER or bool(candidates_for(state, live))
     if (state.leader == first) if election is ElectionType.PREFERRED else has_leader:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")

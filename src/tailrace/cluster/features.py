@@ -1,7 +1,7 @@
 """What the releases in a cluster may use together: each feature has a level that every broker supports.
 
-A level is finalized in the store: by whoever begins a new cluster, and later only by an operator, so that a rolling
-upgrade can be undone until then. Names, rules and errors are Kafka's. Pure.
+The broker that begins a new cluster finalizes the levels in the store. Later only an operator changes them, so that a
+rolling upgrade can be undone until then. Names, rules and errors are Kafka's. Pure.
 """
 
 from __future__ import annotations

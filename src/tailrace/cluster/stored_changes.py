@@ -1,7 +1,7 @@
-"""How one value of the store is changed, whatever the store answers and whoever else changes it.
+"""Changes of single values in the store: they hold if the store does not answer and if others change the value, too.
 
-A value is made what a function makes of it as it is stored. If somebody else was faster, the function is asked again
-with what that left. A change that was begun is carried to its end, because the image must follow the store.
+A function makes the new value of the stored one. If another writer was faster, the function is called again with what
+that one wrote. A change that has begun is carried through, because the image must follow the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StoredChanges(FollowedImage):
     """The image, and what every change to the store has in common."""
 
     async def _to_its_end(self, change: Coroutine[Any, Any, None]) -> None:
-        """Make a change whole even if whoever asked for it goes away: the image must follow the store."""
+        """Carry a change through even if its caller is cancelled: the image must follow the store."""
 
         async def run() -> Exception | None:
             try:

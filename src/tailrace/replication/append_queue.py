@@ -67,7 +67,7 @@ class AppendQueue:
                 result = partition.append_now(*prepared)
                 if not appended.done():
                     appended.set_result(result)
-            except Exception as error:  # noqa: BLE001  told to whoever asked
+            except Exception as error:  # noqa: BLE001  passed on to the caller
                 refuse(appended, error)
             if self._turns:  # else the partition was closed meanwhile
                 self._turns.popleft()

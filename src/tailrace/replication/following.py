@@ -148,7 +148,7 @@ class Following:
             partition.high_watermark = offset
 
     async def _cut(self, start: Callable[[Callable[[], bool]], asyncio.Task[KafkaError | None]]) -> None:
-        """Have the log cut, unless the role changes first; whoever waits may go away, the cut is done to its end."""
+        """Have the log cut, unless the role changes first. A cancelled caller does not interrupt the cut."""
         partition = self._partition
         leader_epoch = partition.leader_epoch
 
