@@ -84,6 +84,7 @@ class Broker:
             runtime,
             self.background,
         )
+        self.metadata.holds_lease = self._holds_lease
         self.partitions = Partitions(config, runtime, self.background, self.fetchers, self._holds_lease)
         request_memory = RequestMemory(config.get_int("queued.max.request.bytes"))
         self.partitions.long_work = LongWork(request_memory)

@@ -77,6 +77,8 @@ class ClusterMetadata(FeatureChanges):
 
     #: Holds while no later process of this broker has begun an epoch; None before this one has.
     own_epoch: Check | None = None
+    #: Whether others still take this broker for alive, so that its image shows which brokers are there.
+    holds_lease: Callable[[], bool] = staticmethod(lambda: True)
 
     # --- topics
 
@@ -89,11 +91,24 @@ class ClusterMetadata(FeatureChanges):
         configs: Mapping[str, str],
     ) -> TopicImage:
         """The topic as it would be created, or the reason why not."""
+        self.require_lease()
         return self.plan_topics().plan(name, partitions, replication_factor, assignment, configs)
 
     def plan_topics(self) -> TopicPlans:
         """For topics that are to be created together."""
         return TopicPlans(self.image, self.new_id)
+
+    def require_lease(self) -> None:
+        """Refuse to place replicas while this broker's image may be out of date.
+
+        A broker that was suspended wakes up with an old image, in which it is there itself.
+        """
+        if not self.holds_lease():
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER,
+                "This broker has lost its session in the metadata store and cannot tell which brokers are alive: "
+                "retry, or ask another broker.",
+            )
 
     async def create_topic(self, topic: TopicImage) -> None:
         """Make a planned topic exist: in the store first, then in the image."""
@@ -204,6 +219,7 @@ class ClusterMetadata(FeatureChanges):
 
     def plan_partitions(self, topic: TopicImage, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicImage:
         """The topic with more partitions, or the reason why not."""
+        self.require_lease()
         present = len(topic.partitions)
         if count == present:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")

@@ -12,6 +12,12 @@ from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode
 from tailrace.stores.memory import MemoryStore
 from tailrace.testing.clock import SimClock
+from tailrace.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tailrace.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -233,5 +239,33 @@ def test_a_machine_that_was_suspended_for_longer_than_its_session_acknowledges_n
         if acks:
             answer = await cluster.produce(1, b"after", acks=acks)
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    simulate(test, broker_session_timeout_ms=SESSION)
+
+
+def test_a_machine_that_was_suspended_places_no_replicas() -> None:
+    """It would lead them itself, while the others take it for gone."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1, 2, 3]])
+        clock = cluster.brokers[1]._runtime.clock
+        assert isinstance(clock, SimClock)
+        clock.suspended_seconds = 3600
+        for validate_only in (True, False):
+            topic = CreatableTopic(name="new", num_partitions=1, replication_factor=3)
+            created = await cluster.ask(
+                1, CreateTopicsRequest(topics=[topic], validate_only=validate_only), 7, CreateTopicsResponse
+            )
+            assert [each.error_code for each in created.topics] == [ErrorCode.NOT_CONTROLLER]
+            more = CreatePartitionsTopic(name="orders", count=2)
+            grown = await cluster.ask(
+                1, CreatePartitionsRequest(topics=[more], validate_only=validate_only), 3, CreatePartitionsResponse
+            )
+            assert [each.error_code for each in grown.results] == [ErrorCode.NOT_CONTROLLER]
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+        response = await cluster.ask(1, request, 9, MetadataResponse)
+        assert [each.error_code for each in response.topics] == [ErrorCode.LEADER_NOT_AVAILABLE]
+        clock.suspended_seconds = 0
+        assert set(cluster.brokers[2].metadata.image.topics) == {"orders"}
 
     simulate(test, broker_session_timeout_ms=SESSION)

@@ -64,6 +64,7 @@ def _created(services: Services, topic: TopicImage) -> CreatableTopicResult:
 def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = None) -> TopicImage:
     """The topic that a request asks for, with the broker's defaults filled in."""
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
+    services.metadata.require_lease()
     if wanted.assignments and (partitions != _USE_DEFAULT or replication_factor != _USE_DEFAULT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

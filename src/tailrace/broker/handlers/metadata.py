@@ -136,7 +136,9 @@ async def _auto_create(
         await services.metadata.create_topic(planned)
         create_topics.log_created(context, planned)
     except KafkaError as error:
-        # Somebody else may have created it meanwhile.
+        if error.code is ErrorCode.NOT_CONTROLLER:  # consumers and producers retry only what is said of leaders
+            return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
+        # Another request may have created it meanwhile.
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             return MetadataResponseTopic(error_code=error.code, name=name)
     view = _up_to_date(services, context, view)
