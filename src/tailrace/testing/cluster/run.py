@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
@@ -184,12 +184,8 @@ async def _run(
     ]
     if wider is not None:
         work += wider.tasks(load, faults, until)
-    await _look_until(load, log, lambda: all(task.done() for task in work))
-    for task in work:
-        await task
-    healing = loop.create_task(faults.heal(), name="healing")
-    await _look_until(load, log, healing.done)
-    await healing
+    await _look_until_done(load, log, work)
+    await _look_until_done(load, log, [loop.create_task(faults.heal(), name="healing")])
     await _become(load, log, lambda: what_is_missing(cluster, watch))
     if wider is not None:
         wider.healed(load)
@@ -281,10 +277,16 @@ async def _change_topics(load: ClusterLoad, admin: ClusterClient, partitions: in
             load.use(TopicPartition(AUDIT, audit - 1))
 
 
-async def _look_until(load: ClusterLoad, log: ClusterLog, is_over: Callable[[], bool]) -> None:
+async def _look_until_done(load: ClusterLoad, log: ClusterLog, work: Sequence[asyncio.Task[None]]) -> None:
+    """Look while tasks run; what one of them found ends the run at once, or a later finding would hide it."""
     loop = load.cluster.loop
     deadline = loop.time() + LOAD_SECONDS + WHOLE_SECONDS
-    while not is_over():
+    while True:
+        for task in work:
+            if task.done():
+                task.result()
+        if all(task.done() for task in work):
+            return
         if loop.time() > deadline:
             raise Violation(LIVENESS, "brokers that are to be back, or changes of topics, do not come to an end")
         _look(load, log)

@@ -63,8 +63,13 @@ NOT_NOW = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-#: How a change of topics may be refused for now: too few brokers, or a store that is away or calls it too large.
-_NOT_CHANGED_NOW = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.POLICY_VIOLATION, *NOT_NOW)
+#: How a change of topics may be refused for now: too few brokers, a store that is away or calls it too large, no lease.
+_NOT_CHANGED_NOW = (
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.POLICY_VIOLATION,
+    *NOT_NOW,
+)
 _FETCH_ELSEWHERE = (
     *NOT_NOW,
     ErrorCode.FENCED_LEADER_EPOCH,
