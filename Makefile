@@ -74,10 +74,11 @@ format: setup-dev ## format the code and fix what the linter can
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-docs: setup-package ## write the generated pages under docs/ again
+docs: setup-dev ## write the generated pages under docs/ again
 	.venv/bin/python -m tailrace.broker.config.docs
 	.venv/bin/python -m tailrace.broker.protocol_docs
 	.venv/bin/python -m tailrace.broker.monitoring.docs
+	.venv/bin/python -m scripts.layer_picture
 
 clean: ## remove everything that was built, installed or cached here
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
