@@ -96,6 +96,12 @@ def rows_of(heading: str, number: int) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables[number].splitlines()[2:]]
 
 
+def names_in_paragraph(beginning: str) -> set[str]:
+    """Every name in backquotes in the paragraph that starts with these words."""
+    paragraph = section("Any Parquet reader").split(f"\n{beginning}", 1)[1].split("\n\n", 1)[0]
+    return set(re.findall(r"`([^`]+)`", paragraph))
+
+
 def test_columns_and_fields_of_manifests_are_those_that_there_are(tmp_path: Path) -> None:
     columns = [name for names, *_ in rows_of("Any Parquet reader", 0) for name in re.findall(r"`([^`]+)`", names)]
     assert columns == SCHEMA.names
@@ -105,9 +111,8 @@ def test_columns_and_fields_of_manifests_are_those_that_there_are(tmp_path: Path
     manifests.append(json.loads(quarantine.encode()))
     fields = [name for names, *_ in rows_of("Any Parquet reader", 1) for name in re.findall(r"`([^`]+)`", names)]
     assert set(fields) == {name for manifest in manifests for name in manifest}
-    of_files = section("Any Parquet reader").split("A file in it has", 1)[1].split("\n\n", 1)[0]
-    assert set(ArchivedFile.__slots__) <= set(re.findall(r"`([^`]+)`", of_files))
-    assert set(SideFile.__slots__) <= set(re.findall(r"`([^`]+)`", of_files.split("A side\nfile has", 1)[1]))
+    assert set(ArchivedFile.__slots__) <= names_in_paragraph("A file entry has")
+    assert set(SideFile.__slots__) <= names_in_paragraph("A side file entry has")
 
 
 def test_configuration_of_topics_is_named_with_its_defaults() -> None:
