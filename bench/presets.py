@@ -64,13 +64,13 @@ PRESETS = (
     Preset(DEFAULT, "nothing set", producer=_PRODUCER, consumer=_CONSUMER),
     Preset(
         "latency",
-        "a message reaches its consumer as soon as it can",
+        "a message reaches its consumer as soon as possible",
         producer={**_PRODUCER, "linger.ms": "0"},
         consumer=_CONSUMER,
     ),
     Preset(
         "throughput",
-        "as many bytes a second as go, for as little CPU as possible",
+        "the most bytes a second, for the least CPU",
         broker={"tailrace.flush.background.bytes": "67108864"},
         producer={**_PRODUCER, "linger.ms": "50", "batch.size": "1000000", "compression.codec": "lz4"},
         consumer={**_CONSUMER, "queued.min.messages": "1000000", "fetch.message.max.bytes": "8388608"},
@@ -267,7 +267,7 @@ def noise_text(results: Mapping[str, Any]) -> str:
         return ""
     return (
         f" **{noisy} of {len(spreads)} figures differ by more than ±{_NOISE:.0%} between the rounds**: the machine was "
-        "busy with other work, and only large ratios say something."
+        "busy with other work, and only large ratios mean something."
     )
 
 
@@ -306,8 +306,8 @@ def generated_part(results: Mapping[str, Any]) -> str:
             f"Run of {results['date']} ({results['minutes']:.0f} minutes, {results['rounds']} rounds) on "
             f"{found['cores']} cores of {found['cpu']}, {found['memory_gb']} GB, {found['filesystem']}; tailrace "
             f"{results['versions']['tailrace']}, librdkafka {results['versions']['librdkafka']}, Python "
-            f"{results['versions']['python']}. Medians, half of the distance between the extremes (±), and how many "
-            f"times the default in brackets.{noise_text(results)}",
+            f"{results['versions']['python']}. Medians, half of the distance between the extremes (±), and in "
+            f"brackets the ratio to the default.{noise_text(results)}",
             "",
             markdown_table(figure_rows(results), headings),
         ]
