@@ -1,9 +1,9 @@
-"""Each order once, however often it was sent, as a table.
+"""Write each order once to a table, however often it was sent.
 
-Producers that send again after a failure leave orders in the topic twice. This job remembers the id of an order for
-`--remember` 3600 seconds of the orders' own time, and appends only the first of each id to a table of Parquet files,
-exactly once. What it remembers may be much: it is kept in RocksDB and in the checkpoint, not in memory. An order that
-is more than `--lateness` older than the newest one is left out.
+Producers that retry after a failure leave orders in the topic twice. This job remembers the id of an order for
+`--remember` seconds (3600) of the orders' own time, and appends only the first order of each id to a table of Parquet
+files, exactly once. It keeps the ids in RocksDB and in the checkpoint, not in memory, so there can be many. It leaves
+out orders that are more than `--lateness` older than the newest one.
 
     python examples/sample_data.py orders --repeated 10 | tailrace produce orders --input json
     tailrace pipeline run examples/deduplicate_orders.py --once
@@ -26,7 +26,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 class FirstOfEachId(StatefulProcessor):
-    """Passes on the first order of an id, and forgets the id after a while."""
+    """Passes on the first order of each id, and forgets the id when its time is over."""
 
     def __init__(self, remember_ms: int) -> None:
         self._remember_ms = remember_ms
@@ -60,7 +60,7 @@ def deduplicate_orders(orders: DataFrame, *, remember: int = 3600, lateness: str
     return (
         orders.where("_corrupt IS NULL")
         .withWatermark("at", lateness)
-        # A number stays the same on its way through Python, whatever the time zone there.
+        # Python may use another time zone: a number passes through it unchanged.
         .withColumn("at_ms", F.unix_millis("at"))
         .groupBy("id")
         .transformWithState(

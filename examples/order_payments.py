@@ -1,9 +1,9 @@
-"""Which orders were paid, and which were not in time.
+"""Find out which orders were paid in time, and which were not.
 
-Joins orders with their payments. An order that is paid `--within` an hour is written with its payment as soon as both
-are there, whichever comes first. One that is not is written without a payment when none can come any more, which is
-when both topics are `--lateness` past that hour. A payment made after the hour, or one that comes later than that, is
-left out.
+Joins orders with their payments. If an order is paid `--within` an hour, the job writes it with its payment as soon as
+both have arrived, in either order. Otherwise it writes the order without a payment, once no payment can arrive any
+more: when both topics are `--lateness` past that hour. It leaves out payments that were made after the hour, or that
+arrive later than that.
 
     python examples/sample_data.py orders | tailrace produce orders --input json
     python examples/sample_data.py payments | tailrace produce payments --input json
@@ -33,7 +33,7 @@ def order_payments(
     paid = payments.where("_corrupt IS NULL").select(
         F.col("order").alias("order_id"), F.col("amount").alias("paid"), F.col("at").alias("paid_at")
     )
-    # Both times are bounded by each other, so that Spark knows how long it has to remember either side.
+    # Each time bounds the other, so Spark knows how long it has to remember orders and payments.
     belongs = F.expr(f"order_id = id AND paid_at >= placed_at AND paid_at <= placed_at + INTERVAL {within}")
     return (
         placed.withWatermark("placed_at", lateness)

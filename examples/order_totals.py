@@ -1,8 +1,8 @@
-"""How much was ordered in each minute, as soon as the minute is over.
+"""Add up the orders of each minute, as soon as the minute is complete.
 
 Reads orders, adds them up by the time at which they were placed, and writes one record for each minute. An order may
-come up to `--lateness` later than one placed after it. A minute is written when no order can come for it any more; an
-order that comes even later is left out, and the line of its batch counts it as too late.
+arrive up to `--lateness` after an order that was placed later. The job writes a minute when no more orders can arrive
+for it. It leaves out orders that arrive even later, and the line of their batch counts them as too late.
 
     python examples/sample_data.py orders | tailrace produce orders --input json
     tailrace pipeline run examples/order_totals.py --once

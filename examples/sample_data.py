@@ -1,6 +1,6 @@
-"""Orders and payments to try the examples with, as lines for `tailrace produce --input json`.
+"""Generate orders and payments to try the examples with, as lines for `tailrace produce --input json`.
 
-The same seed gives the same shop: payments fit the orders of a run with the same `--count` and `--seed`.
+The same seed gives the same shop: payments match the orders of a run with the same `--count` and `--seed`.
 
     python examples/sample_data.py orders --count 10000 | tailrace produce orders --input json
     python examples/sample_data.py payments --count 10000 | tailrace produce payments --input json
@@ -22,7 +22,7 @@ LATE_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order, and when it is paid, if it is."""
+    """One order, and the time at which it is paid, if ever."""
 
     id: str
     customer: str
@@ -32,7 +32,7 @@ class Order:
 
 
 def orders(count: int, seed: int) -> Iterator[Order]:
-    """Orders of a shop, about one a second, most of them paid within minutes."""
+    """The orders of a shop: about one per second, most of them paid within minutes."""
     chance = random.Random(seed)
     at = OPENING
     for number in range(count):
@@ -42,7 +42,7 @@ def orders(count: int, seed: int) -> Iterator[Order]:
 
 
 def order_lines(count: int, seed: int, repeated: int) -> Iterator[str]:
-    """Orders in the order they were placed, but for a few that come late, and of every hundred so many sent twice."""
+    """Orders as they were placed, except that a few arrive late, and `repeated` percent are sent twice."""
     chance = random.Random(seed + 1)
     held_back: list[str] = []
     for order in orders(count, seed):
@@ -61,7 +61,7 @@ def order_lines(count: int, seed: int, repeated: int) -> Iterator[str]:
 
 
 def payment_lines(count: int, seed: int) -> Iterator[str]:
-    """Payments in the order they were made."""
+    """Payments in the order in which they were made."""
     paid = [(order.paid_at, order) for order in orders(count, seed) if order.paid_at is not None]
     for paid_at, order in sorted(paid, key=lambda each: each[0]):
         yield _line(order.id, {"order": order.id, "amount": order.cents / 100, "at": _iso(paid_at)})
@@ -78,8 +78,8 @@ def _iso(moment: datetime) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["orders", "payments"])
-    parser.add_argument("--count", type=int, default=1000, help="how many orders the shop has (1000)")
-    parser.add_argument("--seed", type=int, default=1, help="another number is another shop (1)")
+    parser.add_argument("--count", type=int, default=1000, help="number of orders (1000)")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives another shop (1)")
     parser.add_argument("--repeated", type=int, default=0, metavar="PERCENT", help="orders that are sent twice (0)")
     chosen = parser.parse_args()
     if chosen.what == "orders":
