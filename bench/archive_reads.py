@@ -37,6 +37,7 @@ from bench.processes import ServerFailedError, ServerProcess
 from bench.systems.system import ROOT, Handle
 from bench.systems.tailrace import Tailrace
 from tailrace.client.request import ask
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.wire.messages.list_offsets import (
@@ -249,7 +250,9 @@ def local_start(bootstrap: str, topic: str) -> int:
     """Where the broker's own log of a topic begins."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST_LOCAL, current_leader_epoch=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
-    answer = ask(bootstrap, request, 9, ListOffsetsResponse, doing="listing offsets").topics[0].partitions[0]
+    answer = (
+        ask(bootstrap, request, Versions(9, 9), ListOffsetsResponse, doing="listing offsets").topics[0].partitions[0]
+    )
     return answer.offset
 
 

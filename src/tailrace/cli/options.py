@@ -37,12 +37,11 @@ class BootstrapType(ParamType):
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from tailrace.client.connection import split_address
+        from tailrace.protocol_client.settings import split_addresses
 
         require_utf8(str(value))
         try:
-            for address in str(value).split(","):
-                split_address(address)
+            split_addresses(str(value))
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
         return str(value)

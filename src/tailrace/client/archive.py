@@ -16,6 +16,7 @@ from tailrace.client.cluster import describe_cluster
 from tailrace.client.errors import ClientError, NoAnswerError, UnknownTopicError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
@@ -24,8 +25,8 @@ from tailrace.wire.messages.archive_describe import (
     DescribedArchive,
 )
 
-_VERSION = 0
-_CHECKING_VERSION = 1
+_PLAIN = Versions(0, 0)
+_CHECKING = Versions(1, 1)
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -68,7 +69,7 @@ class ArchiveStatus:
 def describe(bootstrap: str, topic: str) -> ArchiveStatus:
     """What of a topic is archived."""
     request = ArchiveDescribeRequest(topics=[topic])
-    response = ask(bootstrap, request, _VERSION, ArchiveDescribeResponse, doing="describing an archive")
+    response = ask(bootstrap, request, _PLAIN, ArchiveDescribeResponse, doing="describing an archive")
     if len(response.archives) != 1:
         raise ClientError(f"the broker at {bootstrap} does not say what of {topic} is archived")
     return _archive(response.archives[0])
@@ -94,7 +95,7 @@ def readers(bootstrap: str, topic: str) -> list[ArchiveReader]:
                 response = ask(
                     broker.address,
                     request,
-                    _CHECKING_VERSION,
+                    _CHECKING,
                     ArchiveDescribeResponse,
                     doing="checking whether it can read an archive",
                 )
@@ -153,7 +154,7 @@ def commit(
     )
     doing = f"committing to the archive of {archive.topic}"
     try:
-        response = ask(bootstrap, request, _VERSION, ArchiveCommitResponse, doing=doing)
+        response = ask(bootstrap, request, _PLAIN, ArchiveCommitResponse, doing=doing)
     except NoAnswerError as error:
         raise CommitUnknownError(str(error)) from error
     message = response.error_message or f"error {response.error_code}"

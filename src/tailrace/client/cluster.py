@@ -12,6 +12,8 @@ from tailrace.client.connection import DEFAULT_BOOTSTRAP
 from tailrace.client.errors import ClientError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.protocol_client.settings import join_address
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -20,9 +22,9 @@ from tailrace.wire.messages.describe_configs import (
 )
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-_DESCRIBE_VERSION = 0
-_METADATA_VERSION = 9
-_CONFIGS_VERSION = 4
+_DESCRIBE = Versions(0, 0)
+_METADATA = Versions(4, 9)
+_CONFIGS = Versions(1, 4)
 _NOBODY = -1
 _TOPIC = 2
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -40,7 +42,7 @@ class BrokerState:
     @property
     def address(self) -> str:
         """Where it is reached, as `--bootstrap` takes it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address((self.host, self.port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,12 @@ class ClusterState:
 def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP, topic: str | None = None) -> ClusterState:
     """The cluster behind a bootstrap address, with the partitions of all topics or of one."""
     doing = "describing the cluster"
-    cluster = ask(bootstrap, DescribeClusterRequest(), _DESCRIBE_VERSION, DescribeClusterResponse, doing=doing)
+    cluster = ask(bootstrap, DescribeClusterRequest(), _DESCRIBE, DescribeClusterResponse, doing=doing)
     if cluster.error_code:
         raise ClientError(f"{doing} failed: {cluster.error_message or ErrorCode(cluster.error_code).name}")
     wanted = None if topic is None else [MetadataRequestTopic(name=topic)]
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-    metadata = ask(bootstrap, request, _METADATA_VERSION, MetadataResponse, doing=doing)
+    metadata = ask(bootstrap, request, _METADATA, MetadataResponse, doing=doing)
     topics = sorted((each for each in metadata.topics if not each.error_code), key=lambda each: each.name or "")
     # Where all replicas are in sync, as nearly always, nobody has to ask for how many there have to be.
     behind = [
@@ -151,7 +153,7 @@ def _min_insync_replicas(bootstrap: str, topics: Sequence[str]) -> dict[str, int
         for name in topics
     ]
     request = DescribeConfigsRequest(resources=resources)
-    response = ask(bootstrap, request, _CONFIGS_VERSION, DescribeConfigsResponse, doing="describing the cluster")
+    response = ask(bootstrap, request, _CONFIGS, DescribeConfigsResponse, doing="describing the cluster")
     return {
         result.resource_name: int(config.value)
         for result in response.results

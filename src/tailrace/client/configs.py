@@ -13,6 +13,8 @@ from tailrace.client.connection import DEFAULT_BOOTSTRAP
 from tailrace.client.errors import ClientError, UnknownTopicError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.protocol_client.settings import join_address
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -26,6 +28,9 @@ from tailrace.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+_DESCRIBE = Versions(1, 4)
+_ALTER = Versions(0, 1)
+_CLUSTER = Versions(0, 0)
 _TOPIC, _BROKER = 2, 4
 _SET, _DELETE = 0, 1
 _SOURCES = {1: "topic", 2: "broker", 3: "broker-default", 4: "static", 5: "default"}
@@ -80,7 +85,7 @@ class Configs:
             resource_type=owner.resource_type, resource_name=owner.resource_name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource])
-        response = ask(self._address_of(owner), request, 4, DescribeConfigsResponse, doing=doing)
+        response = ask(self._address_of(owner), request, _DESCRIBE, DescribeConfigsResponse, doing=doing)
         (result,) = response.results
         _check(result.error_code, result.error_message, owner, doing)
         return [
@@ -97,7 +102,7 @@ class Configs:
             resource_type=owner.resource_type, resource_name=owner.resource_name, configs=changes
         )
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        response = ask(self._address_of(owner), request, 1, IncrementalAlterConfigsResponse, doing=doing)
+        response = ask(self._address_of(owner), request, _ALTER, IncrementalAlterConfigsResponse, doing=doing)
         (result,) = response.responses
         _check(result.error_code, result.error_message, owner, doing)
 
@@ -106,12 +111,11 @@ class Configs:
         if owner.resource_type != _BROKER or not owner.resource_name:
             return self._bootstrap
         cluster = ask(
-            self._bootstrap, DescribeClusterRequest(), 0, DescribeClusterResponse, doing=f"looking for {owner}"
+            self._bootstrap, DescribeClusterRequest(), _CLUSTER, DescribeClusterResponse, doing=f"looking for {owner}"
         )
         for broker in cluster.brokers:
             if str(broker.broker_id) == owner.resource_name:
-                host = f"[{broker.host}]" if ":" in broker.host else broker.host
-                return f"{host}:{broker.port}"
+                return join_address((broker.host, broker.port))
         known = ", ".join(str(broker.broker_id) for broker in cluster.brokers)
         raise ClientError(f"there is no broker {owner.resource_name} in the cluster; the brokers are: {known}")
 

@@ -7,7 +7,6 @@ logger `tailrace.client`, and an address where nobody listens is an `Unreachable
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -16,6 +15,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.client.errors import ClientError, UnknownTopicError, UnreachableError
 from tailrace.model import topic_name_problem
+from tailrace.protocol_client.cluster import first_of
+from tailrace.protocol_client.errors import ProtocolClientError
+from tailrace.protocol_client.handshake import open_socket
+from tailrace.protocol_client.settings import split_addresses
 
 T = TypeVar("T")
 
@@ -62,20 +65,12 @@ def check_topic_name(topic: str) -> None:
         raise ClientError(problem[0].lower() + problem[1:])
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`, the host of an IPv6 address in brackets; ValueError where it is neither."""
-    host, separator, port = address.strip().rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not separator or not host or (":" in host and not bracketed):
-        raise ValueError(f"'{address}' is not HOST:PORT")
-    if not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ValueError(f"'{address}' has no port between 1 and 65535")
-    return host.strip("[]"), int(port)
-
-
 def check_reachable(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> None:
     """Raise `UnreachableError`, with what was tried, unless one of the addresses accepts a connection in time."""
-    connect(bootstrap, timeout).close()
+    try:
+        first_of(bootstrap, split_addresses(bootstrap), open_socket, timeout).close()
+    except ProtocolClientError as error:
+        raise UnreachableError(str(error)) from error
 
 
 def wait_until_reachable(bootstrap: str, timeout: float) -> None:
@@ -89,28 +84,6 @@ def wait_until_reachable(bootstrap: str, timeout: float) -> None:
                 at = f"at {bootstrap} "
                 raise UnreachableError(str(error).replace(at, f"{at}within {timeout:g} s ", 1)) from error
         time.sleep(_PAUSE)
-
-
-def connect(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> socket.socket:
-    """A connection to the first of the addresses that accepts one; `UnreachableError` says why each did not."""
-    deadline = time.monotonic() + timeout
-    reasons: dict[str, str] = {}
-    for address in bootstrap.split(","):
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            reasons[address.strip()] = "not tried, no time was left"
-            continue
-        try:
-            return socket.create_connection(split_address(address), timeout=remaining)
-        except OSError as error:
-            reasons[address.strip()] = (error.strerror or str(error)).lower()
-    if len(reasons) == 1:
-        (reason,) = reasons.values()
-    else:
-        reason = "; ".join(f"{address}: {each}" for address, each in reasons.items())
-    raise UnreachableError(
-        f"cannot reach a broker at {bootstrap} ({reason}); is one running? start it with: tailrace serve"
-    )
 
 
 def check_answers(client: MetadataClient, bootstrap: str) -> None:

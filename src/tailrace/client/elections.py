@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from tailrace.client.errors import ClientError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 
-_VERSION = 2
+_VERSIONS = Versions(2, 2)
 _PREFERRED, _UNCLEAN = 0, 1
 _TIMEOUT_MS = 30_000
 
@@ -31,7 +32,7 @@ def elect(bootstrap: str, wanted: Mapping[str, Sequence[int]], *, unclean: bool 
         topic_partitions=[TopicPartitions(topic=name, partitions=list(numbers)) for name, numbers in wanted.items()],
         timeout_ms=_TIMEOUT_MS,
     )
-    response = ask(bootstrap, request, _VERSION, ElectLeadersResponse, doing="electing leaders")
+    response = ask(bootstrap, request, _VERSIONS, ElectLeadersResponse, doing="electing leaders")
     if response.error_code:
         raise ClientError(f"electing leaders failed: {ErrorCode(response.error_code).name}")
     outcome = Elections()

@@ -9,11 +9,12 @@ from tailrace import __version__
 from tailrace.client.errors import ClientError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-_API_VERSIONS_VERSION = 3
-_UPDATE_VERSION = 1
+_API_VERSIONS = Versions(3, 3)
+_UPDATE = Versions(1, 1)
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -42,7 +43,7 @@ def describe_features(bootstrap: str) -> Features:
     """The features of the cluster behind a bootstrap address."""
     request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__.split("+")[0])
     doing = "describing features"
-    response = ask(bootstrap, request, _API_VERSIONS_VERSION, ApiVersionsResponse, doing=doing)
+    response = ask(bootstrap, request, _API_VERSIONS, ApiVersionsResponse, doing=doing)
     if response.error_code:
         raise ClientError(f"{doing} failed: {ErrorCode(response.error_code).name}")
     supported = {each.name: each for each in response.supported_features}
@@ -67,7 +68,7 @@ def update_feature(
     update = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)
     request = UpdateFeaturesRequest(feature_updates=[update], validate_only=dry_run)
     doing = f"the {'downgrade' if downgrade else 'upgrade'} to {name}={level}"
-    response = ask(bootstrap, request, _UPDATE_VERSION, UpdateFeaturesResponse, doing=doing)
+    response = ask(bootstrap, request, _UPDATE, UpdateFeaturesResponse, doing=doing)
     problems = [(response.error_code, response.error_message)]
     problems += [(each.error_code, each.error_message) for each in response.results]
     for code, message in problems:

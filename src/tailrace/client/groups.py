@@ -6,7 +6,6 @@ cannot say, the states and epochs of the newer protocol, and cannot do, forgetti
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -33,13 +32,17 @@ from tailrace.client.connection import (
     patiently,
 )
 from tailrace.client.errors import ClientError, GroupHasMembersError, UnknownGroupError, UnknownTopicError
-from tailrace.client.request import ask
+from tailrace.client.request import ask, client_error_of, cluster_settings
 from tailrace.errors import ErrorCode, WireError
 from tailrace.groups.subscription import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
+from tailrace.protocol_client.cluster import Cluster
+from tailrace.protocol_client.errors import ProtocolClientError, RefusedError, RetriableError, error_name
+from tailrace.protocol_client.retries import retry
+from tailrace.protocol_client.settings import join_address
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages import consumer_group_describe as newer
 from tailrace.wire.messages import describe_groups as classic
 from tailrace.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tailrace.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -52,13 +55,11 @@ T = TypeVar("T")
 #: A topic's name and the number of one of its partitions.
 Place: TypeAlias = tuple[str, int]
 
-_GROUP_KEY = 0
-_FIND_VERSION = 4
-_LIST_VERSION = 5
-_CLASSIC_VERSION = 5
-_NEWER_VERSION = 0
-_CLUSTER_VERSION = 0
-_OFFSET_DELETE_VERSION = 0
+_LIST = Versions(5, 5)
+_CLASSIC = Versions(0, 5)
+_NEWER = Versions(0, 0)
+_CLUSTER = Versions(0, 0)
+_OFFSET_DELETE = Versions(0, 0)
 _DEAD = "Dead"
 #: What a coordinator answers while it starts or moves.
 _PASSING = (
@@ -157,7 +158,7 @@ class Groups:
         for address in self._brokers(doing):
 
             def look(address: str = address) -> tuple[int, ListGroupsResponse]:
-                response = ask(address, request, _LIST_VERSION, ListGroupsResponse, doing=doing)
+                response = ask(address, request, _LIST, ListGroupsResponse, doing=doing)
                 return response.error_code, response
 
             response = self._patiently(look, doing)
@@ -282,7 +283,7 @@ class Groups:
         address = self._coordinator(group).address
 
         def delete() -> tuple[int, OffsetDeleteResponse]:
-            response = ask(address, request, _OFFSET_DELETE_VERSION, OffsetDeleteResponse, doing=doing)
+            response = ask(address, request, _OFFSET_DELETE, OffsetDeleteResponse, doing=doing)
             return response.error_code, response
 
         response = self._patiently(delete, doing, group)
@@ -297,9 +298,7 @@ class Groups:
         request = newer.ConsumerGroupDescribeRequest(group_ids=[group])
 
         def look() -> tuple[int, newer.DescribedGroup]:
-            response = ask(
-                coordinator.address, request, _NEWER_VERSION, newer.ConsumerGroupDescribeResponse, doing=doing
-            )
+            response = ask(coordinator.address, request, _NEWER, newer.ConsumerGroupDescribeResponse, doing=doing)
             code = response.groups[0].error_code
             return (ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code), response.groups[0]
 
@@ -333,7 +332,7 @@ class Groups:
         request = classic.DescribeGroupsRequest(groups=[group])
 
         def look() -> tuple[int, classic.DescribedGroup]:
-            response = ask(coordinator.address, request, _CLASSIC_VERSION, classic.DescribeGroupsResponse, doing=doing)
+            response = ask(coordinator.address, request, _CLASSIC, classic.DescribeGroupsResponse, doing=doing)
             return response.groups[0].error_code, response.groups[0]
 
         described = self._patiently(look, doing, group)
@@ -345,28 +344,33 @@ class Groups:
 
     def _coordinator(self, group: str) -> Coordinator:
         doing = f"looking for the coordinator of group '{group}'"
-        request = FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=[group])
-
-        def look() -> tuple[int, FindCoordinatorResponse]:
-            response = ask(self._bootstrap, request, _FIND_VERSION, FindCoordinatorResponse, doing=doing)
-            return response.coordinators[0].error_code, response
-
-        (found,) = self._patiently(look, doing, group).coordinators
-        return Coordinator(found.node_id, _address(found.host, found.port))
+        try:
+            with Cluster(cluster_settings(self._bootstrap)) as cluster:
+                found = cluster.coordinator(group)
+        except (RefusedError, RetriableError) as error:
+            raise _failure(error.code, doing, group) from error
+        except ProtocolClientError as error:
+            raise client_error_of(error, self._bootstrap, doing) from error
+        return Coordinator(found.node_id, join_address(found.address))
 
     def _brokers(self, doing: str) -> Sequence[str]:
-        cluster = ask(self._bootstrap, DescribeClusterRequest(), _CLUSTER_VERSION, DescribeClusterResponse, doing=doing)
-        return [_address(broker.host, broker.port) for broker in cluster.brokers]
+        cluster = ask(self._bootstrap, DescribeClusterRequest(), _CLUSTER, DescribeClusterResponse, doing=doing)
+        return [join_address((broker.host, broker.port)) for broker in cluster.brokers]
 
     def _patiently(self, look: Callable[[], tuple[int, T]], doing: str, group: str = "") -> T:
         """Ask until the coordinator is there, or the time is up."""
-        deadline = time.monotonic() + REQUEST_TIMEOUT
-        while True:
+
+        def look_once() -> T:
             code, answer = look()
-            if code not in _PASSING or time.monotonic() >= deadline:
-                _check(code, doing, group)
-                return answer
-            time.sleep(_PAUSE)
+            if code in _PASSING:
+                raise RetriableError(error_name(code), code)
+            _check(code, doing, group)
+            return answer
+
+        try:
+            return retry(look_once, lambda _: REQUEST_TIMEOUT, _PAUSE)
+        except RetriableError as error:
+            raise _failure(error.code, doing, group) from error
 
     def _request(self, doing: str, call: Callable[[], T]) -> T:
         try:
@@ -423,22 +427,17 @@ def _host(client_host: str) -> str:
     return client_host.removeprefix("/")
 
 
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _unknown(group: str) -> str:
     return f"group '{group}' does not exist; see which do with: tailrace group list"
 
 
 def _check(code: int, doing: str, group: str) -> None:
-    if code == ErrorCode.NONE:
-        return
-    refusal = _refusal_of(code, group)
-    if refusal is not None:
-        raise refusal
-    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
-    raise ClientError(f"{doing} failed: {name}")
+    if code != ErrorCode.NONE:
+        raise _failure(code, doing, group)
+
+
+def _failure(code: int, doing: str, group: str) -> ClientError:
+    return _refusal_of(code, group) or ClientError(f"{doing} failed: {error_name(code)}")
 
 
 def _refusal_of(code: int, group: str) -> ClientError | None:

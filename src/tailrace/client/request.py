@@ -1,65 +1,68 @@
-"""One question to one broker over a connection of its own, for what librdkafka has no call for.
+"""Questions to brokers that librdkafka has no call for, asked through the protocol client.
 
-Owns the connection and the frames. It asks in a version that Kafka has served for years and does not negotiate.
+Owns the settings of these conversations, and the words in which their failures reach users.
 """
 
 from __future__ import annotations
 
-import socket
-import time
 from typing import TypeVar
 
-from tailrace.client.connection import REQUEST_TIMEOUT, connect
-from tailrace.client.errors import ClientError, NoAnswerError
-from tailrace.errors import WireError
-from tailrace.wire.apis import ApiKey
+from tailrace.client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT
+from tailrace.client.errors import ClientError, NoAnswerError, UnreachableError
+from tailrace.protocol_client.cluster import first_of
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.errors import (
+    ConnectionLostError,
+    MalformedAnswerError,
+    NoAnswerInTimeError,
+    NotABrokerError,
+    ProtocolClientError,
+    UnreachableClusterError,
+)
+from tailrace.protocol_client.settings import ClusterSettings, ConnectionSettings, split_addresses
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.codec import Message
-from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
 
 Response = TypeVar("Response", bound=Message)
 
-_CLIENT_ID = "tailrace"
-_CORRELATION_ID = 1
-_LENGTH_BYTES = 4
-_MAX_RESPONSE_BYTES = 64 << 20
+
+def ask(bootstrap: str, request: Message, usable: Versions, kind: type[Response], *, doing: str) -> Response:
+    """Ask the first of the addresses where a broker answers, once; ClientError where no answer comes."""
+    settings = cluster_settings(bootstrap).connection
+    try:
+        connection = first_of(
+            bootstrap, split_addresses(bootstrap), lambda address, _: BrokerConnection(address, settings)
+        )
+        with connection:
+            return connection.ask(request, usable, kind)
+    except ProtocolClientError as error:
+        raise client_error_of(error, bootstrap, doing) from error
 
 
-def ask(bootstrap: str, request: Message, version: int, kind: type[Response], *, doing: str) -> Response:
-    """Ask the first of the addresses that accepts a connection; ClientError where no answer comes."""
-    frame = encode_request(
-        RequestHeader(request.API_KEY, version, _CORRELATION_ID, _CLIENT_ID),
-        request.is_flexible(version),
-        request.encode(version),
+def cluster_settings(bootstrap: str) -> ClusterSettings:
+    """How commands reach a cluster: one that does not answer is an error at once."""
+    return ClusterSettings(
+        bootstrap,
+        ConnectionSettings(
+            # The addresses share the time, so that one of a dead machine leaves some to the others.
+            connect_timeout_ms=int(CONNECT_TIMEOUT * 1000 / len(bootstrap.split(","))),
+            request_timeout_ms=int(REQUEST_TIMEOUT * 1000),
+        ),
+        api_timeout_ms=int(REQUEST_TIMEOUT * 1000),
+        first_contact_ms=0,
     )
-    with connect(bootstrap) as connection:
-        deadline = time.monotonic() + REQUEST_TIMEOUT
-        try:
-            connection.settimeout(REQUEST_TIMEOUT)
-            connection.sendall(frame)
-            length = int.from_bytes(_receive(connection, _LENGTH_BYTES, deadline), "big")
-            if length > _MAX_RESPONSE_BYTES:
-                raise WireError(f"an answer of {length} bytes")
-            answer = memoryview(_receive(connection, length, deadline))
-            # ApiVersions alone is answered with the old header, because its client does not know the broker yet.
-            has_flexible_header = request.is_flexible(version) and request.API_KEY != ApiKey.API_VERSIONS
-            correlation_id, position = decode_response_header(answer, has_flexible_header)
-            if correlation_id != _CORRELATION_ID:
-                raise WireError(f"an answer to question {correlation_id}")
-            return kind.decode(version, answer[position:])
-        except TimeoutError as error:
-            raise NoAnswerError(f"the broker at {bootstrap} did not answer in time while {doing}") from error
-        except OSError as error:
-            raise NoAnswerError(f"lost the broker at {bootstrap} while {doing}: {error}") from error
-        except WireError as error:
-            raise ClientError(f"what listens at {bootstrap} does not answer as a broker ({error})") from error
 
 
-def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        data = connection.recv(min(size - len(received), 1 << 20))
-        if not data:
-            raise ConnectionError("the connection was closed")
-        received += data
-    return bytes(received)
+def client_error_of(error: ProtocolClientError, bootstrap: str, doing: str) -> ClientError:
+    """The error to raise for what went wrong while doing something."""
+    if isinstance(error, UnreachableClusterError):
+        return UnreachableError(str(error))
+    if isinstance(error, NoAnswerInTimeError):
+        return NoAnswerError(f"the broker at {bootstrap} did not answer in time while {doing}")
+    if isinstance(error, ConnectionLostError):
+        return NoAnswerError(f"lost the broker at {bootstrap} while {doing}: {error}")
+    if isinstance(error, MalformedAnswerError):
+        return ClientError(f"what listens at {bootstrap} does not answer as a broker ({error})")
+    if isinstance(error, NotABrokerError):
+        return ClientError(str(error))
+    return ClientError(f"{doing} failed: {error}")

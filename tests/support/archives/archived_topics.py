@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.client.request import ask
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -52,7 +53,7 @@ def listed_offset(bootstrap: str, topic: str, timestamp: int) -> int:
     """What the leader of partition 0 answers for a time, or for one of the numbers that stand for an offset."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
-    response = ask(bootstrap, request, 9, ListOffsetsResponse, doing="listing offsets")
+    response = ask(bootstrap, request, Versions(9, 9), ListOffsetsResponse, doing="listing offsets")
     answer = response.topics[0].partitions[0]
     return -1 if answer.error_code else answer.offset
 

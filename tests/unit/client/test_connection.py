@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.client import Topics, UnreachableError, connection, read
-from tailrace.client.connection import check_reachable, client_settings, split_address
+from tailrace.client.connection import check_reachable, client_settings
 
 
 @pytest.fixture
@@ -54,24 +54,6 @@ def test_what_listens_but_is_no_broker_is_unreachable(silent_port: int, monkeypa
 def test_reading_from_a_closed_port_fails_when_it_is_opened(closed_port: int) -> None:
     with pytest.raises(UnreachableError):
         read("orders", bootstrap=f"127.0.0.1:{closed_port}")
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("localhost:9092", ("localhost", 9092)),
-        (" 127.0.0.1:1 ", ("127.0.0.1", 1)),
-        ("[::1]:65535", ("::1", 65535)),
-    ],
-)
-def test_an_address_is_a_host_and_a_port(address: str, expected: tuple[str, int]) -> None:
-    assert split_address(address) == expected
-
-
-@pytest.mark.parametrize("address", ["localhost", ":9092", "::1:9092", "host:0", "host:65536", "host:x", "host:", ""])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError):
-        split_address(address)
 
 
 def test_settings_may_be_given_as_python_keywords() -> None:

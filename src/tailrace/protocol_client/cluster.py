@@ -1,0 +1,220 @@
+"""A cluster as its brokers describe it: who is there, who leads what, who coordinates what.
+
+Owns the addresses, one connection to each broker that was asked, and the patience: a moving leader or a restarting
+broker is asked again until a deadline. What it says of topics is as old as the answer that it came in.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import UUID
+
+from tailrace.errors import ErrorCode
+from tailrace.model import TopicPartition
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.errors import (
+    ConnectFailedError,
+    ConnectionFailure,
+    MalformedAnswerError,
+    NotABrokerError,
+    ProtocolClientError,
+    RetriableError,
+    UnknownPartitionError,
+    UnreachableClusterError,
+    refusal,
+)
+from tailrace.protocol_client.retries import retry
+from tailrace.protocol_client.settings import Address, ClusterSettings, join_address, split_addresses
+from tailrace.protocol_client.versions import Versions
+from tailrace.wire.codec import Message
+from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+Answer = TypeVar("Answer", bound=Message)
+T = TypeVar("T")
+
+#: From 4 on a request says whether it may create topics, from 10 on topics have ids; 12 would take ids in requests.
+_METADATA = Versions(4, 10)
+#: From 4 on keys are a list.
+_FIND_COORDINATOR = Versions(4, 4)
+_SHORTEST_CONNECT_SECONDS = 0.1
+#: The key type of groups.
+GROUP = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic, or the error code that a broker answers about it."""
+
+    topic_id: UUID
+    is_internal: bool
+    error_code: int
+    #: Where the leader of each partition listens, None where nobody leads.
+    leaders: Mapping[int, Address | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLocation:
+    """The broker that coordinates a key."""
+
+    node_id: int
+    address: Address
+
+
+class Cluster:
+    """A cluster behind its bootstrap addresses; a context manager."""
+
+    def __init__(self, settings: ClusterSettings, *, reached: bool = False) -> None:
+        """Pass `reached` where another process has reached the cluster: retries then last longer from the start."""
+        self._settings = settings
+        self._bootstrap = split_addresses(settings.bootstrap)
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._others: list[Address] = []
+        self._reached = reached
+        #: No connection attempt of a retry with a limit of its own goes on much longer than that.
+        self._deadline = math.inf
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; later questions open new ones."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- asking
+
+    def connect(self, address: Address) -> BrokerConnection:
+        """The connection to a broker, opened if there is none."""
+        connection = self._connections.get(address)
+        if connection is None:
+            timeout = self._settings.connection.connect_timeout_ms / 1000
+            timeout = min(timeout, max(_SHORTEST_CONNECT_SECONDS, self._deadline - time.monotonic()))
+            connection = BrokerConnection(address, self._settings.connection, connect_timeout=timeout)
+            self._connections[address] = connection
+        return connection
+
+    def drop(self, address: Address) -> None:
+        """Close and forget a connection that failed."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def ask(self, address: Address, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
+        """Ask one broker; a connection that fails is dropped."""
+        try:
+            answer = self.connect(address).ask(request, usable, kind)
+        except ConnectionFailure:
+            self.drop(address)
+            raise
+        self._reached = True
+        return answer
+
+    def ask_any(self, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
+        """Ask brokers until one answers, connected ones first; the request may be carried out more than once."""
+        addresses = dict.fromkeys([*self._connections, *self._bootstrap, *self._others])
+        return first_of(
+            self._settings.bootstrap, addresses, lambda address, _: self.ask(address, request, usable, kind)
+        )
+
+    def retry(self, look: Callable[[], T], seconds: float | None = None) -> T:
+        """Look again until nothing retriable is in the way, or the time is up: then the last error counts."""
+        settings = self._settings
+
+        def patience(error: RetriableError | UnreachableClusterError) -> float:
+            if seconds is not None:
+                return seconds
+            is_new = isinstance(error, UnreachableClusterError) and not self._reached
+            return (settings.first_contact_ms if is_new else settings.api_timeout_ms) / 1000
+
+        self._deadline = math.inf if seconds is None else time.monotonic() + seconds
+        try:
+            return retry(look, patience, settings.retry_backoff_ms / 1000, settings.retry_backoff_max_ms / 1000)
+        finally:
+            self._deadline = math.inf
+
+    # --- what the brokers say
+
+    def topics(self, names: Iterable[str] | None, *, may_create: bool = False) -> dict[str, TopicState]:
+        """Ask for the state of topics, all of them if None, with those that do not exist or are refused."""
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
+        answer = self.ask_any(request, _METADATA, MetadataResponse)
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._others = list(addresses.values())
+        return {
+            topic.name or "": TopicState(
+                topic.topic_id,
+                topic.is_internal,
+                topic.error_code,
+                {one.partition_index: addresses.get(one.leader_id) for one in topic.partitions},
+            )
+            for topic in answer.topics
+        }
+
+    def coordinator(self, key: str, key_type: int = GROUP) -> CoordinatorLocation:
+        """Ask which broker coordinates a key, of a group for example; retries while the coordinator starts or moves."""
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+
+        def look() -> CoordinatorLocation:
+            (found,) = self.ask_any(request, _FIND_COORDINATOR, FindCoordinatorResponse).coordinators
+            if found.error_code != ErrorCode.NONE:
+                raise refusal(found.error_code, f"the coordinator of '{key}'")
+            return CoordinatorLocation(found.node_id, (found.host, found.port))
+
+        return self.retry(look)
+
+
+def leader_in(topics: Mapping[str, TopicState], name: TopicPartition) -> Address:
+    """Where the leader of a partition listens; UnknownPartitionError, or RetriableError where nobody leads it now."""
+    state = topics.get(name.topic)
+    if state is None or name.partition not in state.leaders:
+        raise UnknownPartitionError(name)
+    leader = state.leaders[name.partition]
+    if leader is None:
+        raise RetriableError(f"partition {name} has no leader")
+    return leader
+
+
+def first_of(
+    bootstrap: str,
+    addresses: Iterable[Address],
+    attempt: Callable[[Address, float], T],
+    seconds: float = math.inf,
+) -> T:
+    """What the first address gives that does not fail; an attempt is told how much of the time is left."""
+    deadline = time.monotonic() + seconds
+    failures: dict[Address, ConnectionFailure] = {}
+    for address in addresses:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            failures[address] = ConnectFailedError("not tried, no time was left")
+            continue
+        try:
+            return attempt(address, left)
+        except ConnectionFailure as error:
+            failures[address] = error
+    raise _unreachable(bootstrap, failures)
+
+
+def _unreachable(bootstrap: str, failures: Mapping[Address, ConnectionFailure]) -> ProtocolClientError:
+    if len(failures) == 1:
+        (reason,) = map(str, failures.values())
+    else:
+        reason = "; ".join(f"{join_address(address)}: {failure}" for address, failure in failures.items())
+    if all(isinstance(failure, MalformedAnswerError) for failure in failures.values()):
+        return NotABrokerError(f"what listens at {bootstrap} does not answer as a broker ({reason})")
+    return UnreachableClusterError(
+        f"cannot reach a broker at {bootstrap} ({reason}); is one running? start it with: tailrace serve"
+    )
