@@ -13,6 +13,9 @@ from tailrace.protocol_client.errors import RetriableError, UnreachableClusterEr
 
 T = TypeVar("T")
 
+#: Users may set a backoff of 0; brokers are not asked as fast as the processor can.
+_SHORTEST_PAUSE_SECONDS = 0.001
+
 
 def retry(
     look: Callable[[], T],
@@ -25,6 +28,7 @@ def retry(
     `patience` says for how many seconds since the first look an error is retried. Pauses double up to the longest one.
     """
     begun = time.monotonic()
+    pause = max(pause, _SHORTEST_PAUSE_SECONDS)
     while True:
         try:
             return look()

@@ -20,6 +20,7 @@ from tailrace.records.record import Record, iterate_records
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.frames import decode_request_header
+from tailrace.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -39,9 +40,8 @@ from tests.support.response_header import encode_response_header
 TOPIC = "orders"
 PRODUCER_ID = 4711
 _REMEMBERED = 5
-_FLEXIBLE_FROM = {
-    int(kind.API_KEY): kind.FLEXIBLE_FROM for kind in (MetadataRequest, InitProducerIdRequest, ProduceRequest)
-}
+_SERVED: tuple[type[Message], ...] = (ApiVersionsRequest, MetadataRequest, InitProducerIdRequest, ProduceRequest)
+_FLEXIBLE_FROM = {int(kind.API_KEY): kind.FLEXIBLE_FROM for kind in _SERVED}
 
 #: What may happen to a batch in place of being taken and acknowledged.
 FAULTS = ("refuse", "refuse after append", "move", "hang up", "hang up after append", "too large")
@@ -140,12 +140,20 @@ class FaultyBrokers:
                     header, position = decode_request_header(body, _FLEXIBLE_FROM)
                     with self._lock:
                         answer = self._answer(node, header.api_key, header.api_version, body[position:])
-                    data = encode_response_header(header.correlation_id, False) + answer.encode(header.api_version)
+                    flexible = header.api_key != ApiKey.API_VERSIONS and answer.is_flexible(header.api_version)
+                    data = encode_response_header(header.correlation_id, flexible) + answer.encode(header.api_version)
                     connection.sendall(struct.pack(">i", len(data)) + data)
             except (_HangUpError, OSError):
                 return
 
     def _answer(self, node: int, api_key: int, version: int, body: memoryview) -> Message:
+        if api_key == ApiKey.API_VERSIONS:
+            return ApiVersionsResponse(
+                api_keys=[
+                    ApiVersion(api_key=kind.API_KEY, min_version=kind.MIN_VERSION, max_version=kind.MAX_VERSION)
+                    for kind in _SERVED
+                ]
+            )
         if api_key == ApiKey.METADATA:
             return self._metadata()
         if api_key == ApiKey.INIT_PRODUCER_ID:

@@ -98,7 +98,8 @@ def test_every_example_that_is_named_exists(name: str) -> None:
 
 
 def test_every_message_that_is_explained_is_in_the_code() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/tailrace/pipeline").rglob("*.py"))
+    folders = [ROOT / "src/tailrace" / name for name in ("pipeline", "protocol_client")]
+    source = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
     section = PAGE.split("\n## When something is wrong\n", 1)[1].split("\n## ", 1)[0]
     messages = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     assert len(messages) >= 6

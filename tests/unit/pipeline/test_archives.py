@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.archive.location import open_location
 from tailrace.model import TopicPartition
-from tailrace.pipeline.connections.brokers import Brokers
+from tailrace.pipeline.connections.brokers import LIST_OFFSETS, Brokers
 from tailrace.pipeline.failures import OptionError, SourceError, UnreachableBrokerError
 from tailrace.pipeline.source import archives as module
 from tailrace.pipeline.source.archives import Archives
@@ -19,6 +19,7 @@ from tailrace.pipeline.source.client_settings import parse_client_settings
 from tailrace.pipeline.source.offsets import Offsets
 from tailrace.pipeline.source.options import ArchiveAccess
 from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
     ArchiveDescribeResponse,
@@ -49,13 +50,13 @@ class AnsweringBrokers(Brokers):
             raise UnreachableBrokerError("nobody answers")
         return None if self.archive is None else "true"
 
-    def ask_any(self, request: Any, version: int, kind: Any) -> Any:
+    def ask_patiently(self, doing: str, request: Any, usable: Versions, kind: Any) -> Any:
         assert isinstance(request, ArchiveDescribeRequest)
         assert self.archive is not None
         self.described += 1
         return ArchiveDescribeResponse(archives=[self.archive])
 
-    def offsets_at(self, timestamps: Mapping[TopicPartition, int], version: int = 5) -> Offsets:
+    def offsets_at(self, timestamps: Mapping[TopicPartition, int], usable: Versions = LIST_OFFSETS) -> Offsets:
         assert all(time == -4 for time in timestamps.values())
         return dict.fromkeys(timestamps, self.local_start)
 

@@ -1,4 +1,4 @@
-"""Blocking conversations with brokers: where partitions are led, begin and end, and an idempotent producer of batches.
+"""What the pipeline asks brokers: which partitions there are, where they begin and end; and a producer of batches.
 
-Owns sockets of the pipeline. Must not import Spark.
+Owns these questions and their errors. Sockets belong to the protocol client. Must not import Spark.
 """

@@ -16,40 +16,35 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from tailrace.errors import ErrorCode, WireError
+from tailrace.errors import ErrorCode
 from tailrace.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tailrace.pipeline.connections.brokers import source_errors
 from tailrace.pipeline.connections.leaders import Leaders, ProducerIdentity
-from tailrace.pipeline.connections.pipelined_connection import PipelinedConnection
 from tailrace.pipeline.connections.record_batches import Batch, halves, new_batch
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.sink.settings import WriteSettings
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.errors import RETRIABLE, ConnectionFailure, NoAnswerInTimeError, error_name
+from tailrace.protocol_client.settings import Address, join_address
+from tailrace.protocol_client.versions import Versions
 from tailrace.records.batch import increment_sequence
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.messages.produce import ProduceResponse
+from tailrace.wire.messages.produce import ProduceRequest, ProduceResponse
 
-#: The newest version that is encoded plainly; it has zstd and the broker's own words for an error.
-_PRODUCE_VERSION = 8
+#: From 7 on there is zstd, in 8 the broker's own words for an error; 9 is encoded in another way.
+_PRODUCE = Versions(7, 8)
 #: What one request may hold beside its first batch, so that a broker is not held up by a single producer.
 _MAX_REQUEST_BYTES = 8 << 20
 
 #: The batch is in the log already.
 _HAVE_IT = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 #: The same batch may be taken a little later, perhaps by another broker.
-_PASSING = (
+_RETRIABLE = RETRIABLE | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.REPLICA_NOT_AVAILABLE,
-    ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-)
+}
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
@@ -69,7 +64,7 @@ class _Lane:
     sent: int = 0
     unanswered: int = 0
     #: The leader that they were sent to: nothing goes to another one while any of them may still arrive there.
-    node: int | None = None
+    leader: Address | None = None
     #: Why the rest of what is on its way will fail as well, and then has to be sent again.
     broken_by: str | None = None
     #: Whether everything has been answered since, so that it can be sent again once its leader is known.
@@ -97,14 +92,14 @@ class _Lane:
 class _Request:
     """A request that has no answer yet."""
 
-    correlation_id: int
+    version: int
     batches: list[tuple[_Lane, Batch]]
 
 
 class _Link:
     """The connection to one leader, and what was asked over it."""
 
-    def __init__(self, connection: PipelinedConnection) -> None:
+    def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
         self.requests: deque[_Request] = deque()
 
@@ -117,7 +112,7 @@ class BatchProducer:
         self._identity = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self.leaders = Leaders(settings)
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._links: dict[int, _Link] = {}
+        self._links: dict[Address, _Link] = {}
         self._waiting_bytes = 0
         self._backoff_ms = settings.retry_backoff_ms
         #: Smaller where a broker refused a batch of that topic for its size.
@@ -178,24 +173,24 @@ class BatchProducer:
 
     def _send_ready(self) -> None:
         """Send every batch that may be on its way now, as few requests as that takes."""
-        by_leader: dict[int, list[_Lane]] = {}
+        by_leader: dict[Address, list[_Lane]] = {}
         for lane in self._lanes.values():
             if not lane.may_send:
                 continue
             if not lane.unanswered:
-                lane.node = self.leaders.leader(lane.topic, lane.partition)
-            if lane.node is None:
+                lane.leader = self.leaders.leader(lane.topic, lane.partition)
+            if lane.leader is None:
                 self._stall(lane, f"{lane.name} has no leader")
             else:
-                by_leader.setdefault(lane.node, []).append(lane)
-        for node, lanes in by_leader.items():
+                by_leader.setdefault(lane.leader, []).append(lane)
+        for leader, lanes in by_leader.items():
             while any(lane.may_send for lane in lanes):
-                if not self._send_request(node, lanes):
+                if not self._send_request(leader, lanes):
                     break
 
-    def _send_request(self, node: int, lanes: list[_Lane]) -> bool:
+    def _send_request(self, leader: Address, lanes: list[_Lane]) -> bool:
         """Send the next batch of each of a leader's lanes; False where the connection has no room for more."""
-        link = self._links.get(node)
+        link = self._links.get(leader)
         if link is not None and len(link.requests) >= self._settings.max_in_flight:
             return False
         chosen: list[tuple[_Lane, Batch]] = []
@@ -213,24 +208,17 @@ class BatchProducer:
             lane.unanswered += 1
         try:
             if link is None:
-                link = self._links[node] = _Link(self._connect(node))
+                link = self._links[leader] = _Link(BrokerConnection(leader, self._settings.cluster.connection))
+            with source_errors():
+                version = link.connection.version_of(ProduceRequest, _PRODUCE)
             pieces = _encode(chosen, self._settings.acks, self._settings.request_timeout_ms)
-            link.requests.append(_Request(link.connection.send(ApiKey.PRODUCE, _PRODUCE_VERSION, pieces), chosen))
-        except OSError as error:
-            self._fail(chosen, _lost(self.leaders.address(node), error))
-            self._drop(node, error)
+            link.connection.send_pieces(ApiKey.PRODUCE, version, pieces)
+        except ConnectionFailure as error:
+            self._fail(chosen, _lost(leader, error))
+            self._drop(leader, error)
             return False
+        link.requests.append(_Request(version, chosen))
         return True
-
-    def _connect(self, node: int) -> PipelinedConnection:
-        host, port = self.leaders.address(node)
-        return PipelinedConnection(
-            host,
-            port,
-            client_id=self._settings.client_id,
-            connect_timeout=self._settings.connect_timeout_ms / 1000,
-            timeout=self._settings.request_timeout_ms / 1000,
-        )
 
     # --- answers
 
@@ -242,7 +230,7 @@ class BatchProducer:
 
     def _receive_ready(self, timeout_ms: int) -> bool:
         """Take the answers that are there or come in time; False where none is expected."""
-        waiting = {link.connection.fileno(): node for node, link in self._links.items() if link.requests}
+        waiting = {link.connection.fileno(): leader for leader, link in self._links.items() if link.requests}
         if not waiting:
             return False
         poll = select.poll()
@@ -252,17 +240,17 @@ class BatchProducer:
         for descriptor, _ in ready:
             self._receive(waiting[descriptor])
         if not ready and timeout_ms:
-            for node in waiting.values():
-                self._drop(node, TimeoutError(f"no answer within {timeout_ms / 1000:g} s"))
+            for leader in waiting.values():
+                self._drop(leader, NoAnswerInTimeError(f"no answer within {timeout_ms / 1000:g} s"))
         return True
 
-    def _receive(self, node: int) -> None:
-        link = self._links[node]
+    def _receive(self, leader: Address) -> None:
+        link = self._links[leader]
         request = link.requests[0]
         try:
-            answer = link.connection.receive(request.correlation_id, _PRODUCE_VERSION, ProduceResponse)
-        except (OSError, WireError) as error:
-            self._drop(node, error)
+            answer = link.connection.receive_as(ProduceResponse, request.version)
+        except ConnectionFailure as error:
+            self._drop(leader, error)
             return
         link.requests.popleft()
         results = {
@@ -284,7 +272,7 @@ class BatchProducer:
                 lane.sent -= 1
         elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.broken_by is not None:
             pass  # What it should follow has failed before it; both are sent again.
-        elif code in _PASSING:
+        elif code in _RETRIABLE:
             lane.broken_by = lane.broken_by or f"{lane.name}: {_words(code, message)}"
         elif code in _TOO_LARGE and batch.count > 1:
             self._split(lane, batch)
@@ -331,13 +319,13 @@ class BatchProducer:
 
     # --- what went wrong
 
-    def _drop(self, node: int, error: Exception) -> None:
+    def _drop(self, leader: Address, error: ConnectionFailure) -> None:
         """Give up a connection: whether what was asked over it has been done is not known."""
-        link = self._links.pop(node, None)
+        link = self._links.pop(leader, None)
         if link is None:
             return
         link.connection.close()
-        reason = _lost(self.leaders.address(node), error)
+        reason = _lost(leader, error)
         for request in link.requests:
             self._fail(request.batches, reason)
 
@@ -389,13 +377,9 @@ def _encode(chosen: list[tuple[_Lane, Batch]], acks: int, timeout_ms: int) -> li
 
 
 def _words(code: int, message: str | None) -> str:
-    try:
-        name = ErrorCode(code).name
-    except ValueError:
-        name = f"error {code}"
+    name = error_name(code)
     return f"{message} ({name})" if message else name
 
 
-def _lost(address: tuple[str, int], error: Exception) -> str:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"lost the broker at {address[0]}:{address[1]} ({why.lower()})"
+def _lost(address: Address, error: ConnectionFailure) -> str:
+    return f"lost the broker at {join_address(address)} ({error})"

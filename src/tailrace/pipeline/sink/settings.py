@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.pipeline.failures import OptionError
-from tailrace.pipeline.source.client_settings import split_address
+from tailrace.pipeline.source.client_settings import DEFAULT_CLIENT_ID, check_addresses, check_security
+from tailrace.protocol_client.security import SecuritySettings, is_security_setting
+from tailrace.protocol_client.settings import Address, ClusterSettings, ConnectionSettings, join_address
 from tailrace.records.compression import Compression
 
 _PREFIX = "kafka."
@@ -55,7 +57,6 @@ _REFUSED = {
     "interceptor.classes": "there is no Java producer whose records could be intercepted",
     "partitioner.class": "rows go by their 'partition' column or by their key; choose with that column",
 }
-_REFUSED_FAMILIES = ("sasl.", "ssl.", "security.providers")
 _USED = frozenset(
     (
         "bootstrap.servers",
@@ -76,7 +77,6 @@ _USED = frozenset(
         "enable.idempotence",
         "partitioner.ignore.keys",
         "socket.connection.setup.timeout.ms",
-        "security.protocol",
     )
 )
 _LEVELS = {Compression.GZIP: (1, 9), Compression.LZ4: (1, 17), Compression.ZSTD: (-131072, 22)}
@@ -86,9 +86,9 @@ _LEVELS = {Compression.GZIP: (1, 9), Compression.LZ4: (1, 17), Compression.ZSTD:
 class WriteSettings:
     """How rows are written, checked."""
 
-    bootstrap: tuple[tuple[str, int], ...]
+    bootstrap: tuple[Address, ...]
     topic: str | None = None
-    client_id: str = "tailrace-spark"
+    client_id: str = DEFAULT_CLIENT_ID
     acks: int = -1
     compression: Compression = Compression.NONE
     compression_level: int | None = None
@@ -104,6 +104,7 @@ class WriteSettings:
     max_block_ms: int = 60_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @property
     def is_idempotent(self) -> bool:
@@ -113,7 +114,22 @@ class WriteSettings:
     @property
     def servers(self) -> str:
         """The addresses as the user gave them."""
-        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+        return ",".join(map(join_address, self.bootstrap))
+
+    @property
+    def cluster(self) -> ClusterSettings:
+        """How the cluster is reached."""
+        return ClusterSettings(
+            self.servers,
+            ConnectionSettings(
+                client_id=self.client_id,
+                connect_timeout_ms=self.connect_timeout_ms,
+                request_timeout_ms=self.request_timeout_ms,
+                security=self.security,
+            ),
+            api_timeout_ms=self.max_block_ms,
+            retry_backoff_ms=self.retry_backoff_ms,
+        )
 
 
 def write_settings(options: Mapping[str, str]) -> WriteSettings:
@@ -123,8 +139,7 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
     _check_names(kafka)
     if not kafka.get(_SERVERS):
         raise OptionError("option 'kafka.bootstrap.servers' is missing; give the brokers as HOST:PORT,HOST:PORT")
-    if kafka.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
-        raise _not_plaintext("security.protocol")
+    security = check_security(kafka)
     topic = given.get("topic")
     if topic is not None and not topic:
         raise OptionError("option 'topic' is empty; give the name of a topic, or a column 'topic'")
@@ -138,9 +153,9 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
         raise OptionError("option 'kafka.delivery.timeout.ms' must be at least 'kafka.request.timeout.ms'")
     in_flight = _number(kafka, "max.in.flight.requests.per.connection", 5, 1)
     return WriteSettings(
-        bootstrap=tuple(split_address(address) for address in kafka[_SERVERS].split(",")),
+        bootstrap=tuple(check_addresses(kafka[_SERVERS])),
         topic=topic,
-        client_id=kafka.get("client.id") or "tailrace-spark",
+        client_id=kafka.get("client.id") or DEFAULT_CLIENT_ID,
         acks=acks,
         compression=codec,
         compression_level=_level(kafka, codec),
@@ -156,6 +171,7 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
         max_block_ms=_number(kafka, "max.block.ms", 60_000, 0),
         retry_backoff_ms=_number(kafka, "retry.backoff.ms", 100, 0),
         retry_backoff_max_ms=_number(kafka, "retry.backoff.max.ms", 1_000, 0),
+        security=security,
     )
 
 
@@ -163,18 +179,10 @@ def _check_names(kafka: Mapping[str, str]) -> None:
     for name in kafka:
         if name in _REFUSED:
             raise OptionError(f"option '{_PREFIX}{name}' is not supported: {_REFUSED[name]}")
-        if name.startswith(_REFUSED_FAMILIES):
-            raise _not_plaintext(name)
-        if name not in _USED and name not in _WITHOUT_EFFECT:
+        if name not in _USED and name not in _WITHOUT_EFFECT and not is_security_setting(name):
             near = difflib.get_close_matches(name, [*_USED, *_WITHOUT_EFFECT], 1)
             hint = f"; did you mean '{_PREFIX}{near[0]}'?" if near else ", which is no setting of a Kafka producer"
             raise OptionError(f"unknown option '{_PREFIX}{name}'{hint}")
-
-
-def _not_plaintext(name: str) -> OptionError:
-    return OptionError(
-        f"option '{_PREFIX}{name}' is not supported yet: the data source tailrace speaks to brokers in plaintext only"
-    )
 
 
 def _acks(kafka: Mapping[str, str]) -> int:

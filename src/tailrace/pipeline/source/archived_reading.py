@@ -112,7 +112,7 @@ def _look_again(plan: FetchPlan, archives: Archives, before: ArchivedRange, rest
         part = parts.get(TopicPartition(rest.topic, rest.partition))
         if part is None or part.archive.manifest != before.archive.manifest:
             return plan_pieces([rest], parts, plan.only.times_ms)
-        time.sleep(plan.client.retry_backoff_ms / 1000)
+        time.sleep(plan.client.cluster.retry_backoff_ms / 1000)
     return None
 
 

@@ -29,6 +29,7 @@ from tailrace.pipeline.source.archived_ranges import ArchivedPart
 from tailrace.pipeline.source.offsets import Offsets
 from tailrace.pipeline.source.options import ArchiveAccess
 from tailrace.pipeline.source.ranges import OffsetRange
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
     ArchiveDescribeResponse,
@@ -38,10 +39,10 @@ from tailrace.wire.messages.archive_describe import (
 #: Fewer offsets of a partition than these are fetched from its leader, where that still has them itself.
 FEW_OFFSETS = 10_000
 _ENABLE = "tailrace.archive.enable"
-_DESCRIBE_VERSION = 0
+_DESCRIBE = Versions(0, 0)
 _EARLIEST_LOCAL = -4
 #: The first that knows where a log begins on its leader; only brokers that have archives are asked.
-_LOCAL_OFFSETS_VERSION = 8
+_LOCAL_OFFSETS = Versions(8, 8)
 #: So often a manifest may be cleared away between being named and being read.
 _TRIES_FOR_A_HEAD = 3
 #: What may be in the way of this process and not of the brokers.
@@ -88,10 +89,7 @@ class Archives:
     def _describe(self, topics: Iterable[str]) -> list[DescribedArchive]:
         """The archives that there is something in."""
         request = ArchiveDescribeRequest(topics=list(topics))
-        answer = self._brokers.patiently(
-            "looking up archives",
-            lambda: self._brokers.ask_any(request, _DESCRIBE_VERSION, ArchiveDescribeResponse),
-        )
+        answer = self._brokers.ask_patiently("looking up archives", request, _DESCRIBE, ArchiveDescribeResponse)
         return [one for one in answer.archives if not one.error_code and one.is_enabled and one.manifest]
 
     def _parts_of(self, topic: DescribedArchive, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, ArchivedPart]:
@@ -147,7 +145,7 @@ class Archives:
 
     def local_starts(self, names: Sequence[TopicPartition]) -> Offsets:
         """Where the logs of partitions begin on their leaders, whatever is in the archive."""
-        return self._brokers.offsets_at(dict.fromkeys(names, _EARLIEST_LOCAL), _LOCAL_OFFSETS_VERSION)
+        return self._brokers.offsets_at(dict.fromkeys(names, _EARLIEST_LOCAL), _LOCAL_OFFSETS)
 
     def leave_to_brokers(self, ranges: Sequence[OffsetRange], error: ArchiveError) -> None:
         """Say why brokers are asked for what files have; SourceError where they could do no better."""

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tailrace.pipeline.failures import OptionError
+from tailrace.protocol_client.errors import UnsupportedSettingError
+from tailrace.protocol_client.security import SecuritySettings, is_security_setting, security_settings
+from tailrace.protocol_client.settings import Address, ClusterSettings, ConnectionSettings, split_address
 
+DEFAULT_CLIENT_ID = "tailrace-spark"
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 _ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
@@ -74,35 +78,28 @@ _REFUSED = {
     "key.serializer": "it is for writing, and keys are written as they are",
     "value.serializer": "it is for writing, and values are written as they are",
 }
-_SECURITY = ("sasl.", "ssl.", "security.")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """How to reach and ask brokers."""
 
-    bootstrap: str
-    client_id: str
+    cluster: ClusterSettings
     group_id: str | None
     isolation_level: int
     fetch_bytes: int
     fetch_wait_ms: int
-    receive_buffer_bytes: int
-    request_timeout_ms: int
-    api_timeout_ms: int
-    connect_timeout_ms: int
-    retry_backoff_ms: int
 
 
 def parse_client_settings(client: Mapping[str, str]) -> ClientSettings:
     """Check the settings of a client, given without their prefix `kafka.`."""
-    for name, value in client.items():
-        _check_name(name, value)
+    for name in client:
+        _check_name(name)
+    security = check_security(client)
     bootstrap = client.get("bootstrap.servers", "")
     if not bootstrap:
         raise OptionError("option 'kafka.bootstrap.servers' is missing; expected addresses such as localhost:9092")
-    for address in bootstrap.split(","):
-        split_address(address)
+    check_addresses(bootstrap)
     isolation = client.get("isolation.level", "read_uncommitted").lower()
     if isolation not in _ISOLATION_LEVELS:
         raise OptionError(
@@ -110,31 +107,53 @@ def parse_client_settings(client: Mapping[str, str]) -> ClientSettings:
         )
     numbers = {name: _number(name, client.get(name), default) for name, default in _NUMBERS.items()}
     return ClientSettings(
-        bootstrap=bootstrap,
-        client_id=client.get("client.id") or "tailrace-spark",
+        cluster=ClusterSettings(
+            bootstrap,
+            ConnectionSettings(
+                client_id=client.get("client.id") or DEFAULT_CLIENT_ID,
+                connect_timeout_ms=numbers["socket.connection.setup.timeout.ms"],
+                request_timeout_ms=numbers["request.timeout.ms"],
+                receive_buffer_bytes=numbers["receive.buffer.bytes"],
+                security=security,
+            ),
+            api_timeout_ms=numbers["default.api.timeout.ms"],
+            retry_backoff_ms=numbers["retry.backoff.ms"],
+            retry_backoff_max_ms=numbers["retry.backoff.ms"],
+        ),
         group_id=client.get("group.id") or None,
         isolation_level=_ISOLATION_LEVELS[isolation],
         fetch_bytes=numbers["max.partition.fetch.bytes"],
         fetch_wait_ms=numbers["fetch.max.wait.ms"],
-        receive_buffer_bytes=numbers["receive.buffer.bytes"],
-        request_timeout_ms=numbers["request.timeout.ms"],
-        api_timeout_ms=numbers["default.api.timeout.ms"],
-        connect_timeout_ms=numbers["socket.connection.setup.timeout.ms"],
-        retry_backoff_ms=numbers["retry.backoff.ms"],
     )
 
 
-def _check_name(name: str, value: str) -> None:
-    if name in _NUMBERS or name in _TEXTS or name in _WITHOUT_EFFECT:
+def check_security(client: Mapping[str, str]) -> SecuritySettings:
+    """The security that the settings of a client ask for; OptionError where that is more than plaintext."""
+    try:
+        return security_settings(client)
+    except UnsupportedSettingError as error:
+        raise OptionError(
+            f"option 'kafka.{error.setting}' is not supported yet: the data source tailrace speaks to brokers in "
+            "plaintext only"
+        ) from None
+
+
+def check_addresses(bootstrap: str) -> list[Address]:
+    """The addresses of the option `kafka.bootstrap.servers`."""
+    found = []
+    for address in bootstrap.split(","):
+        try:
+            found.append(split_address(address))
+        except ValueError:
+            raise OptionError(f"option 'kafka.bootstrap.servers' has '{address.strip()}'; expected HOST:PORT") from None
+    return found
+
+
+def _check_name(name: str) -> None:
+    if name in _NUMBERS or name in _TEXTS or name in _WITHOUT_EFFECT or is_security_setting(name):
         return
     if name in _REFUSED:
         raise OptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
-    if name.startswith(_SECURITY):
-        if name == "security.protocol" and value.upper() == "PLAINTEXT":
-            return
-        raise OptionError(
-            f"option 'kafka.{name}' is not supported yet: the data source tailrace speaks to brokers in plaintext only"
-        )
     near = get_close_matches(name, [*_NUMBERS, *_TEXTS, *sorted(_WITHOUT_EFFECT)], n=1)
     hint = f"; did you mean 'kafka.{near[0]}'?" if near else ""
     raise OptionError(f"unknown option 'kafka.{name}'{hint}")
@@ -146,13 +165,3 @@ def _number(name: str, text: str | None, default: int) -> int:
     if not text.isascii() or not text.lstrip("-").isdigit() or int(text) < min(default, 0):
         raise OptionError(f"option 'kafka.{name}' is '{text}'; expected a whole number")
     return int(text)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`, the host of an IPv6 address in brackets."""
-    host, separator, port = address.strip().rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    sound = separator and host and (bracketed or ":" not in host) and port.isascii() and port.isdigit()
-    if not sound or not 0 < int(port) < 65536:
-        raise OptionError(f"option 'kafka.bootstrap.servers' has '{address.strip()}'; expected HOST:PORT")
-    return host.strip("[]"), int(port)

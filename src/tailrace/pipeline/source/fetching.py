@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import ErrorCode, WireError
 from tailrace.model import TopicPartition
 from tailrace.pipeline.arrow.decoding import RecordDecoder
-from tailrace.pipeline.connections.brokers import PASSING, BrokerConnection, Brokers, PassingError
+from tailrace.pipeline.connections.brokers import Brokers, source_errors
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.source.client_settings import READ_COMMITTED, ClientSettings
 from tailrace.pipeline.source.corrupt_batches import CorruptBatches
@@ -23,13 +23,18 @@ from tailrace.pipeline.source.offsets import EARLIEST, LATEST
 from tailrace.pipeline.source.planning import report_data_loss
 from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.pipeline.source.record_filter import RecordFilter
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.errors import RETRIABLE, ConnectionFailure, RetriableError, error_name
+from tailrace.protocol_client.settings import join_address
+from tailrace.protocol_client.versions import Versions
 from tailrace.records.batch import iterate_batches
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FETCH_VERSION = 11
+#: From 12 on requests are flexible, and from 13 on they name topics by their ids.
+_FETCH = Versions(4, 11)
 _MAX_BYTES = (1 << 31) - 1
 #: So often nothing may come for offsets below the high watermark before they are taken for compacted away.
 _EMPTY_ANSWERS = 2
@@ -91,9 +96,7 @@ class _RangeFetcher:
             try:
                 yield from self._read_from_leader()
                 problem = "no records came"
-            except PassingError as error:
-                problem = str(error)
-            except UnreachableBrokerError as error:
+            except (RetriableError, UnreachableBrokerError) as error:
                 problem = str(error)
             if self._decoder.next_offset > before:
                 deadline = self._next_deadline()
@@ -103,7 +106,7 @@ class _RangeFetcher:
                     f"{self._plan.poll_timeout_ms / 1000:g} s (option kafkaConsumer.pollTimeoutMs)"
                 )
             else:
-                time.sleep(self._plan.client.retry_backoff_ms / 1000)
+                time.sleep(self._plan.client.cluster.retry_backoff_ms / 1000)
         # Fetches name a topic and not its id. An id never comes back: if it is still the same, it was all the time.
         if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.topic_id):
             self._lose(
@@ -124,18 +127,19 @@ class _RangeFetcher:
         try:
             connection = self._brokers.connect(address)
             yield from self._read_from(connection)
-        except (OSError, WireError) as error:
-            raise PassingError(f"lost the broker at {address[0]}:{address[1]}: {error}") from None
+        except (ConnectionFailure, WireError) as error:
+            raise RetriableError(f"lost the broker at {join_address(address)}: {error}") from None
         finally:
             # An answer may still be on its way; the next question needs a connection without one.
             self._brokers.drop(address)
 
     def _read_from(self, connection: BrokerConnection) -> Iterator[pa.RecordBatch]:
         decoder = self._decoder
-        self._ask(connection, decoder.next_offset)
+        with source_errors():
+            version = connection.version_of(FetchRequest, _FETCH)
+        self._ask(connection, version, decoder.next_offset)
         while True:
-            body = connection.receive(flexible=False)
-            answer = FetchResponse.decode(_FETCH_VERSION, body)
+            answer = FetchResponse.decode(version, connection.receive())
             if answer.error_code:
                 raise _refused(answer.error_code, self._name)
             data = _only_partition(answer)
@@ -153,7 +157,7 @@ class _RangeFetcher:
             after = self._offset_after(records)
             is_asked = before < after < self._range.end
             if is_asked:
-                self._ask(connection, after)
+                self._ask(connection, version, after)
             aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
             batches = decoder.decode(connection.buffer, start, end, aborted)
             yield from batches
@@ -164,7 +168,7 @@ class _RangeFetcher:
                 return
             self._empty_answers = 0
             if not is_asked:
-                self._ask(connection, decoder.next_offset)
+                self._ask(connection, version, decoder.next_offset)
 
     def _offset_after(self, records: memoryview) -> int:
         """Where the decoder will stand when it has decoded an answer, known from the headers of its batches."""
@@ -175,7 +179,7 @@ class _RangeFetcher:
             after = max(after, header.next_offset)
         return after
 
-    def _ask(self, connection: BrokerConnection, offset: int) -> None:
+    def _ask(self, connection: BrokerConnection, version: int, offset: int) -> None:
         client = self._plan.client
         request = FetchRequest(
             max_wait_ms=client.fetch_wait_ms,
@@ -193,7 +197,7 @@ class _RangeFetcher:
                 )
             ],
         )
-        connection.send(request, _FETCH_VERSION)
+        connection.send(request, version)
 
     def _note_empty(self, answer: FetchResponse, data: PartitionData) -> None:
         """Nothing came: either records are still to come, or all that are left were compacted away.
@@ -250,13 +254,9 @@ def _bounds_in(buffer: bytearray, records: memoryview) -> tuple[int, int]:
 
 
 def _refused(code: int, name: TopicPartition) -> Exception:
-    try:
-        text = ErrorCode(code).name
-    except ValueError:
-        text = f"error {code}"
-    message = f"the leader of {name} answers {text}"
+    message = f"the leader of {name} answers {error_name(code)}"
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
         message += " (its disk, or the topic's archive, cannot be read; what the broker logs says why)"
-    if code in PASSING or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return PassingError(message)
+    if code in RETRIABLE or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return RetriableError(message)
     return SourceError(f"reading {name} failed: {message}")

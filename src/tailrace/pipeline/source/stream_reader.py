@@ -149,7 +149,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Most queries have no group, and need no further client.
             from tailrace.pipeline.source.progress import GroupProgress
 
-            self._progress = GroupProgress(client.bootstrap, client.group_id)
+            self._progress = GroupProgress(client.cluster.bootstrap, client.group_id)
         self._progress.processed({(name.topic, name.partition): offset for name, offset in processed.items()})
 
     def _cluster(self) -> Brokers:
@@ -174,7 +174,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if tries < _TRIES_FOR_AN_END and any(
                 end < before.get(name, end) for name, end in ends.items() if name.topic not in others
             ):
-                time.sleep(self._options.client.retry_backoff_ms / 1000)
+                time.sleep(self._options.client.cluster.retry_backoff_ms / 1000)
                 continue
             self._note_created_again(ids, known)
             self._topic_ids = ids
