@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -37,8 +36,9 @@ from bench.processes import ServerFailedError, ServerProcess
 from bench.systems.system import ROOT, Handle
 from bench.systems.tailrace import Tailrace
 from tailrace.client.request import ask
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.settings import ConnectionSettings
 from tailrace.protocol_client.versions import Versions
-from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -61,7 +61,7 @@ LIVE_ARCHIVE = "archive-live"
 LIVE_READ_RATE = 300_000
 GIVEN_UP_SECONDS = 120.0
 QUICK_SCALE = 0.1
-_FETCH_VERSION = 11
+_FETCH = Versions(11, 11)
 _EARLIEST_LOCAL = -4
 
 
@@ -259,8 +259,9 @@ def local_start(bootstrap: str, topic: str) -> int:
 def look_up(handle: Handle, topic: str, offsets: Sequence[int], max_bytes: int) -> list[float]:
     """Ask for offsets one after another; how many ms each took until its record was there."""
     times = []
-    with socket.create_connection((handle.host, handle.port), timeout=60) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    settings = ConnectionSettings("bench", request_timeout_ms=60_000)
+    with BrokerConnection((handle.host, handle.port), settings) as connection:
+        version = connection.version_of(FetchRequest, _FETCH)
         for offset in offsets:
             wanted = FetchPartition(
                 partition=0, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=-1
@@ -272,28 +273,14 @@ def look_up(handle: Handle, topic: str, offsets: Sequence[int], max_bytes: int) 
                 max_bytes=max(max_bytes, 1 << 20),
                 topics=[FetchTopic(topic=topic, partitions=[wanted])],
             )
-            header = RequestHeader(request.API_KEY, _FETCH_VERSION, offset & 0x7FFFFFFF, "bench")
-            frame = encode_request(header, request.is_flexible(_FETCH_VERSION), request.encode(_FETCH_VERSION))
             started = time.perf_counter()
-            connection.sendall(frame)
-            body = _receive(connection, int.from_bytes(_receive(connection, 4), "big"))
+            connection.send(request, version)
+            body = connection.receive()
             times.append((time.perf_counter() - started) * 1000)
-            _, position = decode_response_header(memoryview(body), request.is_flexible(_FETCH_VERSION))
-            answer = FetchResponse.decode(_FETCH_VERSION, memoryview(body)[position:]).responses[0].partitions[0]
+            answer = FetchResponse.decode(version, body).responses[0].partitions[0]
             if answer.error_code or not answer.records:
                 raise ClientFailedError(f"offset {offset} of {topic}: error {answer.error_code}, or no records")
     return times
-
-
-def _receive(connection: socket.socket, size: int) -> bytearray:
-    received = bytearray(size)
-    view = memoryview(received)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise ClientFailedError("the broker has closed the connection")
-        view = view[count:]
-    return received
 
 
 def percentiles(times: Sequence[float]) -> Metrics:

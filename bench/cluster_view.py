@@ -1,6 +1,6 @@
 """A cluster seen from outside: what one of its servers says of brokers and partitions, and when a session ends.
 
-Asks over a plain socket, one server at a time and only for what is still waited for, so that looking costs the servers
+Asks over one connection, one server at a time and only for what is still waited for, so that looking costs the servers
 little while they are busy. Must not know who runs them.
 """
 
@@ -10,7 +10,6 @@ import base64
 import http.client
 import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +17,12 @@ from typing import Self, TypeVar
 
 from bench.processes import ServerFailedError
 from tailrace.cluster.keys import BROKERS, broker_of
+from tailrace.protocol_client.connection import BrokerConnection
+from tailrace.protocol_client.errors import ProtocolClientError
+from tailrace.protocol_client.settings import ConnectionSettings
+from tailrace.protocol_client.versions import Versions
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string
-from tailrace.wire.frames import RequestHeader, decode_response_header, encode_request
 from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -30,15 +32,14 @@ from tailrace.wire.messages.metadata import (
 )
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
-METADATA_VERSION = 12
-QUORUM_VERSION = 0
-ELECT_LEADERS_VERSION = 2
-PRODUCE_VERSION = 9
+METADATA = Versions(12, 12)
+QUORUM = Versions(0, 0)
+ELECT_LEADERS = Versions(2, 2)
+PRODUCE = Versions(9, 9)
 #: Topics are asked for in so many turns, or ten at once where there are few.
 _TURNS = 10
 _LOOK_SECONDS = 0.02
 _ANSWER_SECONDS = 60.0
-_LENGTH = struct.Struct(">i")
 
 Response = TypeVar("Response", bound=Message)
 
@@ -109,47 +110,37 @@ class View:
     """One server's view of its cluster, over one connection; a context manager."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_SECONDS)
+        milliseconds = int(_ANSWER_SECONDS * 1000)
+        settings = ConnectionSettings("bench", connect_timeout_ms=milliseconds, request_timeout_ms=milliseconds)
+        try:
+            self._connection = BrokerConnection(("127.0.0.1", port), settings)
+        except ProtocolClientError as error:
+            raise ServerFailedError(f"cannot reach the server at port {port}: {error}") from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self._connection.close()
 
-    def ask(self, request: Message, version: int, response: type[Response]) -> Response:
+    def ask(self, request: Message, usable: Versions, response: type[Response]) -> Response:
         """Send a request and decode its answer."""
-        flexible = request.is_flexible(version)
-        header = RequestHeader(request.API_KEY, version, 1, "bench")
-        self._socket.sendall(encode_request(header, flexible, request.encode(version)))
-        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
-        frame = self._receive(length)
-        _, position = decode_response_header(memoryview(frame), flexible)
-        return response.decode(version, memoryview(frame)[position:])
-
-    def _receive(self, size: int) -> bytearray:
-        data = bytearray(size)
-        left = memoryview(data)
-        while left:
-            count = self._socket.recv_into(left)
-            if not count:
-                raise ServerFailedError("a server closed the connection in place of an answer")
-            left = left[count:]
-        return data
+        try:
+            return self._connection.ask(request, usable, response)
+        except ProtocolClientError as error:
+            raise ServerFailedError(f"a server did not answer: {error}") from error
 
     def metadata(self, topics: Sequence[str] = ()) -> MetadataResponse:
         """Brokers, controller, and the named topics."""
         wanted = [MetadataRequestTopic(name=name) for name in topics]
-        return self.ask(
-            MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION, MetadataResponse
-        )
+        return self.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA, MetadataResponse)
 
     def quorum_leader(self) -> int:
         """Which node leads Kafka's controllers."""
         wanted = [
             QuorumRequestTopic(topic_name="__cluster_metadata", partitions=[QuorumRequestPartition(partition_index=0)])
         ]
-        answer = self.ask(DescribeQuorumRequest(topics=wanted), QUORUM_VERSION, DescribeQuorumResponse)
+        answer = self.ask(DescribeQuorumRequest(topics=wanted), QUORUM, DescribeQuorumResponse)
         if answer.error_code:
             raise ServerFailedError(f"Kafka does not say who leads its controllers: error {answer.error_code}")
         return answer.topics[0].partitions[0].leader_id
@@ -157,7 +148,7 @@ class View:
     def elect_preferred(self) -> None:
         """Have the first replica of every partition lead it."""
         request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=int(_ANSWER_SECONDS * 1000))
-        answer = self.ask(request, ELECT_LEADERS_VERSION, ElectLeadersResponse)
+        answer = self.ask(request, ELECT_LEADERS, ElectLeadersResponse)
         if answer.error_code:
             raise ServerFailedError(f"no preferred leaders are elected: error {answer.error_code}")
 
@@ -167,7 +158,7 @@ class View:
         request = ProduceRequest(
             acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
         )
-        answer = self.ask(request, PRODUCE_VERSION, ProduceResponse)
+        answer = self.ask(request, PRODUCE, ProduceResponse)
         return answer.responses[0].partition_responses[0].error_code
 
     def partitions(self, topics: Sequence[str]) -> dict[tuple[str, int], MetadataResponsePartition]:
