@@ -110,20 +110,22 @@ def test_more_replicas_than_brokers_are_warned_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "status"), [((3, 10, 9), WARNING), ((3, 11, 0), OK), ((3, 13, 2), OK), ((3, 14, 0), WARNING)]
+    ("version", "status"), [((3, 10, 9), WARNING), ((3, 11, 0), OK), ((3, 14, 8), OK), ((3, 15, 0), WARNING)]
 )
 def test_the_python_versions_are_those_of_the_package(version: tuple[int, int, int], status: Status) -> None:
     assert check_python(version).status is status
 
 
-def test_the_bounds_of_the_python_version_are_those_of_pyproject() -> None:
+def test_the_pythons_that_are_tested_are_those_of_pyproject() -> None:
     import tomllib
 
-    from tailrace.cli.checks.machine import BELOW_PYTHON, LOWEST_PYTHON
+    from tailrace.cli.checks.machine import NEWEST_PYTHON, OLDEST_PYTHON
 
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    lowest, below = (".".join(map(str, version)) for version in (LOWEST_PYTHON, BELOW_PYTHON))
-    assert project["requires-python"] == f">={lowest},<{below}"
+    assert project["requires-python"] == f">={'.'.join(map(str, OLDEST_PYTHON))}"
+    start = "Programming Language :: Python :: "
+    named = [each.removeprefix(start) for each in project["classifiers"] if each.startswith(start)]
+    assert (named[0], named[-1]) == tuple(".".join(map(str, each)) for each in (OLDEST_PYTHON, NEWEST_PYTHON))
 
 
 def test_all_compiled_packages_are_named_with_their_versions() -> None:

@@ -19,9 +19,9 @@ from tailrace.cli.checks.finding import Finding, ok, problem, warning
 from tailrace.errors import StorageError
 from tailrace.runtime.system.process import connections_beside, default_open_files
 
-#: As pyproject.toml says.
-LOWEST_PYTHON = (3, 11)
-BELOW_PYTHON = (3, 14)
+#: The oldest and newest Python that tailrace is tested with, as pyproject.toml says.
+OLDEST_PYTHON = (3, 11)
+NEWEST_PYTHON = (3, 14)
 
 #: Compiled packages and what the broker does without them; None where it does not start.
 _PACKAGES = {
@@ -43,10 +43,10 @@ _UNLIMITED = 2**31 - 1
 def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:
     """Whether this interpreter is one that tailrace is tested with."""
     text = f"Python {'.'.join(str(part) for part in version)}"
-    if LOWEST_PYTHON <= version[:2] < BELOW_PYTHON:
+    if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
         return ok("python", text)
-    wanted = f"{'.'.join(map(str, LOWEST_PYTHON))} or later, below {'.'.join(map(str, BELOW_PYTHON))}"
-    return warning("python", f"{text} is not among those tailrace is tested with", f"use Python {wanted}")
+    tested = f"{'.'.join(map(str, OLDEST_PYTHON))} to {'.'.join(map(str, NEWEST_PYTHON))}"
+    return warning("python", f"tailrace is not tested with {text}", f"use Python {tested}")
 
 
 def check_packages() -> list[Finding]:
