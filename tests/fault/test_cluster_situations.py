@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace.errors import ErrorCode
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tailrace.wire.messages.produce import ProduceResponse
 from tests.support.brokers.broker_process import EXECUTABLE, free_port

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tests.fault.conftest import MakeBroker
 from tests.support.brokers.broker_process import EXECUTABLE, BrokerFailedError, free_port
 from tests.support.brokers.watched_broker import WatchedBroker, small_batch

@@ -15,7 +15,7 @@ import pytest
 from tailrace.errors import ErrorCode
 from tailrace.records.batch import has_valid_crc, iterate_batches
 from tailrace.records.record import NewRecord, build_batch, iterate_records
-from tailrace.storage.log_directory import META_PROPERTIES
+from tailrace.storage.directory_identity import META_PROPERTIES
 from tailrace.wire.messages.fetch import FetchResponse
 from tailrace.wire.messages.produce import ProduceResponse
 from tests.support.brokers.broker_process import EXECUTABLE, free_port

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.fault.conftest import MakeBroker
 from tests.support.brokers.watched_broker import WatchedBroker

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN, META_PROPERTIES
 from tests.support.brokers.broker_process import EXECUTABLE, BrokerFailedError, free_port
 from tests.support.brokers.small_disk import SmallDisk
 from tests.support.brokers.watched_broker import WatchedBroker, small_batch

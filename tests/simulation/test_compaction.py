@@ -15,7 +15,7 @@ import pytest
 
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord
-from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.segment_swaps import SegmentSwaps
 from tailrace.testing.loop import SimLoop
 from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 from tests.support.batches.compacted_log import CONFIG, FOREVER_MS, Batch, World
@@ -136,8 +136,8 @@ def test_the_checks_notice_a_recovery_that_drops_what_was_on_its_way_into_place(
 
 
 def test_the_checks_notice_a_recovery_that_does_not_know_of_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def say_nothing(directory: LogDirectory, log: object, below: int) -> None:
+    async def say_nothing(swaps: SegmentSwaps, log: object, below: int) -> None:
         """The log is not told that it may have gaps."""
 
-    monkeypatch.setattr(LogDirectory, "allow_gaps", say_nothing)
+    monkeypatch.setattr(SegmentSwaps, "allow_gaps", say_nothing)
     print(f"caught after {crashes_until_caught()} seeds")

@@ -269,8 +269,8 @@ class Partitions:
     async def _until_forgotten(self, partition: TopicPartition) -> None:
         """Wait until nothing is written down of an earlier topic's partition of the same name."""
         for directory in self.directories:
-            if directory.failure is None and directory.has_outdated(partition):
-                await directory.forget_removed()
+            if directory.failure is None and directory.checkpoints.has_outdated(partition):
+                await directory.checkpoints.forget_removed()
 
     def _open_or_update(self, topic: TopicImage, number: int, *, is_configured: bool) -> bool:
         """Have a partition be as the image says; whether a log was opened for it."""
@@ -412,7 +412,7 @@ class Partitions:
     def set_strays_aside(self) -> None:
         """Rename directories that no topic of the image owns: left by a deletion that a crash interrupted, mostly."""
         for partition, directory in self._homes.items():
-            directory.set_aside(partition)
+            directory.removals.set_aside(partition)
         self._homes.clear()
 
     def start(self) -> None:
@@ -496,8 +496,8 @@ class Partitions:
                 continue
             try:
                 directory, log, take_out = partition.directory, partition.log, partial(self._remove_expired, partition)
-                while removed := await directory.take_out_expired(log, take_out):
-                    directory.remove_later(log, removed)
+                while removed := await directory.starts.take_out_expired(log, take_out):
+                    directory.removals.remove_later(log, removed)
                     await asyncio.sleep(0)
                     if not directory.holds(log):
                         break
@@ -543,7 +543,7 @@ class Partitions:
                 if partition.directory is directory and partition.is_replicated
             }
             try:
-                await directory.save_high_watermarks(offsets)
+                await directory.checkpoints.save_high_watermarks(offsets)
             except StorageError as error:
                 logger.error("high watermarks of %s are not written: %s", directory.path, error)
 
@@ -551,7 +551,7 @@ class Partitions:
         for directory in self.directories:
             if directory.failure is None:
                 try:
-                    await directory.save_checkpoints()
+                    await directory.checkpoints.save()
                 except StorageError as error:
                     logger.error("checkpoints of %s are not written: %s", directory.path, error)
 

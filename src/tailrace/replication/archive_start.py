@@ -54,7 +54,7 @@ class ArchiveStart:
         while is_wanted() and log.end_offset < offset:
             try:
                 past = LogPast(log.leader_epochs.entries, log.producers)
-                refusal = await partition.directory.restart(log, offset, is_wanted, past)
+                refusal = await partition.directory.cuts.restart(log, offset, is_wanted, past)
             except KafkaError as error:  # it is still being cut for its former leader
                 refusal = error
             if refusal is not None:

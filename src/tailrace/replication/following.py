@@ -122,7 +122,7 @@ class Following:
                 partition.leader_id,
                 partition.leader_epoch,
             )
-        await self._cut(lambda is_wanted: partition.directory.truncate(log, offset, is_wanted))
+        await self._cut(lambda is_wanted: partition.directory.cuts.truncate(log, offset, is_wanted))
 
     async def start_anew_at(self, offset: int, past: LogPast | None = None) -> None:
         """Drop the log and begin an empty one where the leader's log starts; durable at the end.
@@ -143,7 +143,7 @@ class Following:
             )
         else:
             logger.info("%s begins anew at %d, where its leader's log starts", partition.partition, offset)
-        await self._cut(lambda is_wanted: partition.directory.restart(partition.log, offset, is_wanted, past))
+        await self._cut(lambda is_wanted: partition.directory.cuts.restart(partition.log, offset, is_wanted, past))
         if partition.log.start_offset == partition.log.end_offset == offset:
             partition.high_watermark = offset
 

@@ -89,7 +89,9 @@ class Partition:
         self.traffic = TopicTraffic()
         self.reader = PartitionReader(self)
         # Readers see nothing before the image has said who leads.
-        self.high_watermark = min(max(directory.high_watermark_of(partition), log.start_offset), log.end_offset)
+        self.high_watermark = min(
+            max(directory.checkpoints.high_watermark_of(partition), log.start_offset), log.end_offset
+        )
         #: Whether the log has told that writes are refused, until they are not.
         self._has_said_too_few = False
         self.broker_id = broker_id

@@ -166,7 +166,7 @@ class World:
 
     async def sync(self) -> None:
         """Make everything durable, and so cleanable."""
-        await self.directory._sync_once(self.log)
+        await self.directory.syncs.sync_once(self.log)
         self.partition.advance()
 
     def roll(self) -> None:
@@ -176,7 +176,7 @@ class World:
 
     async def remove_expired(self) -> list[Segment]:
         """Take out of the log what retention has ended."""
-        return await self.directory.take_out_expired(
+        return await self.directory.starts.take_out_expired(
             self.log, lambda: self.log.remove_expired(self.partition.high_watermark)
         )
 
@@ -186,7 +186,7 @@ class World:
         assert self.cleaner.uncleanable == {}
         assert self.directory.failure is None
         if done:
-            self.model.cleaned(self.directory.first_dirty_offset(self.log))
+            self.model.cleaned(self.directory.checkpoints.first_dirty_offset(self.log))
         return done
 
     def crash(self, *, power_cut: bool) -> None:

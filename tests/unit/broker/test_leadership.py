@@ -12,7 +12,7 @@ from tailrace.cluster.keys import TOPICS
 from tailrace.cluster.store import Check, Entry, Unavailable, Write
 from tailrace.errors import ErrorCode, StorageError
 from tailrace.storage.checkpoints import LEADER_EPOCHS
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tailrace.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,

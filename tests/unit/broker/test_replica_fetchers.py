@@ -10,8 +10,7 @@ import pytest
 from tailrace.errors import ErrorCode
 from tailrace.model import TopicPartition
 from tailrace.runtime.disk import DiskFullError
-from tailrace.storage.checkpoints import read_offsets
-from tailrace.storage.log_directory import LOG_START_OFFSETS
+from tailrace.storage.checkpoints import LOG_START_OFFSETS, read_offsets
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,

@@ -23,7 +23,7 @@ from tailrace.storage.checkpoints import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
 )
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN, META_PROPERTIES
 from tailrace.storage.partition_metadata import PARTITION_METADATA
 from tailrace.stores.sqlite import SqliteStore
 from tests.unit.broker.brokers import TestedBroker, with_broker

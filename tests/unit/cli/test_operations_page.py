@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN, META_PROPERTIES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")

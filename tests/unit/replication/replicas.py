@@ -88,7 +88,7 @@ class Replica:
 
     async def save_high_watermark(self) -> None:
         """Write down what is known to be committed, as a broker does now and then."""
-        await self.directory.save_high_watermarks({NAME: self.partition.high_watermark})
+        await self.directory.checkpoints.save_high_watermarks({NAME: self.partition.high_watermark})
 
     def apply(self, state: PartitionState, epochs: Mapping[int, int] | None = None) -> None:
         self.partition.apply_state(state, {1: 1, 2: 1, 3: 1} if epochs is None else epochs, self.loop.time())

@@ -29,7 +29,7 @@ async def ten_committed(replicas: Replicas, archived: int) -> None:
     partition = replicas.leader.partition
     log = partition.log
     take_out = partial(log.remove_expired, 10, archived, partition.log_start_offset)
-    await partition.directory.take_out_expired(log, take_out)
+    await partition.directory.starts.take_out_expired(log, take_out)
     assert 0 < log.start_offset <= archived
 
 
@@ -101,7 +101,7 @@ def test_a_log_whose_last_record_was_taken_out_says_in_an_election_how_far_it_wa
                 replicas.leader.append()
             await replicas.fetch(rounds=10)
             await asyncio.sleep(1)
-            await partition.directory.take_out_expired(partition.log, lambda: partition.log.remove_expired(10))
+            await partition.directory.starts.take_out_expired(partition.log, lambda: partition.log.remove_expired(10))
         assert (partition.log.start_offset, partition.log.end_offset) == (10, 10)
         assert partition.following.fetch_position() == (10, -1)
         assert partition.following.last_position() == replicas.third.partition.following.last_position() == (10, 2)

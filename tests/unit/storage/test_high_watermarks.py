@@ -31,7 +31,7 @@ def opened(world: World, *partitions: TopicPartition) -> LogDirectory:
 
 
 def known(directory: LogDirectory) -> list[int]:
-    return [directory.high_watermark_of(partition) for partition in BOTH]
+    return [directory.checkpoints.high_watermark_of(partition) for partition in BOTH]
 
 
 async def restarted(world: World, directory: LogDirectory, *partitions: TopicPartition) -> LogDirectory:
@@ -46,7 +46,7 @@ async def restarted(world: World, directory: LogDirectory, *partitions: TopicPar
 async def test_they_are_written_in_kafkas_format_and_the_next_start_reads_them(world: World) -> None:
     directory = opened(world, *BOTH)
     assert known(directory) == [0, 0]
-    await directory.save_high_watermarks({ORDERS: 1234567, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 1234567, PAYMENTS: 3})
     assert world.disk.read_file(PATH) == b"0\n2\norders 0 1234567\npayments 3 3\n"
     assert known(directory) == [1234567, 3]
     assert known(await restarted(world, directory, *BOTH)) == [1234567, 3]
@@ -55,7 +55,7 @@ async def test_they_are_written_in_kafkas_format_and_the_next_start_reads_them(w
 @simulated
 async def test_a_clean_stop_keeps_them(world: World) -> None:
     directory = opened(world, *BOTH)
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
     await directory.close()
     assert known(opened(world, *BOTH)) == [5, 3]
 
@@ -63,12 +63,12 @@ async def test_a_clean_stop_keeps_them(world: World) -> None:
 @simulated
 async def test_logs_that_a_save_does_not_name_keep_theirs(world: World) -> None:
     directory = opened(world, *BOTH)
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
-    await directory.save_high_watermarks({ORDERS: 6})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 6})
     assert known(directory) == [6, 3]
     # One log could not be opened again: what is known of it must outlive the saves of others.
     directory = await restarted(world, directory, ORDERS)
-    await directory.save_high_watermarks({ORDERS: 7})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 7})
     assert world.disk.read_file(PATH) == b"0\n2\norders 0 7\npayments 3 3\n"
     assert known(await restarted(world, directory, *BOTH)) == [7, 3]
 
@@ -76,47 +76,47 @@ async def test_logs_that_a_save_does_not_name_keep_theirs(world: World) -> None:
 @simulated
 async def test_nothing_is_written_of_a_log_that_is_not_here(world: World) -> None:
     directory = opened(world, ORDERS)
-    await directory.save_high_watermarks({PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({PAYMENTS: 3})
     assert world.disk.read_file(PATH) is None
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
     assert world.disk.read_file(PATH) == b"0\n1\norders 0 5\n"
 
 
 @simulated
 async def test_the_same_is_not_written_twice_not_even_after_a_start(world: World) -> None:
     directory = opened(world, ORDERS)
-    await directory.save_high_watermarks({ORDERS: 5})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5})
     world.disk.fail(lambda path: path == PATH, "replace_file", times=None)
-    await directory.save_high_watermarks({ORDERS: 5})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5})
     directory = await restarted(world, directory, ORDERS)
-    await directory.save_high_watermarks({ORDERS: 5})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5})
     assert directory.failure is None
     with pytest.raises(StorageError):
-        await directory.save_high_watermarks({ORDERS: 6})
+        await directory.checkpoints.save_high_watermarks({ORDERS: 6})
 
 
 @simulated
 async def test_a_full_disk_refuses_them_until_there_is_room(world: World) -> None:
     directory = opened(world, ORDERS)
-    await directory.save_high_watermarks({ORDERS: 5})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5})
     world.disk.capacity_bytes = world.disk.used_bytes
     for _ in range(2):
         with pytest.raises(DiskFullError):
-            await directory.save_high_watermarks({ORDERS: 6})
+            await directory.checkpoints.save_high_watermarks({ORDERS: 6})
     assert directory.failure is None
     assert world.disk.read_file(PATH) == b"0\n1\norders 0 5\n"
     world.disk.capacity_bytes = None
-    await directory.save_high_watermarks({ORDERS: 6})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 6})
     assert known(await restarted(world, directory, ORDERS)) == [6, 0]
 
 
 @simulated
 async def test_a_disk_that_fails_takes_the_directory_offline(world: World) -> None:
     directory = opened(world, ORDERS)
-    await directory.save_high_watermarks({ORDERS: 5})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5})
     world.disk.fail(lambda path: path == PATH, "replace_file")
     with pytest.raises(StorageError):
-        await directory.save_high_watermarks({ORDERS: 6})
+        await directory.checkpoints.save_high_watermarks({ORDERS: 6})
     assert directory.failure is not None
     assert world.disk.read_file(PATH) == b"0\n1\norders 0 5\n"
 
@@ -124,14 +124,14 @@ async def test_a_disk_that_fails_takes_the_directory_offline(world: World) -> No
 @simulated
 async def test_a_file_that_is_cut_short_counts_as_none_and_is_written_anew(world: World) -> None:
     directory = opened(world, *BOTH)
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
     content = world.disk.read_file(PATH)
     assert content is not None
     for size in range(len(content)):
         world.disk.replace_file(PATH, content[:size])
         directory = await restarted(world, directory, *BOTH)
         assert known(directory) == [0, 0], content[:size]
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
     assert world.disk.read_file(PATH) == content
 
 
@@ -149,7 +149,7 @@ async def _cut_power_during_a_write(world: World, random: Random) -> None:
     async def save_more_and_more() -> None:
         nonlocal saved
         while True:
-            await directory.save_high_watermarks({ORDERS: saved + 1, PAYMENTS: 10 * (saved + 1)})
+            await directory.checkpoints.save_high_watermarks({ORDERS: saved + 1, PAYMENTS: 10 * (saved + 1)})
             saved += 1
 
     saving = asyncio.ensure_future(save_more_and_more())
@@ -164,7 +164,7 @@ async def _cut_power_during_a_write(world: World, random: Random) -> None:
 @simulated
 async def test_a_removed_partition_leaves_none_in_the_file(world: World) -> None:
     directory = opened(world, *BOTH)
-    await directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
+    await directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3})
     directory.remove_partition(ORDERS)
     assert known(directory) == [0, 3]
     await asyncio.sleep(1)  # the removal forgets it on disk as well
@@ -176,7 +176,7 @@ async def test_a_removed_partition_leaves_none_in_the_file(world: World) -> None
 def test_a_partition_removed_during_the_write_leaves_none_for_its_namesake(is_recreated: bool) -> None:
     async def run(world: World) -> None:
         directory = opened(world, *BOTH)
-        saving = asyncio.ensure_future(directory.save_high_watermarks({ORDERS: 5, PAYMENTS: 3}))
+        saving = asyncio.ensure_future(directory.checkpoints.save_high_watermarks({ORDERS: 5, PAYMENTS: 3}))
         await asyncio.sleep(0)  # it has decided what to write, and waits for its thread
         assert not saving.done()
         directory.remove_partition(ORDERS)

@@ -20,8 +20,9 @@ from tailrace.runtime.system.disk import SystemDisk
 from tailrace.runtime.system.helper import SystemHelper
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tailrace.storage.log_config import LogConfig
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, LogDirectory
+from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
@@ -218,7 +219,7 @@ async def test_a_start_that_failed_after_a_crash_does_not_call_the_logs_clean(wo
     directory, log = world.started()
     world.append(log, 3)
     log.advance_start(2)
-    await directory.save_checkpoints()
+    await directory.checkpoints.save()
     checkpoints = world.checkpoints()
     world.disk.kill()
     failed = world.directory()  # and nothing is opened: the store, say, was not there
@@ -241,7 +242,7 @@ async def test_a_log_that_could_not_be_opened_keeps_its_checkpoints_and_its_reco
     directory, log = world.started()
     world.append(log, 3)
     log.advance_start(1)
-    await directory.save_checkpoints()
+    await directory.checkpoints.save()
     world.disk.kill()
     directory = world.directory()
     directory.needs_recovery()
@@ -259,7 +260,7 @@ def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(tm
         for start in range(1, 20):
             append(log, batch())
             log.advance_start(start)
-            await asyncio.gather(*(directory.save_checkpoints() for _ in range(8)))
+            await asyncio.gather(*(directory.checkpoints.save() for _ in range(8)))
             assert directory.failure is None
             assert (tmp_path / LOG_START_OFFSETS).read_text() == f"0\n1\norders 0 {start}\n"
 
@@ -271,7 +272,7 @@ async def test_checkpoints_that_do_not_fit_are_an_error_but_not_the_end(world: W
     directory, _ = world.started()
     world.disk.capacity_bytes = 0
     with pytest.raises(DiskFullError):
-        await directory.save_checkpoints()
+        await directory.checkpoints.save()
     assert directory.failure is None
 
 
@@ -321,14 +322,14 @@ async def test_files_of_expired_segments_are_removed_later_but_never_those_of_a_
     directory, log = world.started(config)
     world.append(log, 3)
     log.advance_start(2)
-    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
+    directory.removals.remove_later(log, await directory.starts.take_out_expired(log, lambda: log.remove_expired(3)))
     assert "00000000000000000000.log.deleted" in world.disk.list("/data/orders-0")
     await asyncio.sleep(1.5)
     assert [name for name in world.disk.list("/data/orders-0") if name.startswith("00000000000000000000.")] == []
 
-    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
+    directory.removals.remove_later(log, await directory.starts.take_out_expired(log, lambda: log.remove_expired(3)))
     log.advance_start(3)
-    directory.remove_later(log, await directory.take_out_expired(log, lambda: log.remove_expired(3)))
+    directory.removals.remove_later(log, await directory.starts.take_out_expired(log, lambda: log.remove_expired(3)))
     directory.remove_partition(ORDERS)
     again = directory.open_partition(ORDERS, UUID(int=99), config)
     world.append(again, 4)

@@ -134,11 +134,11 @@ class Run:
         self.log.append_replicated(memoryview(sent), self.random.choice((offset, offset + 50)) if self.has_gaps else 0)
 
     async def sync(self) -> None:
-        if self.log not in self.directory._syncing:
-            await self.directory._sync_once(self.log)
+        if self.directory.syncs.running_for(self.log) is None:
+            await self.directory.syncs.sync_once(self.log)
 
     async def checkpoint(self) -> None:
-        await self.directory.save_checkpoints()
+        await self.directory.checkpoints.save()
 
     async def wait(self) -> None:
         await asyncio.sleep(0.1)
@@ -153,7 +153,7 @@ class Run:
     async def remove_expired(self, most: int | None = None) -> None:
         log = self.log
         take_out = partial(log.remove_expired, log.end_offset, most=most)
-        self.directory.remove_later(log, await self.directory.take_out_expired(log, take_out))
+        self.directory.removals.remove_later(log, await self.directory.starts.take_out_expired(log, take_out))
 
     async def cut(self) -> None:
         log = self.log
@@ -164,7 +164,7 @@ class Run:
         durable_end = min(offset, log.flushed_offset)
         self.others = [Lineage(kept, max(offset, self.latest_start()), log.start_offset, durable_end)]
         self.others.append(Lineage(dict(self.records), self.latest_start(), log.start_offset, durable_end))
-        assert await self.directory.truncate(log, offset, lambda: True) is None
+        assert await self.directory.cuts.truncate(log, offset, lambda: True) is None
         self.records, self.others = kept, []
 
     async def begin_anew(self) -> None:
@@ -174,7 +174,7 @@ class Run:
         )
         self.others = [Lineage({}, max(offset, self.latest_start()))]
         self.others.append(Lineage(dict(self.records), self.latest_start()))
-        assert await self.directory.restart(log, offset, lambda: True) is None
+        assert await self.directory.cuts.restart(log, offset, lambda: True) is None
         self.records, self.others = {}, []
 
     async def begin_within(self) -> None:
@@ -189,7 +189,7 @@ class Run:
     async def compact(self) -> None:
         """Let compaction leave gaps from now on, as far as the log is durable; it leaves none here."""
         if self.log.flushed_offset == self.log.end_offset:
-            await self.directory.allow_gaps(self.log, self.log.end_offset)
+            await self.directory.swaps.allow_gaps(self.log, self.log.end_offset)
 
     # --- crashes
 
@@ -435,7 +435,7 @@ def test_offsets_that_retention_ended_are_not_used_again_if_all_else_is_lost() -
 def test_a_log_that_begins_anew_says_where_before_its_first_record() -> None:
     async def anew_at(world: Run, offset: int) -> None:
         await ten_and_a_checkpoint(world)
-        assert await world.directory.restart(world.log, offset, lambda: True) is None
+        assert await world.directory.cuts.restart(world.log, offset, lambda: True) is None
         assert b"first_offset: %d\n" % offset in (world.disk.read_file(METADATA) or b"")
         for _ in range(6):
             append(world.log, batch(value=b"%06d" % 0, timestamp=NOW_MS))
@@ -469,7 +469,7 @@ def test_a_full_disk_holds_up_retention_of_what_no_checkpoint_says_was_durable()
         world.log.advance_start(6)
         await world.remove_expired()
         assert world.log.segment_bases[0] == 0
-        assert await world.directory.restart(world.log, 100, lambda: True) is not None
+        assert await world.directory.cuts.restart(world.log, 100, lambda: True) is not None
         fault.lift()
 
     crashed(full)

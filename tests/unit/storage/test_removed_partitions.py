@@ -20,7 +20,8 @@ from tailrace.errors import KafkaError
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import TooManyOpenFilesError
-from tailrace.storage.log_directory import LogDirectory, is_stray
+from tailrace.storage.directory_names import is_stray
+from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.segment import SegmentRemovedError
 from tailrace.testing.clock import SimClock
 from tailrace.testing.disk import SimDisk
@@ -117,15 +118,15 @@ async def test_what_was_written_down_of_a_deleted_topic_is_not_taken_for_its_nam
     directory, log = world.started()
     world.append(log, 30)
     log.advance_start(20)
-    await directory.save_checkpoints()
-    await directory.save_high_watermarks({ORDERS: 30})
+    await directory.checkpoints.save()
+    await directory.checkpoints.save_high_watermarks({ORDERS: 30})
     directory.remove_partition(ORDERS)
     log = directory.open_partition(ORDERS, RECREATED, LAZY)
     world.append(log, 3)
     world.disk.kill()
     directory = world.directory()
     log = directory.open_partition(ORDERS, RECREATED, LAZY)
-    assert (log.start_offset, log.end_offset, directory.high_watermark_of(ORDERS)) == (0, 3, 0)
+    assert (log.start_offset, log.end_offset, directory.checkpoints.high_watermark_of(ORDERS)) == (0, 3, 0)
 
 
 @simulated
@@ -133,7 +134,7 @@ async def test_what_a_log_without_files_had_written_down_goes_before_the_first_r
     directory, log = world.started()
     world.append(log, 30)
     log.advance_start(20)
-    await directory.save_checkpoints()
+    await directory.checkpoints.save()
     world.disk.kill()
     world.disk.remove("/data/orders-0")
     log = world.directory().open_partition(ORDERS, RECREATED, LAZY)
@@ -188,8 +189,9 @@ def test_logs_are_removed_while_a_thread_syncs_them_and_others(tmp_path: Path, m
 
             monkeypatch.setattr(os, name, hooked)
         batch = [*logs.values(), kept]
-        directory._syncing.update(dict.fromkeys(batch, asyncio.current_task()))
-        await directory._sync_together(batch)
+        for log in batch:
+            directory.syncs.occupy(log, asyncio.current_task())
+        await directory.syncs._sync_together(batch)
         assert directory.failure is None
         assert kept.flushed_offset == 1
         assert not left
@@ -229,7 +231,7 @@ def test_removing_more_segments_than_descriptors_takes_none_of_them(tmp_path: Pa
             if how == "retention":
                 log.advance_start(log.end_offset)
                 take_out = partial(log.remove_expired, log.end_offset)
-                directory.remove_later(log, await directory.take_out_expired(log, take_out))
+                directory.removals.remove_later(log, await directory.starts.take_out_expired(log, take_out))
             else:
                 directory.remove_partition(ORDERS)
             while _is_being_removed(tmp_path):
@@ -259,7 +261,7 @@ async def test_a_cut_without_a_descriptor_is_gone_on_with_when_there_is_one(worl
     directory, log = world.started(TINY)
     world.append(log, 5)
     fault = world.disk.fail(lambda path: "orders" in path, "truncate", TooManyOpenFilesError, times=None)
-    cut = directory.truncate(log, 2, lambda: True)
+    cut = directory.cuts.truncate(log, 2, lambda: True)
     await asyncio.sleep(3)
     assert log.is_being_cut
     fault.lift()
@@ -311,11 +313,11 @@ async def test_a_checkpoint_that_is_being_written_of_a_removed_log_is_written_ag
     directory, log = world.started()
     world.append(log, 30)
     log.advance_start(20)
-    writing = asyncio.ensure_future(directory.save_checkpoints())
+    writing = asyncio.ensure_future(directory.checkpoints.save())
     await asyncio.sleep(0)
     directory.remove_partition(ORDERS)
-    assert directory.has_outdated(ORDERS)
-    await directory.forget_removed()
+    assert directory.checkpoints.has_outdated(ORDERS)
+    await directory.checkpoints.forget_removed()
     await writing
     world.append(directory.open_partition(ORDERS, RECREATED, LAZY), 3)
     world.disk.kill()

@@ -247,10 +247,10 @@ class World:
         numbered(self.log, self.log.end_offset, count, leader_epoch, mark)
 
     async def sync(self) -> None:
-        await self.directory._sync_once(self.log)
+        await self.directory.syncs.sync_once(self.log)
 
     async def cut(self, offset: int) -> None:
-        assert await self.directory.truncate(self.log, offset, lambda: True) is None
+        assert await self.directory.cuts.truncate(self.log, offset, lambda: True) is None
 
     def crash_after(self, operations: int) -> None:
         """Cut the power before some disk operation to come."""
@@ -292,7 +292,7 @@ def test_a_power_cut_during_a_cut_leaves_a_prefix_and_after_it_the_cut_holds(see
         if random.random() < 0.7:
             await world.sync()
         if random.random() < 0.5:
-            await world.directory.save_checkpoints()
+            await world.directory.checkpoints.save()
         world.append(random.randint(0, 4))
         before = values(world.log)
         flushed = world.log.flushed_offset
@@ -337,12 +337,12 @@ def test_a_power_cut_while_a_log_begins_anew_leaves_the_old_log_or_the_new(seed:
         random = world.loop.random_for("test")
         world.append(14)
         await world.sync()
-        await world.directory.save_checkpoints()
+        await world.directory.checkpoints.save()
         before = values(world.log)
         offset = random.choice((3, 8, 14, 100))
         world.crash_after(random.randint(1, 50))
         try:
-            assert await world.directory.restart(world.log, offset, lambda: True) is None
+            assert await world.directory.cuts.restart(world.log, offset, lambda: True) is None
             world.append(6, "x", leader_epoch=5)
             await world.sync()
         except asyncio.CancelledError:
@@ -364,7 +364,7 @@ def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
     async def test(world: World) -> None:
         world.append(10)
         await world.sync()
-        await world.directory.save_checkpoints()
+        await world.directory.checkpoints.save()
         path = f"/data/{RECOVERY_POINTS}"
         assert read_offsets(world.disk, path)[NAME] == 10
         seen: list[int] = []
@@ -373,10 +373,10 @@ def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
             seen.append(read_offsets(world.disk, path)[NAME])
             return True
 
-        assert await world.directory.truncate(world.log, 6, look) is None
+        assert await world.directory.cuts.truncate(world.log, 6, look) is None
         assert seen == [6]
         world.append(2)
-        await world.directory.save_checkpoints()
+        await world.directory.checkpoints.save()
         assert read_offsets(world.disk, path)[NAME] == 6
 
     simulated(test)
@@ -386,10 +386,10 @@ def test_a_cut_that_is_no_longer_wanted_leaves_the_log_as_it_is() -> None:
     async def test(world: World) -> None:
         world.append(10)
         before = values(world.log)
-        assert await world.directory.truncate(world.log, 6, lambda: False) is None
+        assert await world.directory.cuts.truncate(world.log, 6, lambda: False) is None
         assert (values(world.log), world.log.is_being_cut) == (before, False)
         await world.sync()
-        await world.directory.save_checkpoints()
+        await world.directory.checkpoints.save()
         assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 10
 
     simulated(test)
@@ -418,7 +418,7 @@ def test_a_cut_of_closed_segments_waits_for_compaction_and_one_of_the_newest_doe
         world.append(10)
         world.log.is_being_cleaned = True
         await world.cut(9)
-        waiting = world.directory.truncate(world.log, 3, lambda: True)
+        waiting = world.directory.cuts.truncate(world.log, 3, lambda: True)
         await asyncio.sleep(1)
         assert not waiting.done()
         assert not world.directory.holds(world.log)
@@ -433,13 +433,13 @@ def test_what_compaction_had_been_through_is_forgotten_where_it_was_cut() -> Non
     async def test(world: World) -> None:
         world.append(10)
         await world.sync()
-        await world.directory.cleaned_up_to(world.log, 8)
+        await world.directory.checkpoints.cleaned_up_to(world.log, 8)
         await world.cut(5)
         world.append(10)
-        assert world.directory.first_dirty_offset(world.log) == 5
+        assert world.directory.checkpoints.first_dirty_offset(world.log) == 5
         world.disk.kill()
         world.open()
-        assert world.directory.first_dirty_offset(world.log) == 5
+        assert world.directory.checkpoints.first_dirty_offset(world.log) == 5
 
     simulated(test)
 
@@ -449,14 +449,14 @@ def test_on_a_full_disk_a_cut_is_put_off_or_waits_for_room() -> None:
         world.append(5)
         world.append(5, leader_epoch=1)
         await world.sync()
-        await world.directory.save_checkpoints()
+        await world.directory.checkpoints.save()
         fault = world.disk.fail(lambda path: path.endswith(RECOVERY_POINTS), "replace_file", DiskFullError, times=None)
-        refusal = await world.directory.truncate(world.log, 3, lambda: True)
+        refusal = await world.directory.cuts.truncate(world.log, 3, lambda: True)
         assert refusal is not None
         assert (world.log.end_offset, world.directory.failure) == (10, None)
         fault.lift()
         fault = world.disk.fail(lambda path: "leader-epoch" in path, "replace_file", DiskFullError, times=None)
-        waiting = world.directory.truncate(world.log, 3, lambda: True)
+        waiting = world.directory.cuts.truncate(world.log, 3, lambda: True)
         await asyncio.sleep(3)
         assert (waiting.done(), world.log.is_being_cut) == (False, True)
         fault.lift()
@@ -475,7 +475,7 @@ def test_a_stop_waits_for_a_cut_that_has_begun() -> None:
             begun.set()
             return True
 
-        waiting = world.directory.truncate(world.log, 6, note)
+        waiting = world.directory.cuts.truncate(world.log, 6, note)
         await begun.wait()
         await world.directory.close()
         assert await waiting is None

@@ -314,7 +314,7 @@ class ReplicaFetcher:
     async def _save_start(self, followed: Followed) -> None:
         """Save a log start that has moved, then tell the leader: a crash must not bring the deleted records back."""
         try:
-            await followed.partition.directory.save_starts()
+            await followed.partition.directory.checkpoints.save_starts()
         finally:
             del self._saving_starts[followed.key]
         if followed.partition.log.saved_start_offset != followed.told_log_start:

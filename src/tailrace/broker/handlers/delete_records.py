@@ -47,7 +47,7 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     ]
     for directory in dict.fromkeys(one.partition.directory for one in moved):
         try:
-            await directory.save_checkpoints()
+            await directory.checkpoints.save()
         except StorageError:
             for one in moved:
                 if one.partition.directory is directory:

@@ -141,7 +141,7 @@ def _directories(value: Callable[[bool], int]) -> Samples:
 
 def _sync_times(look: Look) -> Iterator[Sample]:
     for directory in look.observed.partitions.directories:
-        yield Sample(labels(logDirectory=directory.path), directory.sync_times)
+        yield Sample(labels(logDirectory=directory.path), directory.syncs.times)
 
 
 def _unsynced(look: Look) -> Iterator[Sample]:

@@ -158,7 +158,7 @@ class Cleaner:
             return None
         config = log.config
         now_ms = self._runtime.clock.wall_ms()
-        first_dirty = partition.directory.first_dirty_offset(log)
+        first_dirty = partition.directory.checkpoints.first_dirty_offset(log)
         # What is not synced or not committed yet may still be lost.
         limit = min(partition.high_watermark, log.flushed_offset)
         segments: list[Segment] = []
@@ -221,7 +221,7 @@ class Cleaner:
         finally:
             log.is_being_cleaned = False
         try:
-            await directory.discard_cleaned(log)
+            await directory.swaps.discard_cleaned(log)
         except StorageError as error:
             if directory.holds(log):
                 directory.fail(error)
@@ -245,7 +245,7 @@ class Cleaner:
         self.bytes_read += built.bytes_read
         end_offset = built.latest_offset + 1
         touched = [one for one in ranges if one.base_offset < end_offset]
-        await directory.allow_gaps(log, touched[-1].end_offset)
+        await directory.swaps.allow_gaps(log, touched[-1].end_offset)
         transactions = CleanedTransactions.of(built.aborted)
         read, written = built.bytes_read, 0
         for group in group_segments(touched, log.config.segment_bytes, log.config.segment_index_bytes):
@@ -264,14 +264,14 @@ class Cleaner:
                 self._found_damage(log, old, cleaned)
                 return False
             transactions = cleaned.transactions
-            if not await directory.replace_segments(log, old):
+            if not await directory.swaps.replace(log, old):
                 return False
             read, written = read + cleaned.bytes_read, written + cleaned.size
             self.bytes_read += cleaned.bytes_read
             self.bytes_written += cleaned.size
             self.records_read += cleaned.records_read
             self.records_kept += cleaned.records_kept
-        await directory.cleaned_up_to(log, end_offset)
+        await directory.checkpoints.cleaned_up_to(log, end_offset)
         logger.info("%s is compacted up to %d: %d bytes read, %d written", log.partition, end_offset, read, written)
         return True
 

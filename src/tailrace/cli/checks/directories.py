@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tailrace.cli.checks.finding import Finding, ok, problem, size_text, warning
 from tailrace.cli.checks.machine import user_name
 from tailrace.runtime.system.process import lock_owner
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, identity_problem
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN, META_PROPERTIES, identity_problem
 
 _VANISHING = ("tmpfs", "ramfs")
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse.sshfs", "fuse.s3fs")

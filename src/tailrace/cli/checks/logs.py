@@ -27,7 +27,8 @@ from tailrace.storage.checkpoints import (
     parse_lines,
     parse_offsets,
 )
-from tailrace.storage.log_directory import CLEAN_SHUTDOWN, is_deleted, is_stray, partition_named
+from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
+from tailrace.storage.directory_names import is_deleted, is_stray, partition_named
 from tailrace.storage.partition_metadata import read_topic_id
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX

@@ -34,9 +34,11 @@ from tailrace.runtime.disk import Disk, FileRange
 from tailrace.storage import recovery
 from tailrace.storage.checkpoints import Gaps, read_gaps
 from tailrace.storage.log_directory import LogDirectory
+from tailrace.storage.offset_checkpoints import OffsetCheckpoints
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.partition_metadata import PartitionMetadata, read_topic_id, write_metadata
 from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.removals import Removals
 from tailrace.storage.segment import Segment
 from tailrace.testing.cluster.history import (
     ARCHIVE,
@@ -300,13 +302,13 @@ def _adopt_without_identity(directory: LogDirectory, partition: TopicPartition, 
 _right_find_owned = LogDirectory._find_owned
 
 
-async def _remove_at_once(directory: LogDirectory) -> None:
-    while directory._discarded:
-        aside = directory._discarded.pop()
-        await directory._insist(partial(directory._disk.remove, aside), "not removed")
+async def _remove_at_once(removals: Removals) -> None:
+    while removals._discarded:
+        aside = removals._discarded.pop()
+        await removals._home.insist(partial(removals._disk.remove, aside), "not removed")
 
 
-async def _forget_nothing(directory: LogDirectory) -> None:
+async def _forget_nothing(checkpoints: OffsetCheckpoints) -> None:
     """What is written down of removed partitions stays."""
 
 
@@ -356,11 +358,11 @@ POWER_CUT_MUTATIONS: Mapping[str, Mutation] = {
 DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
     "files go before the name of their directory does, and what is left of them is adopted": (
         Mutation(LogDirectory, "_find_owned", _adopt_without_identity, ("adopted",)),
-        Mutation(LogDirectory, "_remove_discarded", _remove_at_once, ()),
+        Mutation(Removals, "_remove_discarded", _remove_at_once, ()),
     ),
     "what was written down of a deleted topic counts for its namesake": (
-        Mutation(LogDirectory, "has_outdated", lambda directory, partition: False, ("lost",)),
-        Mutation(LogDirectory, "forget_removed", _forget_nothing, ()),
+        Mutation(OffsetCheckpoints, "has_outdated", lambda checkpoints, partition: False, ("lost",)),
+        Mutation(OffsetCheckpoints, "forget_removed", _forget_nothing, ()),
     ),
     "threads use the names of directories that the loop renames": (
         Mutation(
@@ -372,7 +374,7 @@ DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
     ),
     "a lack of descriptors is taken for a disk that fails": (
         Mutation(LogDirectory, "fail", _fail_for_anything, ("offline",)),
-        Mutation(LogDirectory, "_insist", _fail_at_once, ()),
+        Mutation(LogDirectory, "insist", _fail_at_once, ()),
     ),
 }
 

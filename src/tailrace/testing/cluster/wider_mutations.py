@@ -134,5 +134,5 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "a new epoch of a producer does not begin anew": Mutation(
         ProducerState, "check", _go_on_in_a_new_epoch, (LOST, LIVENESS)
     ),
-    "files are removed in the loop": Mutation(LogDirectory, "_insist", _work_in_the_loop, (STALLED,)),
+    "files are removed in the loop": Mutation(LogDirectory, "insist", _work_in_the_loop, (STALLED,)),
 }

@@ -1,0 +1,189 @@
+"""The cuts of the logs in one log directory: records that their leader does not have go for good (ADR 12).
+
+Invariants: a cut is durable before anything is appended after it, so what was cut off never comes back behind other
+records; no recovery point is beyond a cut before it begins; what is begun is done, as a log that is cut by half takes
+no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.runtime.disk import DiskFullError, PassingStorageError, TooManyOpenFilesError
+from tailrace.storage.log_home import RETRY_SECONDS, LogHome
+from tailrace.storage.log_starts import LogStarts
+from tailrace.storage.log_syncs import LogSyncs
+from tailrace.storage.offset_checkpoints import OffsetCheckpoints
+from tailrace.storage.partition_log import LogPast, PartitionLog
+from tailrace.storage.producer_state import ProducerState
+from tailrace.storage.removals import Removals
+from tailrace.storage.segment import Segment
+
+logger = logging.getLogger("tailrace.storage")
+
+#: How often it is looked whether compaction has let go of a log that is to be cut.
+_CLEANING_LOOKED_AT_SECONDS = 0.05
+
+
+class _Cut:
+    """One cut of one log: what is asked for, and how far it is."""
+
+    __slots__ = ("is_syncing", "is_wanted", "offset", "past", "to_nothing")
+
+    def __init__(
+        self, offset: int, is_wanted: Callable[[], bool], *, to_nothing: bool = False, past: LogPast | None = None
+    ) -> None:
+        self.offset = offset
+        self.is_wanted = is_wanted
+        self.to_nothing = to_nothing
+        self.past = past
+        #: Whether nobody else may sync the log, from the cut of its files to the end of the sync.
+        self.is_syncing = False
+
+    @property
+    def first_cut(self) -> int:
+        """From where on records may go.
+
+        Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
+        """
+        return 0 if self.to_nothing else self.offset
+
+    def work(self, log: PartitionLog, producers: ProducerState) -> Callable[[], list[Segment]]:
+        """The call that cuts the files, and returns the segments that left the log."""
+        if self.to_nothing:
+            return partial(log.restart_at, self.offset, self.past)
+        return partial(log.truncate, self.offset, producers)
+
+
+class LogCuts:
+    """Carries out cuts, one at a time for each log."""
+
+    def __init__(
+        self, home: LogHome, syncs: LogSyncs, starts: LogStarts, checkpoints: OffsetCheckpoints, removals: Removals
+    ) -> None:
+        self._home = home
+        self._syncs = syncs
+        self._starts = starts
+        self._checkpoints = checkpoints
+        self._removals = removals
+
+    def truncate(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]
+    ) -> asyncio.Task[KafkaError | None]:
+        """Cut off what a log has from an offset on, if that is still wanted when all is ready; why it could not be.
+
+        When it has ended the records are gone for good, whatever crashes. Until then nothing may be appended.
+        """
+        return self._start(log, _Cut(offset, is_wanted))
+
+    def restart(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], past: LogPast | None = None
+    ) -> asyncio.Task[KafkaError | None]:
+        """Make a log an empty one that starts at an offset, given what is known of before, under the same terms."""
+        return self._start(log, _Cut(offset, is_wanted, to_nothing=True, past=past))
+
+    def _start(self, log: PartitionLog, cut: _Cut) -> asyncio.Task[KafkaError | None]:
+        if log.is_being_cut:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is being cut already")
+        self._checkpoints.limit(log, log.end_offset)
+        log.is_being_cut = True
+        return self._home.tasks.spawn(self._carry_out(log, cut), f"cut {log.partition}")
+
+    async def _carry_out(self, log: PartitionLog, cut: _Cut) -> KafkaError | None:
+        try:
+            await self._cut(log, cut)
+        except DiskFullError as error:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}: free space and retry")
+        except TooManyOpenFilesError as error:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        except KafkaError as error:
+            return error
+        except StorageError as error:
+            if self._home.is_open(log):
+                self._home.fail(error)
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        finally:
+            self._checkpoints.lift_limit(log)
+            log.is_being_cut = False
+            if cut.is_syncing:
+                self._syncs.free(log)
+        return None
+
+    async def _cut(self, log: PartitionLog, cut: _Cut) -> None:
+        if not await self._starts.settle(log):
+            # Its recovery point would no longer say that it starts where it does.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "where the log starts cannot be written: retry")
+        self._checkpoints.limit(log, cut.first_cut)
+        await self._checkpoints.settle_limit(log)
+        producers = ProducerState() if cut.to_nothing else await self._producers_below(log, cut.offset)
+        await self._until_nobody_works_on(log, cut.first_cut)
+        if not self._home.is_open(log) or self._home.is_closing or not cut.is_wanted():
+            return
+        # From here to the end of the sync nobody else may sync it, and a stop waits.
+        task = asyncio.current_task()
+        assert task is not None
+        self._syncs.occupy(log, task)
+        cut.is_syncing = True
+        start_offset = log.start_offset
+        removed = await self._cut_files(log, cut.work(log, producers))
+        await self._sync_cut(log)
+        self._removals.remove_later(log, removed)
+        await self._checkpoints.was_cut(log)
+        if log.start_offset < start_offset:
+            # All below the start that is written down is taken for given up.
+            await self._save_start_of_cut(log)
+
+    async def _producers_below(self, log: PartitionLog, offset: int) -> ProducerState:
+        """The producers that a log has when it is cut; others have their turn while they are searched for on disk."""
+        known = log.producers.below(offset)
+        if known is not None:
+            return known
+        steps = log.find_producers(offset)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as found:
+                state: ProducerState = found.value
+                return state
+            await asyncio.sleep(0)
+
+    async def _until_nobody_works_on(self, log: PartitionLog, offset: int) -> None:
+        """Wait for a sync that is running and, where closed segments are to be cut, for compaction to be called off."""
+        while True:
+            if (running := self._syncs.running_for(log)) is not None:
+                await asyncio.wait([running])
+            elif log.is_being_cleaned and offset < log.segment_bases[-1]:
+                await asyncio.sleep(_CLEANING_LOOKED_AT_SECONDS)
+            else:
+                return
+
+    async def _cut_files(self, log: PartitionLog, cut: Callable[[], list[Segment]]) -> list[Segment]:
+        """Cut the files of a log: what is begun has to be done, as a log that is cut by half takes no record."""
+        while True:
+            try:
+                return cut()
+            except TooManyOpenFilesError as error:
+                logger.error("%s is not cut yet, retrying: %s", log.partition, error, extra={"repeats": "not cut"})
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _sync_cut(self, log: PartitionLog) -> None:
+        while True:
+            try:
+                await self._syncs.sync_once(log)
+                return
+            except PassingStorageError as error:
+                logger.error("%s is cut, which waits to be synced: %s", log.partition, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _save_start_of_cut(self, log: PartitionLog) -> None:
+        while True:
+            try:
+                await self._checkpoints.save()
+                return
+            except PassingStorageError as error:
+                logger.error("%s is cut, its new start waits to be written: %s", log.partition, error)
+                await asyncio.sleep(RETRY_SECONDS)
