@@ -1,144 +1,30 @@
-"""A log directory: what it promises, how it fails, how it goes on when the disk was full, and whose logs it holds."""
+"""A log directory: how it fails, how it goes on when the disk was full, and whose logs it holds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from random import Random
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
-from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
-from tailrace.runtime.system.disk import SystemDisk
-from tailrace.runtime.system.helper import SystemHelper
-from tailrace.runtime.system.network import SystemNetwork
-from tailrace.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS
-from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
-from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
-from tailrace.storage.partition_log import PartitionLog
-from tailrace.testing.clock import SimClock
-from tailrace.testing.disk import SimDisk
-from tailrace.testing.helper import SimHelper
-from tailrace.testing.loop import SimLoop
-from tailrace.testing.network import SimNetwork
-from tests.unit.storage.logs import BATCH_BYTES, StandingClock, append, batch, read_all
-
-ORDERS = TopicPartition("orders", 0)
-PAYMENTS = TopicPartition("payments", 3)
-IDS = {ORDERS: UUID(int=1), PAYMENTS: UUID(int=2)}
-SYNC_EACH = LogConfig(index_interval_bytes=0, flush_messages=1)
-LAZY = LogConfig(index_interval_bytes=0)
-MARKER = f"/data/{CLEAN_SHUTDOWN}"
-
-
-class World:
-    """A simulated disk with one log directory on it, restarted at will."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self.loop = loop
-        self.disk = SimDisk(Random(5), cached_probability=1.0)
-        self.clock = SimClock(loop)
-        network = SimNetwork(loop, Random(6)).host("broker")
-        self._runtime = Runtime(self.clock, self.disk, network, Random(7), SimHelper(self.disk, Random(8)))
-        self.promised: list[PartitionLog] = []
-
-    def directory(self, *, background_ms: int = -1, background_bytes: int = 1 << 30) -> LogDirectory:
-        directory = LogDirectory("/data", self._runtime, background_bytes=background_bytes, background_ms=background_ms)
-        directory.on_promise = self.promised.append
-        directory.open()
-        return directory
-
-    def started(self, config: LogConfig = LAZY, **options: int) -> tuple[LogDirectory, PartitionLog]:
-        directory = self.directory(**options)
-        log = directory.open_partition(ORDERS, IDS[ORDERS], config)
-        directory.start()
-        return directory, log
-
-    def checkpoints(self) -> list[bytes | None]:
-        return [self.disk.read_file(f"/data/{name}") for name in (RECOVERY_POINTS, LOG_START_OFFSETS)]
-
-    def append(self, log: PartitionLog, batches: int = 1) -> None:
-        for _ in range(batches):
-            append(log, batch(timestamp=self.clock.wall_ms()))
-
-
-def simulated(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test in virtual time."""
-
-    def run() -> None:
-        loop = SimLoop(11)
-        loop.run(test(World(loop)))
-
-    run.__name__ = test.__name__
-    return run
-
-
-def on_the_real_disk(path: Path) -> LogDirectory:
-    runtime = Runtime(StandingClock(), SystemDisk(), SystemNetwork(), Random(7), SystemHelper())
-    directory = LogDirectory(str(path), runtime, background_bytes=1 << 30, background_ms=-1)
-    directory.open()
-    return directory
-
-
-# --- syncing
-
-
-@simulated
-async def test_a_promise_is_given_after_the_sync_and_not_before(world: World) -> None:
-    _, log = world.started(SYNC_EACH)
-    world.append(log, 3)
-    assert log.promised_offset == 0
-    await asyncio.sleep(1)
-    assert (log.promised_offset, world.promised) == (3, [log])
-    world.disk.crash()
-    assert world.directory().open_partition(ORDERS, IDS[ORDERS], SYNC_EACH).end_offset == 3
-
-
-@simulated
-async def test_whoever_appends_during_a_sync_shares_the_next_one(world: World) -> None:
-    _, log = world.started(SYNC_EACH)
-    world.append(log)
-    await asyncio.sleep(0)
-    world.append(log, 50)
-    await asyncio.sleep(1)
-    assert (log.promised_offset, len(world.promised)) == (51, 2)
-
-
-@simulated
-async def test_the_background_sync_bounds_how_long_and_how_much_is_unsynced(world: World) -> None:
-    directory, log = world.started(background_ms=1000)
-    world.append(log)
-    await asyncio.sleep(1.1)
-    assert log.flushed_offset == 1
-    await directory.close()
-    directory, log = world.started(background_bytes=3 * BATCH_BYTES)
-    world.append(log, 2)
-    await asyncio.sleep(1)
-    assert log.flushed_offset == 1
-    world.append(log)
-    await asyncio.sleep(1)
-    assert log.flushed_offset == 4
-
-
-@pytest.mark.parametrize("background_ms", [-1, 60_000])
-def test_flush_ms_is_kept_whatever_the_background_sync_does(background_ms: int) -> None:
-    async def test(world: World) -> None:
-        _, log = world.started(replace(LAZY, flush_ms=100), background_ms=background_ms)
-        for number in range(1, 4):
-            world.append(log)
-            await asyncio.sleep(0.15)
-            assert log.flushed_offset == number
-
-    loop = SimLoop(12)
-    loop.run(test(World(loop)))
+from tests.unit.storage.directories import (
+    IDS,
+    LAZY,
+    MARKER,
+    ORDERS,
+    PAYMENTS,
+    SYNC_EACH,
+    World,
+    on_the_real_disk,
+    simulated,
+)
+from tests.unit.storage.logs import BATCH_BYTES, read_all
 
 
 @simulated
@@ -156,20 +42,6 @@ async def test_a_failed_sync_takes_the_directory_offline_and_nothing_is_promised
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     await directory.close()
     assert not world.disk.exists(MARKER)
-
-
-@simulated
-async def test_a_sync_that_a_full_disk_refused_is_done_when_there_is_room(world: World) -> None:
-    directory, log = world.started(SYNC_EACH)
-    world.append(log)
-    world.disk.capacity_bytes = world.disk.used_bytes
-    await asyncio.sleep(5)
-    assert (log.promised_offset, directory.failure) == (0, None)
-    world.disk.capacity_bytes = None
-    await asyncio.sleep(2)
-    assert log.promised_offset == 1
-    world.disk.crash()
-    assert world.directory().open_partition(ORDERS, IDS[ORDERS], SYNC_EACH).end_offset == 1
 
 
 @simulated
@@ -251,29 +123,6 @@ async def test_a_log_that_could_not_be_opened_keeps_its_checkpoints_and_its_reco
     directory = world.directory()
     assert not directory.stopped_cleanly
     assert directory.open_partition(ORDERS, IDS[ORDERS], LAZY).start_offset == 1
-
-
-def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(tmp_path: Path) -> None:
-    async def test() -> None:
-        directory = on_the_real_disk(tmp_path)
-        log = directory.open_partition(ORDERS, IDS[ORDERS], LAZY)
-        for start in range(1, 20):
-            append(log, batch())
-            log.advance_start(start)
-            await asyncio.gather(*(directory.checkpoints.save() for _ in range(8)))
-            assert directory.failure is None
-            assert (tmp_path / LOG_START_OFFSETS).read_text() == f"0\n1\norders 0 {start}\n"
-
-    asyncio.run(test())
-
-
-@simulated
-async def test_checkpoints_that_do_not_fit_are_an_error_but_not_the_end(world: World) -> None:
-    directory, _ = world.started()
-    world.disk.capacity_bytes = 0
-    with pytest.raises(DiskFullError):
-        await directory.checkpoints.save()
-    assert directory.failure is None
 
 
 @simulated

@@ -28,8 +28,7 @@ from tailrace.testing.disk import SimDisk
 from tailrace.testing.helper import SimHelper
 from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
-from tests.unit.storage.logs import BATCH_BYTES, append
-from tests.unit.storage.test_log_directory import (
+from tests.unit.storage.directories import (
     IDS,
     LAZY,
     ORDERS,
@@ -39,6 +38,7 @@ from tests.unit.storage.test_log_directory import (
     on_the_real_disk,
     simulated,
 )
+from tests.unit.storage.logs import BATCH_BYTES, append
 
 RECREATED = UUID(int=77)
 TINY = replace(LAZY, segment_bytes=BATCH_BYTES, file_delete_delay_ms=0)

@@ -1,8 +1,9 @@
-"""High watermarks on disk: what the checkpoint says, what a start reads, and what crashes and removals leave of it."""
+"""Checkpoints of a log directory: what they say, what a start reads, and what crashes and removals leave of them."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 from uuid import UUID
 
@@ -11,10 +12,11 @@ import pytest
 from tailrace.errors import StorageError
 from tailrace.model import TopicPartition
 from tailrace.runtime.disk import DiskFullError
-from tailrace.storage.checkpoints import HIGH_WATERMARKS
+from tailrace.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.testing.loop import SimLoop
-from tests.unit.storage.test_log_directory import IDS, LAZY, ORDERS, PAYMENTS, World, simulated
+from tests.unit.storage.directories import IDS, LAZY, ORDERS, PAYMENTS, World, on_the_real_disk, simulated
+from tests.unit.storage.logs import append, batch
 
 PATH = f"/data/{HIGH_WATERMARKS}"
 BOTH = (ORDERS, PAYMENTS)
@@ -40,6 +42,32 @@ async def restarted(world: World, directory: LogDirectory, *partitions: TopicPar
     world.disk.kill()
     await asyncio.sleep(0.1)  # until what was cancelled has ended
     return opened(world, *partitions)
+
+
+def test_checkpoints_asked_for_at_the_same_time_are_written_one_after_another(tmp_path: Path) -> None:
+    async def test() -> None:
+        directory = on_the_real_disk(tmp_path)
+        log = directory.open_partition(ORDERS, IDS[ORDERS], LAZY)
+        for start in range(1, 20):
+            append(log, batch())
+            log.advance_start(start)
+            await asyncio.gather(*(directory.checkpoints.save() for _ in range(8)))
+            assert directory.failure is None
+            assert (tmp_path / LOG_START_OFFSETS).read_text() == f"0\n1\norders 0 {start}\n"
+
+    asyncio.run(test())
+
+
+@simulated
+async def test_checkpoints_that_do_not_fit_are_an_error_but_not_the_end(world: World) -> None:
+    directory, _ = world.started()
+    world.disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
+        await directory.checkpoints.save()
+    assert directory.failure is None
+
+
+# --- high watermarks
 
 
 @simulated
