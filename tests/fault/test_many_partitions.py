@@ -112,7 +112,7 @@ def test_others_are_served_while_thousands_of_partitions_are_created_deleted_and
         answered = await answered_during(tested, partitions.remove_expired())
         least = (TOPICS - 1) * PARTITIONS_EACH + SEGMENTS // broker_partitions._EXPIRED_PER_TURN - 10
         require_short_steps("retention", answered, least)
-        assert log.segment_count == 1
+        assert log.segments.count == 1
         for directory in partitions.directories:
             assert directory.failure is None
             # Not stopped in order: to sync thousands of logs takes longer than all of the above.

@@ -156,7 +156,7 @@ class LogCuts:
         while True:
             if (running := self._syncs.running_for(log)) is not None:
                 await asyncio.wait([running])
-            elif log.is_being_cleaned and offset < log.segment_bases[-1]:
+            elif log.is_being_cleaned and offset < log.segments.bases[-1]:
                 await asyncio.sleep(_CLEANING_LOOKED_AT_SECONDS)
             else:
                 return

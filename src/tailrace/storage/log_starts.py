@@ -34,7 +34,7 @@ class LogStarts:
     async def take_out_expired(self, log: PartitionLog, take_out: Callable[[], list[Segment]]) -> list[Segment]:
         """Let retention take segments out of a log, once it is durable that the log starts after them."""
         removed = take_out()
-        if not removed and log.waits_for_start:
+        if not removed and log.retention.waits_for_start:
             if not await self.settle(log):
                 await self._vouch_for_next_segment(log)
             if self._home.holds(log):
@@ -59,9 +59,9 @@ class LogStarts:
 
         The recovery point on disk says as well that nothing is missing, if the one before is gone for good.
         """
-        if log.metadata is None or log.segment_count < 2 or not self._home.holds(log):
+        if log.metadata is None or log.segments.count < 2 or not self._home.holds(log):
             return
-        next_base = log.segment_bases[1]
+        next_base = log.segments.bases[1]
         if await self._checkpoints.recovery_point_on_disk(log) >= next_base:
             log.metadata.vouched(next_base)
 

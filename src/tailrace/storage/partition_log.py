@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from tailrace.records.batch import HEADER_BYTES, LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
-from tailrace.records.compression import decompress, most_unpacked
-from tailrace.records.time_search import TimeSearch
+from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, FileRange, PassingStorageError, Readable
+from tailrace.runtime.disk import Disk, FileRange, PassingStorageError
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.checkpoints import COMPACTED, NO_GAPS, Gaps, write_gaps
 from tailrace.storage.leader_epochs import LeaderEpochs
@@ -28,25 +26,20 @@ from tailrace.storage.partition_metadata import PartitionMetadata
 from tailrace.storage.producer_snapshots import find_producers, remove_snapshots_beyond, snapshot_path
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.replicated_batches import checked_batches, gaps_end
+from tailrace.storage.retention import Retention
 from tailrace.storage.segment import (
     MAX_RELATIVE_OFFSET,
     SNAPSHOT_SUFFIX,
-    CorruptSegmentError,
     Segment,
 )
+from tailrace.storage.segment_list import SegmentList
+from tailrace.storage.timestamp_search import TimestampedOffset, TimestampSearch
 
 logger = logging.getLogger("tailrace.storage")
 
 #: What was written this recently is taken to be in the page cache without asking.
 _WARM_BYTES = 8 << 20
 _SNAPSHOTS_KEPT = 2
-#: What a batch may unpack to in a search by time; of a larger one the whole batch is the answer.
-_SEARCHED_BATCH_BYTES = 32 << 20
-#: A batch of at most this size, and what it may unpack to, is searched in the event loop: a thread would cost more.
-_SMALL_BYTES = 8 * 1024
-_SMALL_UNPACKED_BYTES = 64 * 1024
-#: So many records or batches are looked at before others have their turn: less than a millisecond.
-_SLICE_RECORDS = 1000
 
 
 class Appended(NamedTuple):
@@ -63,16 +56,6 @@ class LogPast(NamedTuple):
 
     leader_epochs: Sequence[tuple[int, int]]
     producers: ProducerState
-
-
-class TimestampedOffset(NamedTuple):
-    """The answer to a search by time."""
-
-    offset: int
-    timestamp: int
-
-
-NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP)
 
 
 class PartitionLog:
@@ -114,10 +97,6 @@ class PartitionLog:
         self.is_being_cleaned = False
         #: From the decision to cut the log until that is durable: nothing is appended to it, nor compacted in it.
         self.is_being_cut = False
-        #: Whether its oldest segment would be gone if it were archived, as of the last look.
-        self.waits_for_archive = False
-        #: Whether segments would be gone if it were durable that the log starts after them, as of the last look.
-        self.waits_for_start = False
         #: Acknowledgements may be given up to here: the flush policy has been met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
@@ -126,15 +105,14 @@ class PartitionLog:
         self.on_dirty: Callable[[PartitionLog], None] = _ignore
         self._disk = disk
         self._clock = clock
-        self._segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-        self._active = segments[-1]
+        self.segments = SegmentList(segments)
+        self.retention = Retention(self, clock)
         self._names_unsynced = True
         # Where gaps are sound is written down before it is relied upon. What a cut changes is not even written yet: it
         # says that all before is durable.
         self._gaps_unsynced = self._gaps_unwritten = False
         self._has_too_many_producers = False
-        self._active.grow_on()
+        self.segments.active.grow_on()
         self.synced(flushed_offset)
 
     # --- appending
@@ -169,7 +147,7 @@ class PartitionLog:
         assign_offset(data, base_offset, leader_epoch)
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
-        segment = self._active
+        segment = self.segments.active
         if base_offset > segment.base_offset and self._must_roll(segment, size, last_offset, max_timestamp):
             segment = self._roll()
         segment.append(data, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
@@ -241,13 +219,11 @@ class PartitionLog:
         Where a segment begins tells recovery that the one before is whole: it ends there.
         """
         # Sealed first: a new file that the log then does not use would cut it short at the next start.
-        self._active.seal()
+        self.segments.active.seal()
         base_offset = self.end_offset if base_offset is None else base_offset
         segment = Segment(self._disk, self.directory, base_offset, base_offset, create=True)
-        self._active.end_offset = base_offset
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
-        self._active = segment
+        self.segments.active.end_offset = base_offset
+        self.segments.add(segment)
         self._names_unsynced = True
         try:
             self.write_producer_snapshot()
@@ -257,7 +233,7 @@ class PartitionLog:
 
     def roll_when_old(self) -> None:
         """Start a new segment if the newest has had its time, so that what is in it gets old enough to be compacted."""
-        segment = self._active
+        segment = self.segments.active
         if self.end_offset == segment.base_offset or self.is_being_cut:
             return
         now_ms = self._clock.wall_ms()
@@ -288,7 +264,7 @@ class PartitionLog:
         run: list[tuple[int, BatchHeader]] = []
         run_bytes = total = 0
         for position, header in batches:
-            segment, size = self._active, header.size
+            segment, size = self.segments.active, header.size
             # One that is empty takes any batch, unless its offset is out of reach behind a gap.
             may_roll = run or segment.size or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
             if may_roll and self._must_roll(segment, run_bytes + size, header.last_offset, header.max_timestamp):
@@ -307,7 +283,7 @@ class PartitionLog:
 
     def _append_run(self, data: memoryview, batches: Sequence[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write batches that go into the newest segment, and take in what their headers say."""
-        segment = self._active
+        segment = self.segments.active
         start, last = batches[0][0], batches[-1]
         end = last[0] + last[1].size
         segment.append_run(data[start:end], batches, start, self.config.index_interval_bytes)
@@ -329,7 +305,7 @@ class PartitionLog:
 
         Any other batch that is not wholly beyond the log end is refused.
         """
-        if len(self._bases) > 1 or self._active.size or header.next_offset <= self.end_offset:
+        if self.segments.count > 1 or self.segments.active.size or header.next_offset <= self.end_offset:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Batch {header.base_offset} to {header.last_offset} for {self.partition}, whose log ends at "
@@ -341,7 +317,7 @@ class PartitionLog:
             segment.remove_files()
         # Should a full disk refuse the batch, the log is as empty as before, and ends where it did.
         self.start_offset, self.saved_start_offset = starts
-        self.end_offset = self.promised_offset = self._active.end_offset = end_offset
+        self.end_offset = self.promised_offset = self.segments.active.end_offset = end_offset
         if self._gaps_unwritten:
             self.allow_gaps(self.gaps)  # at once, for there is nothing before that had to be durable
             self._gaps_unwritten = False
@@ -360,7 +336,7 @@ class PartitionLog:
 
         No segment ends where this one begins, so all before must be durable. This blocks, once in so many offsets.
         """
-        for segment in self._segments[self._first_unsynced :]:
+        for segment in self._unsynced_segments:
             segment.log.sync()
         self.opened_directory.sync()
         self.allow_gaps(self.gaps._replace(between_up_to=base_offset), sync=True)
@@ -369,7 +345,7 @@ class PartitionLog:
     def find_producers(self, end_offset: int) -> Generator[None, None, ProducerState]:
         """The producers as they were at an earlier log end, from disk and step by step."""
         most = self.config.max_producers
-        return find_producers(self.partition, self._disk, self.directory, list(self._segments), end_offset, most)
+        return find_producers(self.partition, self._disk, self.directory, list(self.segments), end_offset, most)
 
     def truncate(self, offset: int, producers: ProducerState) -> list[Segment]:
         """Cut off everything from an offset on, given the producers of what is left; the segments that left the log.
@@ -379,29 +355,28 @@ class PartitionLog:
         """
         if offset >= self.end_offset:
             return []
-        if offset < self._bases[0]:
+        if offset < self.segments.bases[0]:
             return self.restart_at(offset)
-        index = bisect_right(self._bases, offset) - 1
-        kept = self._segments[index]
+        index = self.segments.index_of(offset)
+        kept = self.segments[index]
         position = kept.position_of(offset)
         if position is not None:
             _, header = next(kept.headers(position))
             # In the middle of a gap the log ends where it was told to.
             offset = min(offset, header.base_offset)
         kept.open_indexes()  # which may fail on a full disk, while nothing has been done
-        removed = self._segments[index + 1 :]
+        removed = list(self.segments.newer(index + 1))
         self._take_out(removed, offset)
-        del self._segments[index + 1 :], self._bases[index + 1 :]
+        self.segments.end_with(index)
         if position is None:
             kept.end_offset = offset
         else:
             kept.truncate(position, offset)
-        self._active = kept
         kept.grow_on()
         self._was_cut(offset, producers)
         metadata = self.metadata
         if metadata is not None and metadata.first_offset is not None and metadata.first_offset > offset:
-            metadata.move_start(self._bases[0])  # retention has to think again
+            metadata.move_start(self.segments.bases[0])  # retention has to think again
         return removed
 
     def restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
@@ -415,17 +390,16 @@ class PartitionLog:
         return removed
 
     def _restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
-        segment = next((segment for segment in self._segments if segment.base_offset == offset), None)
+        segment = next((segment for segment in self.segments if segment.base_offset == offset), None)
         if segment is None:
             segment = Segment(self._disk, self.directory, offset, offset, create=True)
         else:
             segment.open_indexes()
-        removed = [other for other in self._segments if other is not segment]
+        removed = [other for other in self.segments if other is not segment]
         self._take_out(removed, 0)
         segment.truncate(0, offset)
         segment.grow_on()
-        self._segments, self._bases = [segment], [offset]
-        self._active = segment
+        self.segments.become(segment)
         self.start_offset = self.saved_start_offset = offset
         # Nothing that was promised is left, and no epoch has records here.
         self.flushed_offset = self.promised_offset = offset
@@ -473,13 +447,13 @@ class PartitionLog:
     # --- durability
 
     @property
-    def _first_unsynced(self) -> int:
-        return max(0, bisect_right(self._bases, self.flushed_offset) - 1)
+    def _unsynced_segments(self) -> Sequence[Segment]:
+        return self.segments.from_offset(self.flushed_offset)
 
     def sync_work(self, *, with_identity: bool = False) -> tuple[int, Callable[[], None]]:
         """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
         # By themselves, and not by their names: the loop may rename them, and the whole directory, meanwhile.
-        files = [segment.log for segment in self._segments[self._first_unsynced :]]
+        files = [segment.log for segment in self._unsynced_segments]
         gaps_file = self._disk.open(f"{self.directory}/{COMPACTED}") if self._gaps_unsynced else None
         directory = self.opened_directory
         has_new_names, self._names_unsynced = self._names_unsynced, False
@@ -552,13 +526,13 @@ class PartitionLog:
 
     def close(self) -> None:
         """Complete indexes and snapshot; the caller has synced the log."""
-        for segment in self._segments:  # a full disk may have kept those of sealed ones in memory
+        for segment in self.segments:  # a full disk may have kept those of sealed ones in memory
             segment.flush_indexes()
         self.write_producer_snapshot()
 
     def release(self) -> None:
         """Let go of the files: the log was removed, and others may soon have their names."""
-        for segment in self._segments:
+        for segment in self.segments:
             segment.release()
 
     # --- reading
@@ -572,9 +546,10 @@ class PartitionLog:
             )
         if offset >= limit_offset:
             return None
-        index = bisect_right(self._bases, offset) - 1
-        while index < len(self._segments):
-            segment = self._segments[index]
+        segments = self.segments.items
+        index = bisect_right(self.segments.bases, offset) - 1
+        while index < len(segments):
+            segment = segments[index]
             position = segment.position_of(offset)
             if position is not None:
                 if limit_offset >= segment.end_offset:
@@ -591,25 +566,19 @@ class PartitionLog:
 
     def is_warm(self, part: FileRange) -> bool:
         """Whether a range that was read can be sent without waiting for the disk, and was checked before."""
-        active = self._active
+        segments = self.segments
+        active = segments.active
         if part.file is active.log and part.position >= active.unchecked_end:
             if active.size - part.position <= _WARM_BYTES:
                 return True
-        elif (segment := self._segment_of(part.file)) is not None and segment.is_unchecked(part.position, part.size):
+        elif (segment := segments.of_file(part.file)) is not None and segment.is_unchecked(part.position, part.size):
             return False
         return part.file.is_cached(part.position, part.size)
-
-    def _segment_of(self, file: Readable) -> Segment | None:
-        """The segment whose log a file is, if it is still in the log; by its name, for there may be many."""
-        stem = file.path.rpartition("/")[2].partition(".")[0]
-        index = bisect_right(self._bases, int(stem)) - 1 if stem.isdecimal() else -1
-        segment = self._segments[index] if index >= 0 else None
-        return segment if segment is not None and segment.holds(file) else None
 
     async def warm(self, part: FileRange) -> FileRange:
         """Bring a cold range into memory and check the CRCs of what nobody looked at for long; what is left of it."""
         # Found before the wait: compaction may take it out of the log meanwhile, and its file is read on.
-        segment = next((segment for segment in self._segments if segment.holds(part.file)), None)
+        segment = next((segment for segment in self.segments if segment.holds(part.file)), None)
         data = await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
         end = part.position + part.size
         if segment is not None:
@@ -618,95 +587,20 @@ class PartitionLog:
         return FileRange(part.file, part.position, end - part.position)
 
     async def offset_for_timestamp(self, timestamp: int, limit_offset: int, work: LongWork) -> TimestampedOffset:
-        """The first record below the limit whose timestamp is at or after the given one.
+        """The first record below the limit whose timestamp is at or after the given one."""
+        return await TimestampSearch(self, self._disk, limit_offset, work).first_from(timestamp)
 
-        Producers decide what a batch says and what it unpacks to, so this is done in slices. Whatever becomes of the
-        log meanwhile, each look is at what is there then.
-        """
-        offset = self.start_offset
-        while True:
-            looked_at = self._next_batch_with(timestamp, offset, limit_offset)
-            if looked_at is None:
-                return NOT_FOUND
-            segment, position, header = looked_at
-            offset = header.last_offset + 1
-            if header.max_timestamp < timestamp:
-                await work.slice(_nothing)
-                continue
-            wanted = range(self.start_offset, limit_offset)
-            try:
-                search = self._search_at_once(segment, position, header, timestamp, wanted)
-                if search is None:
-                    search = await self._search_beside(segment, position, header, timestamp, wanted, work)
-            except KafkaError:
-                # Its producer made records that cannot be looked into: the whole batch is the answer.
-                return TimestampedOffset(max(header.base_offset, self.start_offset), header.max_timestamp)
-            if search.found is not None:
-                return TimestampedOffset(*search.found)
-
-    def _next_batch_with(
-        self, timestamp: int, offset: int, limit_offset: int
-    ) -> tuple[Segment, int, BatchHeader] | None:
-        """The next batch that says it has a record of a time or later, or the one at which others get their turn."""
-        looked_at = 0
-        for segment in self._segments[max(0, bisect_right(self._bases, offset) - 1) :]:
-            if segment.end_offset <= max(offset, self.start_offset) or segment.max_timestamp < timestamp:
-                continue
-            for position, header in segment.batches_from(timestamp, max(offset, self.start_offset)):
-                if header.base_offset >= limit_offset:
-                    return None
-                looked_at += 1
-                if header.max_timestamp >= timestamp or looked_at == _SLICE_RECORDS:
-                    return segment, position, header
-        return None
-
-    def _search_at_once(
-        self, segment: Segment, position: int, header: BatchHeader, timestamp: int, wanted: range
-    ) -> TimeSearch | None:
-        """Look through a small batch; None where it is too much for one step."""
-        if header.size > _SMALL_BYTES or header.record_count > _SLICE_RECORDS:
-            return None
-        data = segment.log.read(position, header.size)
-        try:
-            body = bytes(decompress(header.compression, memoryview(data)[HEADER_BYTES:], _SMALL_UNPACKED_BYTES))
-        except KafkaError:
-            return None  # too large or not sound: the thread will tell which
-        search = TimeSearch(body, header, timestamp, wanted)
-        search.advance(header.record_count)
-        return search
-
-    async def _search_beside(
-        self, segment: Segment, position: int, header: BatchHeader, timestamp: int, wanted: range, work: LongWork
-    ) -> TimeSearch:
-        def read() -> bytes:
-            packed = memoryview(segment.log.prefetch(position, header.size))[HEADER_BYTES:]
-            return bytes(decompress(header.compression, packed, _SEARCHED_BATCH_BYTES))
-
-        packed_bytes = header.size - HEADER_BYTES
-        unpacked_bytes = most_unpacked(header.compression, packed_bytes, _SEARCHED_BATCH_BYTES)
-        async with work.holding(packed_bytes + unpacked_bytes) as held:
-            body = await self._disk.offload(read)
-            held.shrink(len(body))
-            search = TimeSearch(body, header, timestamp, wanted)
-            while not await work.slice(lambda: search.advance(_SLICE_RECORDS)):
-                pass
-        return search
+    async def offset_of_max_timestamp(self, limit_offset: int, work: LongWork) -> TimestampedOffset:
+        """The first record that has the largest timestamp of all below the limit."""
+        return await TimestampSearch(self, self._disk, limit_offset, work).newest()
 
     def timestamp_at(self, offset: int) -> int:
         """The largest timestamp of the batch that holds an offset, or of the first after it; -1 where there is none."""
-        for segment in self._segments[max(0, bisect_right(self._bases, offset) - 1) :]:
+        for segment in self.segments.from_offset(offset):
             position = segment.position_of(offset)
             if position is not None:
                 return next(segment.headers(position))[1].max_timestamp
         return NO_TIMESTAMP
-
-    async def offset_of_max_timestamp(self, limit_offset: int, work: LongWork) -> TimestampedOffset:
-        """The first record that has the largest timestamp of all below the limit."""
-        candidates = [segment for segment in self._segments if segment.end_offset > self.start_offset]
-        best = max(candidates, key=lambda segment: segment.max_timestamp, default=None)
-        if best is None or best.max_timestamp < 0 or self.start_offset >= limit_offset:
-            return NOT_FOUND
-        return await self.offset_for_timestamp(best.max_timestamp, limit_offset, work)
 
     # --- removing
 
@@ -729,12 +623,12 @@ class PartitionLog:
         how many are taken out at most lets others have their turn before the next. None is taken out before it is
         durable that the log starts after it, and the next sync makes it so.
         """
-        self.waits_for_start = False
+        self.retention.waits_for_start = False
         if self.is_being_cleaned or self.is_being_cut:
             return []
         removed: list[Segment] = []
-        for segment in self._expired(limit_offset, archived_offset, most):
-            if segment is self._active:
+        for segment in self.retention.expired(limit_offset, archived_offset, most):
+            if segment is self.segments.active:
                 try:
                     self._roll()
                 except PassingStorageError as error:
@@ -748,59 +642,8 @@ class PartitionLog:
             self.leader_epochs.truncate(first, self.end_offset)
         return removed
 
-    def _expired(self, limit_offset: int, archived_offset: int | None, most: int | None) -> list[Segment]:
-        """The segments that may go now, oldest first."""
-        now_ms = self._clock.wall_ms()
-        total = self.size_bytes
-        start_offset = self.start_offset
-        expired: list[Segment] = []
-        self.waits_for_archive = False
-        for index, segment in enumerate(self._segments[:most]):
-            if not self._is_expired(index, limit_offset, start_offset, now_ms, total):
-                break
-            if archived_offset is not None and segment.end_offset > max(archived_offset, start_offset):
-                self.waits_for_archive = True
-                break
-            expired.append(segment)
-            total -= segment.size
-            start_offset = max(start_offset, segment.end_offset)
-        metadata = self.metadata
-        if metadata is None or not expired or metadata.allows_start_at(expired[-1].end_offset):
-            return expired
-        metadata.move_start(max(metadata.first_offset or 0, expired[-1].end_offset))
-        self.waits_for_start = True
-        return [segment for segment in expired if metadata.allows_start_at(segment.end_offset)]
-
-    def _is_expired(self, index: int, limit_offset: int, start_offset: int, now_ms: int, total_bytes: int) -> bool:
-        """Whether a segment has nothing that is to be kept, for its age, its size, or the log start."""
-        config = self.config
-        segment = self._segments[index]
-        if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
-            return False
-        if segment.end_offset <= start_offset:
-            return True
-        if not config.delete_expired:
-            return False
-        if segment is not self._active and 0 <= config.retention_bytes <= total_bytes - segment.size:
-            return True
-        if config.retention_ms < 0:
-            return False
-        newest_ms = self._newest_timestamp(index)
-        return newest_ms >= 0 and now_ms - newest_ms > config.retention_ms
-
-    def _newest_timestamp(self, index: int) -> int:
-        """Of a segment or, where that is damaged or compaction left it empty, of the first after it."""
-        for segment in self._segments[index:]:
-            try:
-                if (newest_ms := segment.max_timestamp) >= 0:
-                    return newest_ms
-            except CorruptSegmentError as error:
-                logger.error("%s: retention goes by the segment after: %s", self.partition, error)
-        return NO_TIMESTAMP
-
     def _take_out_first(self) -> None:
-        segment = self._segments.pop(0)
-        self._bases.pop(0)
+        segment = self.segments.take_first()
         self.start_offset = max(self.start_offset, segment.end_offset)
         segment.rename_for_deletion()
         logger.info(
@@ -809,44 +652,13 @@ class PartitionLog:
 
     # --- compacting
 
-    @property
-    def sealed_segments(self) -> Sequence[Segment]:
-        """Every segment that nothing is appended to any more, oldest first."""
-        return self._segments[:-1]
-
-    def has_sealed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all of these are still in the log, and closed: it may have been cut since they were looked at."""
-        sealed = dict.fromkeys(map(id, self.sealed_segments))
-        return all(id(segment) in sealed for segment in segments)
-
-    @property
-    def segment_bases(self) -> Sequence[int]:
-        """The first offset of each segment."""
-        return self._bases
-
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
         """Put one segment in the place of several that follow each other; their files get out of the log's sight."""
-        first = self._segments.index(old[0])
-        last = first + len(old)
-        if self._segments[first:last] != list(old) or old[-1] is self._active:
-            raise ValueError(f"{self.partition}: segments {old[0].base_offset} to {old[-1].base_offset} are not in it")
+        self.segments.require_run(old)
         for segment in old:
             segment.rename_for_deletion()
-        self._segments[first:last] = [new]
-        self._bases[first:last] = [new.base_offset]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
+        self.segments.replace(old, new)
 
 
 def _ignore(log: PartitionLog) -> None:
     """Nobody listens yet."""
-
-
-def _nothing() -> None:
-    """Only others have their turn."""

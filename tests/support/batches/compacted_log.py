@@ -171,7 +171,7 @@ class World:
 
     def roll(self) -> None:
         """Close the newest segment."""
-        if self.log.end_offset > self.log.segment_bases[-1]:
+        if self.log.end_offset > self.log.segments.bases[-1]:
             self.log._roll()
 
     async def remove_expired(self) -> list[Segment]:

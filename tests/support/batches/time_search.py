@@ -6,7 +6,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from tailrace.runtime.long_work import LongWork
-from tailrace.storage.partition_log import PartitionLog, TimestampedOffset
+from tailrace.storage.partition_log import PartitionLog
+from tailrace.storage.timestamp_search import TimestampedOffset
 
 T = TypeVar("T")
 

@@ -152,11 +152,11 @@ def test_segments_timestamps_and_replicas_follow_the_topic_at_once(tmp_path: Pat
         big = bytes(build_batch([NewRecord(b"v" * 600_000, timestamp=SystemClock().wall_ms())]))
         for _ in range(3):
             await broker.produce(data=big)
-        assert partition.log.segment_count == 1
+        assert partition.log.segments.count == 1
         assert await change(broker, TOPIC, "orders", ("segment.bytes", SET, "1048576")) == DONE
         for _ in range(3):
             await broker.produce(data=big)
-        assert partition.log.segment_count == 4
+        assert partition.log.segments.count == 4
         old = bytes(build_batch([NewRecord(b"v", timestamp=1)]))
         assert (await broker.produce(data=old)).error_code == ErrorCode.NONE
         assert await change(broker, TOPIC, "orders", ("message.timestamp.before.max.ms", SET, "1000")) == DONE

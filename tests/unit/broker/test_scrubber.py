@@ -44,7 +44,7 @@ async def fill(world: World) -> int:
     world.roll()
     world.append(Batch([NewRecord(b"last", b"last", 1)]))
     await world.sync()
-    return sum(segment.size for segment in world.log.sealed_segments)
+    return sum(segment.size for segment in world.log.segments.sealed)
 
 
 def test_every_byte_of_closed_segments_is_read_once_in_the_interval() -> None:
@@ -65,7 +65,7 @@ def test_every_byte_of_closed_segments_is_read_once_in_the_interval() -> None:
 def test_damage_is_reported_and_not_served(caplog: pytest.LogCaptureFixture) -> None:
     async def test(world: World, scrubber: Scrubber) -> None:
         await fill(world)
-        victim = world.log.sealed_segments[2]
+        victim = world.log.segments.sealed[2]
         (position, header), *_ = list(victim.headers())[1:]
         world.disk._find(victim.log.path).content[position + 70] ^= 1  # type: ignore[union-attr]
         await asyncio.sleep(2.2 * HOUR_SECONDS)
@@ -73,7 +73,7 @@ def test_damage_is_reported_and_not_served(caplog: pytest.LogCaptureFixture) -> 
         assert victim.corrupt_position == position
         with pytest.raises(CorruptSegmentError):
             world.log.read(header.base_offset, 1000, world.log.end_offset)
-        assert [segment.corrupt_position for segment in world.log.sealed_segments].count(None) >= 3
+        assert [segment.corrupt_position for segment in world.log.segments.sealed].count(None) >= 3
         assert f"scrub found {victim.log.path} damaged at position {position}: the CRC" in caplog.text
         await asyncio.sleep(3 * HOUR_SECONDS)
         assert scrubber.problems == 1  # said once

@@ -13,7 +13,7 @@ from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 
 def batches_of(replica: Replica) -> list[int]:
     """How many records each batch of a log has."""
-    return [header.record_count for segment in replica.partition.log._segments for _, header in segment.headers(0)]
+    return [header.record_count for segment in replica.partition.log.segments for _, header in segment.headers(0)]
 
 
 class Writers:

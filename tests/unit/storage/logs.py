@@ -109,3 +109,10 @@ class Logs:
 
     def bases(self) -> list[int]:
         return [int(name[:-4]) for name in self.names() if name.endswith(".log")]
+
+
+def timed(logs: Logs, *timestamps: int) -> PartitionLog:
+    log = logs.open()
+    for timestamp in timestamps:
+        append(log, batch(timestamp=NOW_MS + timestamp))
+    return log

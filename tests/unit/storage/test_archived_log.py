@@ -18,18 +18,18 @@ def archived_log(logs: Logs) -> PartitionLog:
 def test_only_what_is_archived_is_removed(logs: Logs) -> None:
     log = archived_log(logs)
     assert log.remove_expired(10, archived_offset=0) == []
-    assert (log.start_offset, log.waits_for_archive) == (0, True)
+    assert (log.start_offset, log.retention.waits_for_archive) == (0, True)
     assert [segment.base_offset for segment in log.remove_expired(10, archived_offset=5)] == [0, 2]
-    assert (log.start_offset, log.waits_for_archive) == (4, True)
+    assert (log.start_offset, log.retention.waits_for_archive) == (4, True)
     assert len(log.remove_expired(10, archived_offset=10)) == 3
-    assert (log.start_offset, log.end_offset, log.waits_for_archive) == (10, 10, False)
+    assert (log.start_offset, log.end_offset, log.retention.waits_for_archive) == (10, 10, False)
 
 
 def test_what_was_given_up_is_not_waited_for(logs: Logs) -> None:
     log = archived_log(logs)
     log.advance_start(5)
     assert [segment.base_offset for segment in log.remove_expired(10, archived_offset=0)] == [0, 2]
-    assert (log.start_offset, log.waits_for_archive) == (5, True)
+    assert (log.start_offset, log.retention.waits_for_archive) == (5, True)
 
 
 def test_epochs_of_archived_records_stay_known_until_those_go(logs: Logs) -> None:

@@ -151,7 +151,7 @@ def test_producers_go_on_after_a_cleaning_even_where_the_log_alone_tells_of_them
 
 def headers(world: World) -> list[BatchHeader]:
     found = []
-    for segment in world.log.sealed_segments:
+    for segment in world.log.segments.sealed:
         found += [header for _, header in segment.headers()]
     return found
 
@@ -262,14 +262,14 @@ def test_small_segments_become_one_and_the_index_finds_everything() -> None:
         for number in range(200):
             world.append(keyed(b"%d" % (number % 50), b"%d" % number, NOW_MS + number))
         world.roll()
-        count = world.log.segment_count
+        count = world.log.segments.count
         await world.sync()
         assert await world.clean()
         world.append(keyed(b"0", b"newest", NOW_MS + 200))
         world.roll()
         await world.sync()
         assert await world.clean()  # sizes are those before a cleaning: only now it is known how little is left
-        assert world.log.segment_count < count / 2
+        assert world.log.segments.count < count / 2
         assert len(world.read_all()) == 50
         await asyncio.sleep(5)
         names = world.disk.list(f"/data/{NAME}")
@@ -352,9 +352,9 @@ def test_the_newest_segment_is_closed_when_it_has_had_its_time() -> None:
         await asyncio.sleep(2)
         assert await world.clean()
         assert [record.value for record in world.read_all()] == [b"2"]
-        assert world.log.segment_count == 2
+        assert world.log.segments.count == 2
         assert not await world.clean()
-        assert world.log.segment_count == 2  # an empty one has no age
+        assert world.log.segments.count == 2  # an empty one has no age
 
     simulate(test, replace(CONFIG, segment_ms=60_000))
 
@@ -397,7 +397,7 @@ def test_a_segment_that_compaction_left_without_records_does_not_hold_up_retenti
         world.roll()
         await world.sync()
         assert await world.clean()
-        assert [segment.max_timestamp >= 0 for segment in world.log.sealed_segments] == [False, False, True]
+        assert [segment.max_timestamp >= 0 for segment in world.log.segments.sealed] == [False, False, True]
         await asyncio.sleep(100)
         await world.remove_expired()
         assert world.log.start_offset == 12
@@ -436,7 +436,7 @@ def test_a_corrupt_batch_makes_the_log_uncleanable_and_shortens_nothing(
             world.append(keyed(b"k1", b"2"))
             world.roll()
             await world.sync()
-        victim = world.log.sealed_segments[0]
+        victim = world.log.segments.sealed[0]
         content = world.disk._find(victim.log.path).content  # type: ignore[union-attr]
         content[100] ^= 0xFF
         before = {name: world.disk.read_file(f"/data/{NAME}/{name}") for name in names(world)}
@@ -470,7 +470,7 @@ def test_records_that_make_no_sense_leave_the_log_as_it_is_and_readable() -> Non
         await world.sync()
         assert not await world.cleaner.clean_dirtiest()
         assert list(world.cleaner.uncleanable) == [NAME]
-        assert world.log.sealed_segments[0].corrupt_position is None
+        assert world.log.segments.sealed[0].corrupt_position is None
 
     simulate(test)
 

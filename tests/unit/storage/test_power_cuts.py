@@ -180,7 +180,7 @@ class Run:
     async def begin_within(self) -> None:
         """Go on with a batch that begins before the log, which is new."""
         log = self.log
-        if log.end_offset > 0 and log.segment_bases == [log.end_offset]:
+        if log.end_offset > 0 and log.segments.bases == [log.end_offset]:
             data = batch(2, value=self.value(log.end_offset), timestamp=NOW_MS)
             self.records[log.end_offset - 1] = self.records[log.end_offset]
             assign_offset(data, log.end_offset - 1, 0)
@@ -359,7 +359,7 @@ def crashed(
 
 def found(world: Run) -> tuple[int, int, list[int]]:
     """Where the log starts and ends, and its segments."""
-    return world.log.start_offset, world.log.end_offset, list(world.log.segment_bases)
+    return world.log.start_offset, world.log.end_offset, list(world.log.segments.bases)
 
 
 async def ten_records(world: Run) -> None:
@@ -453,7 +453,7 @@ def test_a_full_disk_does_not_hold_up_retention() -> None:
         await ten_and_a_checkpoint(world)
         fault = world.disk.fail(lambda path: METADATA in path, "replace_file", DiskFullError, times=None)
         world.log.advance_start(6)
-        while world.log.segment_bases[0] < 6:
+        while world.log.segments.bases[0] < 6:
             await world.remove_expired()
         fault.lift()
         assert b"first_offset: 0" in (world.disk.read_file(METADATA) or b"")
@@ -468,7 +468,7 @@ def test_a_full_disk_holds_up_retention_of_what_no_checkpoint_says_was_durable()
         fault = world.disk.fail(lambda path: METADATA in path, "replace_file", DiskFullError, times=None)
         world.log.advance_start(6)
         await world.remove_expired()
-        assert world.log.segment_bases[0] == 0
+        assert world.log.segments.bases[0] == 0
         assert await world.directory.cuts.restart(world.log, 100, lambda: True) is not None
         fault.lift()
 

@@ -26,10 +26,10 @@ SYNC_EACH = replace(LAZY, flush_messages=1)
 def test_the_next_append_goes_by_the_new_configuration(logs: Logs) -> None:
     log = logs.open()
     fill(log, 3)
-    assert log.segment_count == 1
+    assert log.segments.count == 1
     log.reconfigure(replace(logs.config, segment_bytes=1))
     fill(log, 2)
-    assert log.segment_count == 3
+    assert log.segments.count == 3
 
 
 def test_what_was_promised_stays_promised_and_what_comes_after_is_synced_first(logs: Logs) -> None:

@@ -53,7 +53,7 @@ def test_after_a_cut_the_log_is_what_it_was_at_that_end(logs: Logs, offset: int)
     assert log.leader_epochs.entries == tuple(entry for entry in ((1, 0), (3, 6)) if entry[1] < offset)
     assert offset_of_max_timestamp(log, log.end_offset).offset == log.end_offset - 1
     assert offset_for_timestamp(log, NOW_MS + 3, log.end_offset).offset == (3 if offset > 3 else -1)
-    assert log.size_bytes == len(expected) * SIZE
+    assert log.segments.size_bytes == len(expected) * SIZE
     numbered(log, offset, 7, leader_epoch=4, marked="x")
     again = {**expected, **{at: f"{at:06d}x".encode() for at in range(log.end_offset - 7, log.end_offset)}}
     assert values(log) == again
@@ -200,7 +200,7 @@ def test_readers_that_hold_a_part_that_was_cut_do_not_make_the_log_serve_it(logs
 def test_damage_that_was_cut_off_is_forgotten_and_damage_below_is_not(logs: Logs) -> None:
     log = logs.open()
     numbered(log, 0, 10)
-    segment = log._segments[0]
+    segment = log.segments[0]
     segment.found_corrupt(7 * SIZE)
     cut(log, 8)
     assert segment.corrupt_position == 7 * SIZE

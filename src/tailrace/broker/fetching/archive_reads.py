@@ -28,7 +28,7 @@ from tailrace.replication.partition import Partition
 from tailrace.runtime.disk import Buffer, FileRange
 from tailrace.runtime.helper import Helper
 from tailrace.runtime.tasks import Tasks
-from tailrace.storage.partition_log import NOT_FOUND, TimestampedOffset
+from tailrace.storage.timestamp_search import NOT_FOUND, TimestampedOffset
 
 logger = logging.getLogger("tailrace.archive")
 

@@ -41,7 +41,7 @@ async def handle(
         of_topic.partitions.append(
             DescribeLogDirsPartition(
                 partition_index=number,
-                partition_size=log.size_bytes,
+                partition_size=log.segments.size_bytes,
                 offset_lag=max(0, partition.high_watermark - log.end_offset),
             )
         )

@@ -15,7 +15,7 @@ from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
-from tailrace.storage.partition_log import TimestampedOffset
+from tailrace.storage.timestamp_search import TimestampedOffset
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

@@ -351,7 +351,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "kafka_log_log_size",
         "Bytes in the segment files of a partition's log.",
-        _partitions(lambda partition: partition.log.size_bytes),
+        _partitions(lambda partition: partition.log.segments.size_bytes),
         "topic",
         "partition",
     ),
@@ -372,7 +372,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "kafka_log_log_numlogsegments",
         "Segments of a partition's log.",
-        _partitions(lambda partition: partition.log.segment_count),
+        _partitions(lambda partition: partition.log.segments.count),
         "topic",
         "partition",
     ),

@@ -84,7 +84,7 @@ class ArchiveWatch:
             topic = partition.partition.topic
             lag, former = self._lag_of(partition), lags.get(topic, ArchiveLag(0, 0))
             lags[topic] = ArchiveLag(former.offsets + lag.offsets, max(former.oldest_ms, lag.oldest_ms))
-            if partition.log.waits_for_archive:
+            if partition.log.retention.waits_for_archive:
                 behind.setdefault(partition.directory, []).append(partition)
             if count % _LOOKED_AT_PER_TURN == 0:
                 await asyncio.sleep(0)

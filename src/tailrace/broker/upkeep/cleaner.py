@@ -164,7 +164,7 @@ class Cleaner:
         segments: list[Segment] = []
         clean_bytes = dirty_bytes = 0
         is_overdue = False
-        for segment in log.sealed_segments:
+        for segment in log.segments.sealed:
             if segment.end_offset <= log.start_offset:
                 continue
             if segment.end_offset > limit:
@@ -196,7 +196,7 @@ class Cleaner:
     async def _clean(self, dirty: DirtyLog) -> bool:
         log, directory = dirty.partition.log, dirty.partition.directory
         began = self._runtime.clock.monotonic()
-        if log.is_being_cut or not log.has_sealed(dirty.segments):
+        if log.is_being_cut or not log.segments.has_sealed(dirty.segments):
             return False
         log.is_being_cleaned = True
         try:
@@ -281,7 +281,7 @@ class Cleaner:
             build_offset_map,
             log.directory,
             ranges,
-            list(log.segment_bases),
+            list(log.segments.bases),
             dirty.first_dirty_offset,
             self._config.get_int("log.cleaner.dedupe.buffer.size"),
             self._config.get_float("log.cleaner.io.buffer.load.factor"),

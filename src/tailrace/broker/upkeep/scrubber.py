@@ -60,7 +60,7 @@ class Scrubber:
         for partition in self._partitions:
             if partition.directory.failure is None:
                 try:
-                    for segment in partition.log.sealed_segments:
+                    for segment in partition.log.segments.sealed:
                         if segment.size and segment.corrupt_position is None:
                             yield partition, segment
                 except StorageError as error:

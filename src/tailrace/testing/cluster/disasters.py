@@ -124,7 +124,7 @@ class ClusterDisasters:
             if state.leader == node.broker_id
         )
         broker = node.broker
-        active = [replica.log._active.log.path for replica in broker.partitions] if broker is not None else []
+        active = [replica.log.segments.active.log.path for replica in broker.partitions] if broker is not None else []
 
         def is_closed(path: str) -> bool:
             return path.endswith(LOG_SUFFIX) and path not in active
