@@ -315,7 +315,7 @@ class Partitions:
         self._by_id[topic.topic_id, number] = partition
         partition.traffic = self.traffic.of(topic.name)
         if self._is_stopping:
-            partition.hold_appends()
+            partition.leading.hold_appends()
         self._configure(partition, topic)
         self._apply_archive(partition)
         self._apply_state(partition, topic.partitions[number])
@@ -431,7 +431,7 @@ class Partitions:
         """Take no more records for what others follow, led here now or later: the broker is about to stop."""
         self._is_stopping = True
         for partition in self:
-            partition.hold_appends()
+            partition.leading.hold_appends()
 
     async def close(self) -> None:
         """Sync and close every log."""

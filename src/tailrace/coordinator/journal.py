@@ -16,7 +16,8 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import TRANSACTIONAL_BIT
 from tailrace.records.markers import build_marker
 from tailrace.records.record import NewRecord, build_batch, build_keyed_batch
-from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
 
@@ -156,7 +157,7 @@ class Journal:
         committed = self._committed
         if committed is not None and self._partition.is_acknowledged(self._last_offset):
             return committed
-        written = self._partition.wait_for(self._last_offset)
+        written = self._partition.acknowledging.wait_for(self._last_offset)
         if written.done() and written.exception() is None:
             self._committed = written
         return written
@@ -171,7 +172,7 @@ class Journal:
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 "This broker has not reached the coordination store for so long that another may coordinate by now.",
             )
-        return self._partition.wait_until_committed(self._last_offset)
+        return self._partition.acknowledging.wait_until_committed(self._last_offset)
 
 
 def _pass_on(written: asyncio.Future[None], waiting: Sequence[_Waiting]) -> None:

@@ -9,6 +9,8 @@ import asyncio
 import heapq
 from typing import Any, Protocol
 
+from tailrace.errors import KafkaError
+
 #: From so many on, those that nobody waits for any more are looked for.
 _CLEARED_FROM = 1000
 
@@ -67,3 +69,15 @@ def refuse(future: asyncio.Future[Any], reason: BaseException) -> None:
     if not future.done():
         future.set_exception(reason)
         future.exception()
+
+
+def refused(reason: KafkaError) -> asyncio.Future[None]:
+    """A future that says at once why not."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refuse(future, reason)
+    return future
+
+
+def again(reason: KafkaError) -> KafkaError:
+    """A refusal that may have been raised before, without the stack of that, which would grow for ever."""
+    return reason.with_traceback(None)

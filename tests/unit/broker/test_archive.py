@@ -223,7 +223,7 @@ def test_a_leader_that_may_be_deposed_does_not_judge_what_is_committed(tmp_path:
         await tested.produce(records=3)
         partition = tested.broker.partitions.find("orders", 0)
         assert partition.surely_leads
-        partition._holds_lease = lambda: False
+        partition.holds_lease = lambda: False
         assert not partition.surely_leads
         assert (await commit(tested, 4)).error_code == ErrorCode.NONE
 

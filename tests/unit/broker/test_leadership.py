@@ -206,7 +206,7 @@ def test_a_broker_that_stops_waits_for_followers_that_are_behind() -> None:
         await cluster.produce(1, b"everywhere")
         for broker_id in (2, 3):
             cluster.network.stall(f"broker-{broker_id}")
-        await cluster.until(lambda: cluster.partition(1)._followers is not None)
+        await cluster.until(lambda: cluster.partition(1).leading.followers is not None)
         expected = [b"everywhere", *[f"{number}".encode() for number in range(20)]]
         for value in expected[1:]:
             assert (await cluster.produce(1, value, acks=1)).error_code == ErrorCode.NONE

@@ -105,7 +105,7 @@ def test_a_producer_that_waits_is_told_at_once() -> None:
         offset = partition.log.end_offset
         waiting = asyncio.ensure_future(cluster.produce(1, b"never committed"))
         await cluster.until(lambda: partition.log.end_offset > offset)
-        waiter = partition.wait_for(offset)
+        waiter = partition.acknowledging.wait_for(offset)
         await cluster.until(lambda: partition.is_cut_off, 20)
         assert waiter.done()
         waiter.exception()
@@ -235,7 +235,7 @@ def test_a_machine_that_was_suspended_for_longer_than_its_session_acknowledges_n
         clock.suspended_seconds = 3600
         assert not holds_lease(broker)
         partition = cluster.partition(1)
-        assert not partition._may_acknowledge(acks)
+        assert not partition.acknowledging.may_acknowledge(acks)
         if acks:
             answer = await cluster.produce(1, b"after", acks=acks)
             assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

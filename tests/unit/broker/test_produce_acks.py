@@ -35,7 +35,7 @@ class Led:
 
     def confirm(self, count: int = 2) -> None:
         for follower in self.others[:count]:
-            self.partition.follower_fetched(follower, 1, self.partition.log.end_offset, 0, 0.0)
+            self.partition.leading.follower_fetched(follower, 1, self.partition.log.end_offset, 0, 0.0)
 
     def send(self, acks: int) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(self.broker.produce(acks=acks))
@@ -58,7 +58,7 @@ def test_the_answer_comes_with_the_replica_that_completes_the_number(tmp_path: P
                 await asyncio.sleep(0)
             assert answer.done() is (count >= followers)
             if count < 2:
-                led.partition.follower_fetched(led.others[count], 1, 1, 0, 0.0)
+                led.partition.leading.follower_fetched(led.others[count], 1, 1, 0, 0.0)
         result = await answer
         assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
 
@@ -123,7 +123,7 @@ def test_a_producers_patience_ends_without_followers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("acks", [0, 1])
 def test_without_a_lease_a_leader_takes_nothing_on_its_own_word(tmp_path: Path, acks: int) -> None:
     async def test(led: Led) -> None:
-        led.partition._holds_lease = lambda: False
+        led.partition.holds_lease = lambda: False
         if acks == 0:
             assert led.broker.answer(produce_request("orders", acks=0), 9) is None
             assert led.broker.transport.is_closed

@@ -420,7 +420,7 @@ def test_partitions_without_traffic_know_that_their_follower_keeps_up() -> None:
             await follower.fetch(wait_ms=500)
         append(cluster, b"a")
         now = cluster.brokers[1].services.clock.monotonic()
-        assert cluster.partition(1).wanted_isr(now, 30_000) is None
+        assert cluster.partition(1).leading.wanted_isr(now, 30_000) is None
 
     simulate(test, brokers=1)
 

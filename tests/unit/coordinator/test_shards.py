@@ -12,7 +12,7 @@ from tailrace.coordinator.shard import Producer
 from tailrace.coordinator.shards import Shards
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.record import NewRecord, build_batch
-from tailrace.replication.partition import ACKS_ALL
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.runtime.tasks import Tasks
 from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 

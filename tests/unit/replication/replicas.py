@@ -10,7 +10,8 @@ from uuid import UUID
 
 from tailrace.cluster.image import PartitionState
 from tailrace.model import TopicPartition
-from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
 from tailrace.runtime import Runtime
 from tailrace.storage.log_config import LogConfig
@@ -111,7 +112,9 @@ class Replica:
             end = diverging
         else:
             log_start = follower.partition.log.start_offset
-            partition.follower_fetched(follower.broker_id, follower.broker_epoch, offset, log_start, self.loop.time())
+            partition.leading.follower_fetched(
+                follower.broker_id, follower.broker_epoch, offset, log_start, self.loop.time()
+            )
             part = read(partition, offset, max_bytes, follower.partition.leader_epoch, Audience.REPLICA)
             if part is not None:
                 data = part.file.read(part.position, part.size)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.replication.partition import ACKS_ALL
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
 from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import LAG_MS, Replicas, with_replicas
@@ -29,7 +29,7 @@ def test_a_record_is_acknowledged_when_as_many_in_sync_replicas_have_it_as_asked
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         last = leader.append(acks=acks)
-        waiting = leader.partition.wait_for(last, acks)
+        waiting = leader.partition.acknowledging.wait_for(last, acks)
         confirmed = [waiting.done()]
         for follower in (replicas.second, replicas.third):
             await follower.fetch_from(leader)
@@ -47,7 +47,7 @@ def test_a_record_is_acknowledged_when_as_many_in_sync_replicas_have_it_as_asked
 def test_no_acknowledgement_comes_before_the_leaders_own_sync(acks: int) -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
-        waiting = leader.partition.wait_for(leader.append(acks=acks), acks)
+        waiting = leader.partition.acknowledging.wait_for(leader.append(acks=acks), acks)
         for follower in (replicas.second, replicas.third):
             follower.partition.following.append_fetched(memoryview(leader.answer(follower).data), 0, 0)
             leader.answer(follower)
@@ -117,8 +117,8 @@ def test_an_isr_that_shrank_below_the_minimum_meanwhile_is_told_after_the_append
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         leader.partition.min_insync_replicas = 2
-        waiting = leader.partition.wait_for(leader.append())
-        committed = leader.partition.wait_until_committed(0)
+        waiting = leader.partition.acknowledging.wait_for(leader.append())
+        committed = leader.partition.acknowledging.wait_until_committed(0)
         replicas.change(isr=(1,))
         assert error_of(waiting) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         assert committed.done()
@@ -132,7 +132,7 @@ def test_an_isr_that_shrank_but_has_the_minimum_still_acknowledges() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         leader.partition.min_insync_replicas = 2
-        waiting = leader.partition.wait_for(leader.append())
+        waiting = leader.partition.acknowledging.wait_for(leader.append())
         await replicas.second.fetch_from(leader, rounds=2)
         assert not waiting.done()
         replicas.change(isr=(1, 2))
@@ -144,7 +144,7 @@ def test_an_isr_that_shrank_but_has_the_minimum_still_acknowledges() -> None:
 def test_whoever_asked_for_more_replicas_than_are_left_in_sync_is_told_at_once() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
-        three, two = (leader.partition.wait_for(leader.append(acks=acks), acks) for acks in (3, 2))
+        three, two = (leader.partition.acknowledging.wait_for(leader.append(acks=acks), acks) for acks in (3, 2))
         replicas.change(isr=(1, 2))
         assert error_of(three) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         assert not two.done()
@@ -158,7 +158,7 @@ def test_replicas_out_of_sync_do_not_count_for_a_number_of_acks() -> None:
     async def test(replicas: Replicas) -> None:
         replicas.change(isr=(1, 2))
         leader = replicas.leader
-        waiting = leader.partition.wait_for(leader.append(acks=2), 2)
+        waiting = leader.partition.acknowledging.wait_for(leader.append(acks=2), 2)
         await replicas.third.fetch_from(leader, rounds=2)
         assert not waiting.done()
         await replicas.second.fetch_from(leader, rounds=2)
@@ -203,8 +203,8 @@ def test_without_a_lease_only_what_others_confirm_is_taken(
 def test_what_was_appended_under_a_lease_that_ended_since_is_not_acknowledged_by_the_leader_alone() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
-        alone = leader.partition.wait_for(leader.append(acks=1), 1)
-        together = leader.partition.wait_for(leader.append())
+        alone = leader.partition.acknowledging.wait_for(leader.append(acks=1), 1)
+        together = leader.partition.acknowledging.wait_for(leader.append())
         leader.holds_lease = False
         await asyncio.wait([alone])
         assert error_of(alone) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -222,7 +222,7 @@ def test_a_retry_is_acknowledged_under_the_same_terms_as_its_first_attempt() -> 
         leader.append()
         again = leader.append(producer=(7, 0, 0))
         assert (first, again) == (0, 0)
-        waiting = leader.partition.wait_for(again)
+        waiting = leader.partition.acknowledging.wait_for(again)
         assert not waiting.done()
         await replicas.fetch()
         await waiting
@@ -235,12 +235,12 @@ def test_those_who_gave_up_do_not_pile_up_while_nothing_moves() -> None:
         leader = replicas.leader
         last = leader.append()
         for _ in range(5000):
-            leader.partition.wait_for(last).cancel()
-        assert len(leader.partition._waiters[ACKS_ALL]._heap) <= 1000
-        waiting = leader.partition.wait_for(last)
+            leader.partition.acknowledging.wait_for(last).cancel()
+        assert len(leader.partition.acknowledging.waiters[ACKS_ALL]._heap) <= 1000
+        waiting = leader.partition.acknowledging.wait_for(last)
         await replicas.fetch()
         await waiting
-        assert leader.partition._waiters == {}
+        assert leader.partition.acknowledging.waiters == {}
 
     with_replicas(test)
 
@@ -252,8 +252,8 @@ def test_records_are_deleted_when_all_replicas_alive_or_in_sync_have_given_them_
             leader.append()
         await replicas.fetch()
         leader.partition.log.advance_start(2)
-        waiting = leader.partition.wait_for_low_watermark(2)
-        assert (leader.partition.low_watermark, waiting.done()) == (0, False)
+        waiting = leader.partition.leading.wait_for_low_watermark(2)
+        assert (leader.partition.leading.low_watermark, waiting.done()) == (0, False)
         await replicas.second.fetch_from(leader, rounds=2)
         assert (replicas.second.partition.log.start_offset, waiting.done()) == (2, False)
         # The third is away, but may lead when it is back.
@@ -261,7 +261,7 @@ def test_records_are_deleted_when_all_replicas_alive_or_in_sync_have_given_them_
         assert not waiting.done()
         leader.apply(replace(replicas.state, isr=(1, 2)), {1: 1, 2: 1})
         await waiting
-        assert leader.partition.low_watermark == 2
+        assert leader.partition.leading.low_watermark == 2
 
     with_replicas(test)
 
@@ -269,15 +269,15 @@ def test_records_are_deleted_when_all_replicas_alive_or_in_sync_have_given_them_
 def test_a_dead_followers_records_wait_for_the_isr_to_shrink() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
-        waiting = leader.partition.wait_for(leader.append())
+        waiting = leader.partition.acknowledging.wait_for(leader.append())
         await replicas.second.fetch_from(leader, rounds=2)
         await asyncio.sleep(LAG_MS / 1000 - 1)
-        assert leader.partition.wanted_isr(replicas.loop.time(), LAG_MS) is None
+        assert leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS) is None
         await asyncio.sleep(2)
-        change = leader.partition.wanted_isr(replicas.loop.time(), LAG_MS)
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
         assert change is not None
         assert (change.isr, change.added, change.leader_epoch) == ((1, 2), {}, 0)
-        assert leader.partition.wanted_isr(replicas.loop.time(), LAG_MS) is None
+        assert leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS) is None
         assert not waiting.done()
         replicas.change(isr=change.isr)
         await waiting

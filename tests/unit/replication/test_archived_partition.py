@@ -38,7 +38,7 @@ def test_what_is_archived_is_part_of_the_log() -> None:
         await ten_committed(replicas, 6)
         partition = replicas.leader.partition
         start = partition.log.start_offset
-        assert (partition.log_start_offset, partition.low_watermark) == (0, 0)
+        assert (partition.log_start_offset, partition.leading.low_watermark) == (0, 0)
         assert [partition.is_in_archive(offset) for offset in (0, start - 1, start, 9)] == [True, True, False, False]
         partition.apply_archive(ArchivedRange(2, 6), 6)
         assert (partition.log_start_offset, partition.is_in_archive(1), partition.is_in_archive(2)) == (2, False, True)

@@ -128,7 +128,7 @@ def test_under_load_records_wait_for_a_follower_that_is_about_to_join() -> None:
             await second.fetch_from(leader)
             leader.append()
         assert wanted == [leader.partition] * len(wanted) != []
-        change = leader.partition.wanted_isr(replicas.loop.time(), LAG_MS)
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
         assert change is not None
         assert change.isr == (1, 2)
         assert leader.partition.high_watermark <= second.partition.log.end_offset
@@ -141,10 +141,10 @@ def test_a_follower_that_was_about_to_join_and_fell_silent_is_not_waited_for_lon
         replicas.change(isr=(1,))
         leader, second = replicas.leader, replicas.second
         await second.fetch_from(leader)
-        waiting = leader.partition.wait_for(leader.append())
+        waiting = leader.partition.acknowledging.wait_for(leader.append())
         assert not waiting.done()
         await asyncio.sleep(LAG_MS / 1000 + 1)
-        assert leader.partition.wanted_isr(replicas.loop.time(), LAG_MS) is None
+        assert leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS) is None
         await waiting
 
     with_replicas(test)
@@ -168,7 +168,7 @@ def test_a_change_that_is_not_known_to_be_made_counts_as_made_and_as_not_made() 
         leader, second, third = replicas.all
         replicas.change(isr=(1, 2))
         await replicas.fetch()
-        change = leader.partition.wanted_isr(replicas.loop.time(), LAG_MS)
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
         assert change is not None
         assert change.isr == (1, 2, 3)
         leader.append()
@@ -176,8 +176,8 @@ def test_a_change_that_is_not_known_to_be_made_counts_as_made_and_as_not_made() 
         assert leader.partition.high_watermark == 0
         await third.fetch_from(leader, rounds=2)
         assert leader.partition.high_watermark == 1
-        leader.partition.isr_change_ended(change)
-        assert leader.partition.wanted_isr(replicas.loop.time(), LAG_MS) == change
+        leader.partition.leading.isr_change_ended(change)
+        assert leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS) == change
 
     with_replicas(test)
 
@@ -189,14 +189,14 @@ def test_a_removal_counts_when_the_image_has_it_and_not_before() -> None:
         await replicas.second.fetch_from(leader, rounds=2)
         await asyncio.sleep(LAG_MS / 1000 + 1)
         await replicas.second.fetch_from(leader)
-        change = leader.partition.wanted_isr(replicas.loop.time(), LAG_MS)
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
         assert change is not None
         assert (change.isr, leader.partition.high_watermark) == ((1, 2), 0)
-        leader.partition.isr_change_ended(change)
+        leader.partition.leading.isr_change_ended(change)
         assert leader.partition.high_watermark == 0
         replicas.change(isr=(1, 2))
         assert leader.partition.high_watermark == 1
-        assert leader.partition.wanted_isr(replicas.loop.time(), LAG_MS) is None
+        assert leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS) is None
 
     with_replicas(test)
 
@@ -206,13 +206,13 @@ def test_strangers_and_impossible_offsets_move_nothing() -> None:
         leader = replicas.leader.partition
         replicas.leader.append()
         for stranger in (1, 4):
-            call = lambda stranger=stranger: leader.follower_fetched(stranger, 1, 1, 0, 0.0)  # noqa: E731
+            call = lambda stranger=stranger: leader.leading.follower_fetched(stranger, 1, 1, 0, 0.0)  # noqa: E731
             assert refusal(call) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         for replica in (2, 3):
-            leader.follower_fetched(replica, 1, 2, 0, 0.0)
+            leader.leading.follower_fetched(replica, 1, 2, 0, 0.0)
         assert leader.high_watermark == 0
         replicas.change(leader=2)
-        call = lambda: leader.follower_fetched(2, 1, 1, 0, 0.0)  # noqa: E731
+        call = lambda: leader.leading.follower_fetched(2, 1, 1, 0, 0.0)  # noqa: E731
         assert refusal(call) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_replicas(test)

@@ -28,9 +28,10 @@ from hypothesis.stateful import (
 from tailrace.cluster.image import PartitionState
 from tailrace.cluster.metadata import IsrChange
 from tailrace.errors import KafkaError
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.following import Following
 from tailrace.replication.isr import UNBOUNDED, Followers
-from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.partition import Partition
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
 from tailrace.testing.loop import SimLoop
@@ -108,7 +109,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
         async def produce() -> None:
             last = replica.append(value, acks, count)
-            future = replica.partition.wait_for(last, acks)
+            future = replica.partition.acknowledging.wait_for(last, acks)
             offsets = range(last - count + 1, last + 1)
             if acks == ACKS_ALL:
                 future.add_done_callback(lambda done: self.heard(done, offsets, value))
@@ -177,7 +178,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         if not leader.is_up:
             return
         self.run(asyncio.sleep(seconds))
-        change = self.unheard.pop(number, None) or leader.partition.wanted_isr(self.loop.time(), LAG_MS)
+        change = self.unheard.pop(number, None) or leader.partition.leading.wanted_isr(self.loop.time(), LAG_MS)
         if change is None:
             return
         if outcome in ("yes", "unheard"):
@@ -187,7 +188,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             self.unheard[number] = change
         else:
             self.show(leader)
-            leader.partition.isr_change_ended(change)
+            leader.partition.leading.isr_change_ended(change)
 
     def store_isr(self, leader: Replica, change: IsrChange) -> None:
         state = self.state

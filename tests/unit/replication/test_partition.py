@@ -13,7 +13,8 @@ import pytest
 from tailrace.cluster.image import PartitionState
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import TopicPartition
-from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
 from tailrace.storage.log_config import LogConfig
@@ -74,7 +75,7 @@ def test_what_is_promised_is_readable_and_acknowledged_at_once() -> None:
         partition = world.partition
         last = world.append(batch(3))
         assert (partition.high_watermark, partition.is_acknowledged(last)) == (3, True)
-        await partition.wait_for(last)
+        await partition.acknowledging.wait_for(last)
         part = read(partition, 0, 1000, leader_epoch=4)
         assert part is not None
 
@@ -87,13 +88,13 @@ def test_before_the_sync_nothing_is_readable_or_acknowledged() -> None:
         waiter = Waiter()
         partition.watch(waiter)
         last = world.append()
-        acknowledged = partition.wait_for(last)
+        acknowledged = partition.acknowledging.wait_for(last)
         assert (partition.high_watermark, read(partition, 0, 1000), partition.is_acknowledged(last)) == (0, None, False)
         assert (waiter.bytes, acknowledged.done()) == (0, False)
         await acknowledged
         assert (partition.high_watermark, waiter.bytes) == (1, BATCH_BYTES)
         partition.unwatch(waiter)
-        await partition.wait_for(world.append())
+        await partition.acknowledging.wait_for(world.append())
         assert waiter.bytes == BATCH_BYTES
 
     run(test, flush_messages=1)
@@ -106,7 +107,7 @@ def test_a_retry_waits_for_the_same_promise_as_its_first_attempt() -> None:
         retry = world.append(batch(producer=(7, 0, 0)))
         assert first == retry == 0
         assert not partition.is_acknowledged(retry)
-        await partition.wait_for(retry)
+        await partition.acknowledging.wait_for(retry)
         assert partition.log.end_offset == 1
 
     run(test, flush_messages=1)
@@ -121,7 +122,7 @@ def test_a_retry_whose_offset_is_forgotten_waits_for_all_that_it_may_be_among() 
         assert isinstance(retry, Appended)
         assert (retry.base_offset, retry.last_offset, retry.is_duplicate) == (-1, 2, True)
         assert not partition.is_acknowledged(retry.last_offset)
-        await partition.wait_for(retry.last_offset)
+        await partition.acknowledging.wait_for(retry.last_offset)
         assert partition.log.promised_offset > 2
         assert partition.log.end_offset == 8
 
@@ -213,14 +214,14 @@ def test_when_it_closes_everybody_who_waits_is_told_why() -> None:
         partition = world.partition
         waiter = Waiter()
         partition.watch(waiter)
-        waiting = [partition.wait_for(world.append()) for _ in range(3)]
+        waiting = [partition.acknowledging.wait_for(world.append()) for _ in range(3)]
         waiting[1].cancel()
         gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition.close(gone)
         assert [waiting[0].exception(), waiting[2].exception()] == [gone, gone]
         assert waiter.bytes > 1 << 60
         with pytest.raises(KafkaError):
-            await partition.wait_for(0)
+            await partition.acknowledging.wait_for(0)
         assert refusal(world.append) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(test, flush_messages=1)

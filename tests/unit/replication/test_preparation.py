@@ -13,7 +13,7 @@ from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError, StorageE
 from tailrace.records.batch import iterate_batches, read_header, replace_records
 from tailrace.records.compression import Compression, compress
 from tailrace.records.record import NewRecord, Record, build_batch, iterate_records
-from tailrace.replication.partition import ACKS_ALL
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.partition_log import Appended
 from tailrace.testing.loop import SimLoop

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.cluster.image import PartitionState
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.replication.partition import ACKS_ALL
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.reading import Audience
 from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import LAG_MS, Replicas, with_replicas
@@ -66,7 +66,7 @@ def test_the_same_image_again_changes_nothing() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         last = leader.append()
-        waiting = leader.partition.wait_for(last)
+        waiting = leader.partition.acknowledging.wait_for(last)
         await replicas.fetch(rounds=1)
         before = (leader.partition.high_watermark, leader.partition.log.leader_epochs.entries)
         replicas.change()
@@ -84,8 +84,8 @@ def test_who_waits_when_leadership_is_lost_is_told_and_readers_look_again() -> N
         committed, appended = Waiter(), Waiter()
         leader.partition.watch(committed)
         leader.partition.watch_appends(appended)
-        waiting = [leader.partition.wait_for(leader.append(), acks) for acks in (ACKS_ALL, 2, 3)]
-        deleted = leader.partition.wait_for_low_watermark(1)
+        waiting = [leader.partition.acknowledging.wait_for(leader.append(), acks) for acks in (ACKS_ALL, 2, 3)]
+        deleted = leader.partition.leading.wait_for_low_watermark(1)
         replicas.change(leader=2)
         for future in [*waiting, deleted]:
             error = future.exception()
@@ -93,7 +93,7 @@ def test_who_waits_when_leadership_is_lost_is_told_and_readers_look_again() -> N
             assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (committed.bytes > 1 << 60, appended.bytes > 1 << 60) == (True, True)
         with pytest.raises(KafkaError):
-            await leader.partition.wait_for(0)
+            await leader.partition.acknowledging.wait_for(0)
 
     with_replicas(test)
 
@@ -102,7 +102,7 @@ def test_a_leader_that_leads_on_in_a_new_epoch_keeps_those_who_wait_and_forgets_
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         last = leader.append()
-        waiting = leader.partition.wait_for(last)
+        waiting = leader.partition.acknowledging.wait_for(last)
         await replicas.fetch(rounds=1)
         replicas.change(leader=1)
         await replicas.second.fetch_from(leader)
@@ -149,7 +149,7 @@ def test_the_only_replica_commits_what_it_promises_and_needs_no_lease() -> None:
         for acks in (0, 1, ACKS_ALL):
             last = replica.append(acks=acks)
             assert replica.partition.is_acknowledged(last, acks)
-        assert replica.partition.wanted_isr(0.0, LAG_MS) is None
+        assert replica.partition.leading.wanted_isr(0.0, LAG_MS) is None
         assert refusal(lambda: replica.append(acks=2)) is ErrorCode.INVALID_REQUIRED_ACKS
 
     with_replicas(test)
@@ -164,7 +164,7 @@ def test_a_partition_that_gets_more_replicas_waits_for_them_only_when_they_are_i
             replica.apply(PartitionState((1, 2), (1,), 1, 5))
         assert leader.partition.is_acknowledged(leader.append())
         await second.fetch_from(leader, rounds=2)
-        change = leader.partition.wanted_isr(replicas.loop.time(), LAG_MS)
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
         assert change is not None
         assert (change.isr, change.added) == ((1, 2), {2: 1})
         assert not leader.partition.is_acknowledged(leader.append())

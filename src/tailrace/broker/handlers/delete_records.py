@@ -105,7 +105,7 @@ async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout
         for session in services.fetch_sessions:
             if isinstance(session, ReplicaSession):
                 session.look_at(key)
-    futures = [partition.wait_for_low_watermark(offset) for partition, offset, _ in waiting]
+    futures = [partition.leading.wait_for_low_watermark(offset) for partition, offset, _ in waiting]
     try:
         await asyncio.wait(futures, timeout=max(0, timeout_ms) / 1000)
     finally:
@@ -117,7 +117,7 @@ async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout
         elif isinstance(error := future.exception(), KafkaError):
             _refuse(result, error.code)
         else:
-            result.low_watermark = partition.low_watermark
+            result.low_watermark = partition.leading.low_watermark
 
 
 API = Api(DeleteRecordsRequest, 0, 2, handle, "Give up records below an offset.")

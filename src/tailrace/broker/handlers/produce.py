@@ -16,7 +16,8 @@ from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.records.compression import Compression
-from tailrace.replication.partition import ACKS_ALL, Partition
+from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.replication.partition import Partition
 from tailrace.storage.partition_log import Appended
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.produce import ProduceRequest
@@ -187,7 +188,7 @@ async def _append_rest(acks: int, waiting: _Waiting) -> list[tuple[ProduceResult
 async def _wait_for_acknowledgements(
     call: ProduceCall, unacknowledged: list[tuple[ProduceResult, Partition, int]]
 ) -> None:
-    futures = [partition.wait_for(last_offset, call.acks) for _, partition, last_offset in unacknowledged]
+    futures = [partition.acknowledging.wait_for(last_offset, call.acks) for _, partition, last_offset in unacknowledged]
     done, _ = await asyncio.wait(futures, timeout=max(0, call.timeout_ms) / 1000)
     for (result, _, _), future in zip(unacknowledged, futures, strict=True):
         if future not in done:

@@ -222,7 +222,7 @@ def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partitio
         return False  # it has to begin anew
     if partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset) is not None:
         return False
-    partition.follower_fetched(
+    partition.leading.follower_fetched(
         fetch.replica_id,
         fetch.broker_epoch,
         wanted.fetch_offset,

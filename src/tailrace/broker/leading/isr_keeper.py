@@ -63,7 +63,7 @@ class IsrKeeper:
                 # Who falls behind says nothing: all are looked at, often enough to notice in time.
                 next_look = now + lag_ms / 2000
                 due = dict.fromkeys(self._partitions)
-            wanted = [(partition, change) for partition in due if (change := partition.wanted_isr(now, lag_ms))]
+            wanted = [(partition, change) for partition in due if (change := partition.leading.wanted_isr(now, lag_ms))]
             if wanted:
                 await self._make(wanted)
 
@@ -82,4 +82,4 @@ class IsrKeeper:
                 is_told = True
             await asyncio.sleep(_RETRY_SECONDS)
         for partition, change in wanted:
-            partition.isr_change_ended(change)
+            partition.leading.isr_change_ended(change)

@@ -214,7 +214,7 @@ class Leadership:
         return {
             _key(partition): heir
             for partition in self._partitions
-            if partition.is_leader and (heir := partition.furthest_follower(live)) is not None
+            if partition.is_leader and (heir := partition.leading.furthest_follower(live)) is not None
         }
 
     def _warn_of_loss(self, left: Mapping[tuple[UUID, int], int]) -> None:
@@ -239,7 +239,7 @@ class Leadership:
     async def _hand_over_some(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
         held = [partition for key in heirs if (partition := self._find(*key)) is not None and partition.is_leader]
         for partition in held:
-            partition.hold_appends()
+            partition.leading.hold_appends()
         undecided: list[Partition] = []
         try:
             ready = await self._wait_for(held, heirs)
@@ -254,7 +254,7 @@ class Leadership:
         finally:
             for partition in held:
                 if partition not in undecided:
-                    partition.release_appends()
+                    partition.leading.release_appends()
             if undecided:  # not answered, or not waited for
                 self._tasks.spawn(self._find_out(undecided), "leadership that was perhaps handed over")
 
@@ -277,13 +277,13 @@ class Leadership:
                 is_told = True
             await asyncio.sleep(_RETRY_SECONDS)
         for partition in undecided:
-            partition.release_appends()
+            partition.leading.release_appends()
 
     async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[UUID, int], int]) -> list[Partition]:
         """Those whose heirs have everything, when all have or the time is over."""
         deadline = self._clock.monotonic() + _PATIENCE_SECONDS
         while True:
-            ready = [partition for partition in held if partition.has_everything(heirs[_key(partition)])]
+            ready = [partition for partition in held if partition.leading.has_everything(heirs[_key(partition)])]
             if len(ready) == len(held) or self._clock.monotonic() >= deadline:
                 return ready
             await asyncio.sleep(_LOOK_SECONDS)

@@ -79,7 +79,7 @@ class LeaseWatch:
         for count, partition in enumerate(self._partitions, 1):
             if self._partitions.holds_lease():
                 return
-            doubted += partition.doubt_leadership(self._clock.monotonic() - silence)
+            doubted += partition.leading.doubt(self._clock.monotonic() - silence)
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._settled_lease = lease
@@ -93,6 +93,6 @@ class LeaseWatch:
     async def _trust(self) -> None:
         """Lead again what the store says, which the image showed before the lease was back."""
         for count, partition in enumerate(self._partitions, 1):
-            partition.trust_leadership()
+            partition.leading.trust()
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)

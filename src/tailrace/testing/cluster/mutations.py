@@ -28,6 +28,7 @@ from tailrace.model import TopicPartition
 from tailrace.records.batch import BatchHeader, iterate_batches
 from tailrace.records.record import iterate_records
 from tailrace.replication.isr import UNBOUNDED, Followers
+from tailrace.replication.leading import Leading
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience, PartitionReader
 from tailrace.runtime.disk import Disk, FileRange
@@ -130,10 +131,10 @@ _right_wanted = Followers.wanted
 def _go_back(partition: Partition) -> None:
     """The high watermark is what the followers say now, also where it was higher."""
     limit = partition.log.promised_offset
-    if not partition._is_sole:
-        if partition._followers is None:
+    if not partition.is_sole:
+        if partition.leading.followers is None:
             return
-        limit = min(limit, partition._followers.committed_limit)
+        limit = min(limit, partition.leading.followers.committed_limit)
     _right_advance(partition)
     partition.high_watermark = max(limit, partition.log.start_offset)
 
@@ -180,7 +181,7 @@ def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
 async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition]) -> None:
     """What the store did not answer is taken for what did not happen."""
     for partition in undecided:
-        partition.release_appends()
+        partition.leading.release_appends()
 
 
 def _elect_in_one_epoch(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
@@ -405,7 +406,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         Leadership, "_find_out", _release_at_once, (LOST,)
     ),
     "a leader without a lease keeps its clients": Mutation(
-        Partition, "doubt_leadership", lambda partition, silent_since: False, (STALE,)
+        Leading, "doubt", lambda leading, silent_since: False, (STALE,)
     ),
     "an election is no new epoch": Mutation(
         (leaders, decisions), "led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)

@@ -234,7 +234,7 @@ class ClusterWatch:
         """One that was deposed without hearing of it sends clients elsewhere, unless followers have not either."""
         key, now = (node.name, node.launches, self.key_of(replica)), self._cluster.loop.time()
         is_deposed = state is not None and state.leader not in (NO_LEADER, node.broker_id)
-        followers = replica._followers
+        followers = replica.leading.followers
         if not is_deposed or followers is None or replica.is_cut_off or node.is_paused:
             self._stale_since.pop(key, None)
             return

@@ -1,0 +1,206 @@
+"""A replica that leads: what it knows of its followers, and what it does for them.
+
+Their fetches say how far they are, which moves the high watermark and shows who belongs in the ISR; a leader that hands
+over stops taking records until its heir has everything. Invariants: a follower counts for what is committed as long as
+the store may have it in the ISR; a leader whose followers fall silent while its lease is over sends clients elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.image import PartitionState
+from tailrace.cluster.metadata import IsrChange
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.replication.isr import Followers
+from tailrace.replication.waiters import OffsetWaiters, refused
+
+if TYPE_CHECKING:
+    from tailrace.replication.partition import Partition
+
+
+class Leading:
+    """What one partition does while this broker leads it."""
+
+    __slots__ = ("_low_watermark_waiters", "_partition", "_pending", "followers", "holds")
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        #: None while another broker leads.
+        self.followers: Followers | None = None
+        #: How many want it to take no records because another replica is about to lead, or may lead already.
+        self.holds = 0
+        #: The change of the ISR that is on its way to the store.
+        self._pending: IsrChange | None = None
+        self._low_watermark_waiters = OffsetWaiters()
+
+    def lead(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float, *, is_new: bool) -> None:
+        """Lead as the image says; a new leader knows of no follower how far it is."""
+        partition = self._partition
+        others = [replica for replica in state.replicas if replica != partition.broker_id]
+        partition.is_sole = not others
+        if is_new or self.followers is None:
+            self.followers = Followers(others, state.isr, partition.log.end_offset, now)
+            self._pending = None
+        pending = self._pending
+        if pending is not None and sorted(pending.isr) == sorted(state.isr):
+            self._pending = None
+            self.followers.wait_for_change(())
+        self.followers.update(others, state.isr, broker_epochs)
+        log, archive_start = partition.log, partition.archive_start
+        if is_new and log.end_offset < partition.archived_end:
+            archive_start.begin()
+        elif others and state.leader_epoch > log.leader_epochs.latest and not archive_start.is_under_way:
+            # Known before anything is appended: followers with records of older epochs are told where those ended.
+            log.leader_epochs.assign(state.leader_epoch, log.end_offset)
+
+    def stop(self) -> None:
+        """Another broker leads."""
+        self.followers = None
+        self._pending = None
+        self._partition.is_sole = False
+
+    def refuse_all(self, reason: KafkaError) -> None:
+        """Nobody here will know any more what replicas give up."""
+        self._low_watermark_waiters.refuse_all(reason)
+
+    # --- the lease
+
+    def doubt(self, silent_since: float) -> bool:
+        """The lease is over: send clients elsewhere if no follower fetched since a moment; whether that is new.
+
+        Followers that fetch know of no other leader. An only replica cannot have one.
+        """
+        partition = self._partition
+        followers = self.followers
+        if followers is None or partition.is_sole or partition.is_cut_off or followers.last_fetch >= silent_since:
+            return False
+        partition.is_cut_off = True
+        partition.settle_role()
+        partition.refuse_waiters(partition.lease_is_over())
+        return True
+
+    def trust(self) -> None:
+        """Nobody else leads: serve clients again, if it leads."""
+        partition = self._partition
+        if partition.is_cut_off:
+            partition.is_cut_off = False
+            partition.settle_role()
+
+    # --- followers
+
+    def follower_fetched(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int, now: float
+    ) -> None:
+        """A follower whose log is part of this one asked for records from an offset on, and so has all below it.
+
+        Only for fetches for which `diverging_epoch` found nothing: any other log has something else below that offset.
+        """
+        partition = self._partition
+        followers = self.followers
+        if followers is None:
+            raise partition.not_leader()
+        if replica_id not in partition.replicas or replica_id == partition.broker_id:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"Broker {replica_id} is not one of the replicas of {partition.partition}.",
+            )
+        end_offset = partition.log.end_offset
+        if not 0 <= fetch_offset <= end_offset:
+            return
+        former_start = followers[replica_id].log_start_offset
+        may_join = followers.fetched(
+            replica_id, broker_epoch, fetch_offset, log_start_offset, end_offset, partition.high_watermark, now
+        )
+        if partition.is_cut_off:
+            self.trust()
+        if partition.acknowledging.waiters or followers.committed_limit > partition.high_watermark:
+            partition.advance()
+        if log_start_offset != former_start:
+            self.settle_low_watermark()
+        if may_join:
+            partition.on_isr_wanted(partition)
+
+    def wanted_isr(self, now: float, lag_ms: int) -> IsrChange | None:
+        """What the leader wants the ISR to be; None where it is right or a change is on its way.
+
+        From now on the change counts as perhaps made. Whoever asks has it made by `ClusterMetadata.alter_isr`, again
+        and again while the store is unavailable, and then tells by `isr_change_ended`.
+        """
+        partition = self._partition
+        if self.followers is None or partition.is_sole or self._pending is not None:
+            return None
+        wanted = self.followers.wanted(
+            partition.broker_id, partition.log.end_offset, partition.high_watermark, now, lag_ms
+        )
+        # Those that did not come to join are waited for no longer.
+        partition.advance()
+        if wanted is None:
+            return None
+        isr, added = wanted
+        self._pending = IsrChange(partition.topic_id, partition.partition.partition, partition.leader_epoch, isr, added)
+        self.followers.wait_for_change(isr)
+        return self._pending
+
+    def isr_change_ended(self, change: IsrChange) -> None:
+        """The store has made a change or refused it, and the image shows which: only what it shows counts."""
+        if self._pending is change and self.followers is not None:
+            self._pending = None
+            self.followers.wait_for_change(())
+            self._partition.advance()
+
+    # --- handing leadership over
+
+    def hold_appends(self) -> None:
+        """Take no more records from producers, so that a follower can have everything, unless nobody follows."""
+        self.holds += 1
+        self._partition.settle_role()
+
+    def release_appends(self) -> None:
+        """Take records again, if it still leads and nobody else holds it."""
+        self.holds -= 1
+        self._partition.settle_role()
+
+    def furthest_follower(self, live: Collection[int]) -> int | None:
+        """The follower in sync that has most of those that are alive; None where there is none."""
+        partition = self._partition
+        followers = self.followers
+        if followers is None:
+            return None
+        in_sync = [
+            each
+            for each in partition.replicas
+            if each in live and each in partition.isr and each != partition.broker_id
+        ]
+        return max(in_sync, key=lambda each: followers[each].log_end_offset, default=None)
+
+    def has_everything(self, replica_id: int) -> bool:
+        """Whether a follower has all that this leader has; nothing is left to wait for where it leads no more."""
+        partition = self._partition
+        if self.followers is None:
+            return not partition.is_leader
+        return replica_id in partition.isr and self.followers[replica_id].log_end_offset >= partition.log.end_offset
+
+    # --- deleting records
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start of all replicas that are alive or in sync; -1 while one has not told."""
+        start_offset = self._partition.log_start_offset
+        return start_offset if self.followers is None else self.followers.low_watermark(start_offset)
+
+    def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
+        """A future that ends when every replica alive or in sync has given up its records below an offset."""
+        partition = self._partition
+        if partition.gone is not None or not partition.is_leader:
+            return refused(partition.gone or partition.not_leader())
+        future = self._low_watermark_waiters.add(offset)
+        self.settle_low_watermark()
+        return future
+
+    def settle_low_watermark(self) -> None:
+        """Tell those who wait for replicas to give up records how far they all are."""
+        if self._low_watermark_waiters:
+            self._low_watermark_waiters.passed(self.low_watermark + 1)
