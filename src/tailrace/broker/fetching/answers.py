@@ -1,6 +1,7 @@
 """What fetches of clients and of followers have in common: waiting for more, and putting an answer together.
 
-It must not know what may be read by whom: whoever reads decides that.
+It must not know what may be read by whom: whoever reads decides that. Answers are put together in the classes of the
+protocol, as `sessions` explains.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ A session is a list of partitions with the offsets the client asked for last and
 number of sessions is bounded and so is that of all partitions in them; when there is no room, clients that were
 silent for long lose their sessions first, and new ones are served without a session. Followers are privileged: for
 theirs a client loses its session, and they lose theirs only when they are silent themselves.
+
+What a client wants of a partition, and the answer, stay in the classes of the protocol: this is the path of every
+fetch, and values of our own would cost 0.6 microseconds a partition, where reading it costs 1.
 """
 
 from __future__ import annotations
