@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tailrace.broker.config.keys import (
+from tailrace.broker.config.declaration import (
     ARCHIVE_LAG_POLICIES,
     ARCHIVE_PLACES,
-    BROKER_KEYS,
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
     GZIP_LEVELS,
@@ -21,6 +20,7 @@ from tailrace.broker.config.keys import (
     TIMESTAMP_TYPES,
     ZSTD_LEVELS,
 )
+from tailrace.broker.config.keys import BROKER_KEYS
 from tailrace.broker.config.types import LONG_MAX, AtLeast, ConfigType, Synonym, TopicKey, Valid, Value
 
 _MINUTE_MS = 60_000
