@@ -107,11 +107,15 @@ class Followers:
         broker_epoch: int,
         offset: int,
         log_start_offset: int,
+        leader_start_offset: int,
         leader_end_offset: int,
         high_watermark: int,
         now: float,
     ) -> bool:
-        """A follower asked for records from an offset on; whether it could join the ISR now."""
+        """A follower asked for records from an offset on; whether it could join the ISR now.
+
+        Not before it has saved where the leader's log starts: elected, it would bring back what was deleted.
+        """
         follower = self._by_id[replica]
         registered = self._broker_epochs.get(replica)
         if broker_epoch < follower.broker_epoch if registered is None else broker_epoch != registered:
@@ -126,7 +130,8 @@ class Followers:
         had = follower.log_end_offset
         has_all = follower.fetched(offset, log_start_offset, leader_end_offset, now)
         may_join = False
-        if replica not in self._isr and self._is_registered(replica, follower):
+        has_start = log_start_offset >= leader_start_offset
+        if has_start and replica not in self._isr and self._is_registered(replica, follower):
             if has_all and not follower.is_joining and offset >= self.epoch_start_offset:
                 follower.is_joining = True
                 had = NO_OFFSET
@@ -165,7 +170,13 @@ class Followers:
         return min([own_start_offset, *starts])
 
     def wanted(
-        self, leader: int, leader_end_offset: int, high_watermark: int, now: float, lag_ms: int
+        self,
+        leader: int,
+        leader_start_offset: int,
+        leader_end_offset: int,
+        high_watermark: int,
+        now: float,
+        lag_ms: int,
     ) -> tuple[tuple[int, ...], dict[int, int]] | None:
         """What the ISR should be, and who of it is new, with broker epochs; None where it is right."""
         if self._pending:
@@ -185,6 +196,7 @@ class Followers:
             for replica, follower in self._by_id.items()
             if replica not in self._isr
             and self._is_registered(replica, follower)
+            and follower.log_start_offset >= leader_start_offset
             and follower.log_end_offset >= max(high_watermark, self.epoch_start_offset)
             and follower.is_caught_up(leader_end_offset, now, lag_ms)
         }

@@ -112,7 +112,14 @@ class Leading:
             return
         former_start = followers[replica_id].log_start_offset
         may_join = followers.fetched(
-            replica_id, broker_epoch, fetch_offset, log_start_offset, end_offset, partition.high_watermark, now
+            replica_id,
+            broker_epoch,
+            fetch_offset,
+            log_start_offset,
+            partition.log_start_offset,
+            end_offset,
+            partition.high_watermark,
+            now,
         )
         if partition.is_cut_off:
             self.trust()
@@ -133,7 +140,12 @@ class Leading:
         if self.followers is None or partition.is_sole or self._pending is not None:
             return None
         wanted = self.followers.wanted(
-            partition.broker_id, partition.log.end_offset, partition.high_watermark, now, lag_ms
+            partition.broker_id,
+            partition.log_start_offset,
+            partition.log.end_offset,
+            partition.high_watermark,
+            now,
+            lag_ms,
         )
         # Those that did not come to join are waited for no longer.
         partition.advance()

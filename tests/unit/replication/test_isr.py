@@ -49,10 +49,21 @@ def followers(isr: tuple[int, ...], *, epoch_start: int = 0) -> Followers:
     return made
 
 
+#: Where the leader's log starts.
+LEADER_START = 4
+
+
 def fetched(
-    of: Followers, replica: int, offset: int, *, end: int = 100, high_watermark: int = 0, epoch: int = 1
+    of: Followers,
+    replica: int,
+    offset: int,
+    *,
+    start: int = LEADER_START,
+    end: int = 100,
+    high_watermark: int = 0,
+    epoch: int = 1,
 ) -> bool:
-    return of.fetched(replica, epoch, offset, 0, end, high_watermark, 1.0)
+    return of.fetched(replica, epoch, offset, start, LEADER_START, end, high_watermark, 1.0)
 
 
 def test_what_is_committed_is_the_least_that_the_isr_has() -> None:
@@ -103,8 +114,18 @@ def test_both_the_old_and_the_new_isr_count_until_it_is_known_which_it_is() -> N
 def test_who_may_join(offset: int, end: int, high_watermark: int, epoch_start: int, epoch: int, joins: bool) -> None:
     of = followers((1, 2), epoch_start=epoch_start)
     assert fetched(of, 3, offset, end=end, high_watermark=high_watermark, epoch=epoch) is joins
-    wanted = of.wanted(1, end, high_watermark, 1.0, LAG_MS)
+    wanted = of.wanted(1, LEADER_START, end, high_watermark, 1.0, LAG_MS)
     assert wanted == (((1, 2, 3), {3: epoch}) if joins else None)
+
+
+def test_a_follower_that_has_records_which_were_deleted_does_not_join_before_they_are_gone_for_good() -> None:
+    of = followers((1, 2))
+    assert not fetched(of, 3, 100, start=LEADER_START - 1)
+    assert of.wanted(1, LEADER_START, 100, 0, 1.0, LAG_MS) is None
+    assert fetched(of, 3, 100, start=LEADER_START)
+    # Others are deleted before the change is made.
+    assert of.wanted(1, LEADER_START + 1, 100, 0, 1.0, LAG_MS) is None
+    assert of.wanted(1, LEADER_START, 100, 0, 1.0, LAG_MS) == ((1, 2, 3), {3: 1})
 
 
 def test_a_process_that_has_ended_says_nothing_any_more() -> None:

@@ -116,9 +116,15 @@ def _count_those_out_of_sync(followers: Followers, count: int, own_end_offset: i
 
 
 def _let_nobody_back(
-    followers: Followers, leader: int, leader_end_offset: int, high_watermark: int, now: float, lag_ms: int
+    followers: Followers,
+    leader: int,
+    leader_start_offset: int,
+    leader_end_offset: int,
+    high_watermark: int,
+    now: float,
+    lag_ms: int,
 ) -> tuple[tuple[int, ...], dict[int, int]] | None:
-    wanted = _right_wanted(followers, leader, leader_end_offset, high_watermark, now, lag_ms)
+    wanted = _right_wanted(followers, leader, leader_start_offset, leader_end_offset, high_watermark, now, lag_ms)
     if wanted is None:
         return None
     kept = tuple(replica for replica in wanted[0] if replica not in wanted[1])
