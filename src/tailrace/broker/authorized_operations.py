@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
+from tailrace.security.operations import SUPPORTED, ResourceType, bits
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
-
-ON_TOPIC = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-ON_CLUSTER = _bits(_CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE)
-ON_GROUP = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+ON_TOPIC = bits(SUPPORTED[ResourceType.TOPIC])
+ON_CLUSTER = bits(SUPPORTED[ResourceType.CLUSTER])
+ON_GROUP = bits(SUPPORTED[ResourceType.GROUP])
