@@ -20,10 +20,11 @@ _INTRODUCTION = """\
 
 tailrace speaks the Kafka wire protocol and no other. A client learns from ApiVersions which APIs and versions
 there are; this is the same table. *Flexible* is the first version with compact lengths and tagged fields: both
-encodings are served, because some clients stop below it and others start above it.
+encodings are served, because some clients stop below it and others start above it. *Needs* are Kafka's operations and
+types of resources; nothing is checked yet, because there is no authorizer: everybody may do everything.
 
-| API | key | versions | flexible from | what it does here |
-|---|---|---|---|---|
+| API | key | versions | flexible from | what it does here | needs |
+|---|---|---|---|---|---|
 """
 
 _NOTES = """
@@ -74,7 +75,8 @@ def render() -> str:
 def _row(key: ApiKey, api: Api) -> str:
     name = api.request.__name__.removesuffix("Request")
     flexible = str(api.request.FLEXIBLE_FROM) if api.max_version >= api.request.FLEXIBLE_FROM else "–"
-    return f"| {name} | {key.value} | {api.min_version} to {api.max_version} | {flexible} | {api.summary} |"
+    needs = ", ".join(str(need) for need in api.needs) or "–"
+    return f"| {name} | {key.value} | {api.min_version} to {api.max_version} | {flexible} | {api.summary} | {needs} |"
 
 
 def main(arguments: list[str]) -> None:

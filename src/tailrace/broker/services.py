@@ -22,6 +22,8 @@ from tailrace.coordinator.coordinators import Coordinators
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import Disk
 from tailrace.runtime.outcome import Outcome
+from tailrace.security.authorizer import Authorizer
+from tailrace.security.principals import ANONYMOUS, Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Services:
     archive_access: ArchiveAccess
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
+    #: None: everybody may do everything.
+    authorizer: Authorizer | None = field(default=None, kw_only=True)
 
 
 class RequestContext(NamedTuple):
@@ -55,6 +59,7 @@ class RequestContext(NamedTuple):
     peer: str
     #: Close the connection without an answer, for those who asked for none (acks=0) but must learn of an error.
     disconnect: Callable[[], None]
+    principal: Principal = ANONYMOUS
 
     @property
     def host(self) -> str:

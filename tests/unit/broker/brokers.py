@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from tailrace.runtime.system.disk import SystemDisk
 from tailrace.runtime.system.helper import SystemHelper
 from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Part
+from tailrace.security.authorizer import Authorizer
+from tailrace.security.principals import Principal
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
@@ -77,6 +80,15 @@ class TestedBroker:
         header = RequestHeader(request.API_KEY, version, CORRELATION_ID, "a test")
         frame = encode_request(header, request.is_flexible(version), request.encode(version))
         return self._router.answer(self._connection, memoryview(bytearray(frame))[4:])
+
+    def use(self, *, authorizer: Authorizer | None = None) -> None:
+        """Answer with an authorizer from now on, and know no request by its bytes."""
+        services = replace(self.broker.services, authorizer=authorizer)
+        self._router = Router(services, self.broker.requests)
+
+    def speak_for(self, principal: Principal) -> None:
+        """Have the connection speak for somebody else."""
+        self._connection.principal = principal
 
     async def ask(self, request: Message, version: int, kind: type[Response]) -> Response:
         """Send a request and decode its response, checking the frame around it."""

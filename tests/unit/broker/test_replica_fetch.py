@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.broker.fetching.replica_sessions import ReplicaSession
 from tailrace.broker.handlers import replica_fetch
+from tailrace.broker.services import RequestContext
 from tailrace.errors import ErrorCode
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.fetch import (
@@ -173,7 +174,8 @@ def test_what_is_appended_before_the_wait_begins_ends_it_too() -> None:
         broker = cluster.brokers[1]
         session = replica_sessions(cluster)[0]
         request = follower.request(wait_ms=500)
-        coroutine = replica_fetch.handle(broker.services, request, FOLLOWER, EPOCH, by_topic_id=True)
+        context = RequestContext(17, None, "PLAINTEXT", "[::1]:1", lambda: None)
+        coroutine = replica_fetch.handle(broker.services, context, request, FOLLOWER, EPOCH, by_topic_id=True)
         assert asyncio.iscoroutine(coroutine)
         append(cluster, b"a")
         began = cluster.loop.time()

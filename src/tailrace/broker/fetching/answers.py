@@ -67,14 +67,6 @@ class FetchWaiter:
             timer.cancel()
 
 
-def find_partition(services: Services, key: PartitionKey) -> Partition:
-    """The partition that a request names by the name or id of its topic, or why it is not here."""
-    topic, number = key
-    if isinstance(topic, UUID):
-        return services.partitions.find_by_id(topic, number)
-    return services.partitions.find(topic, number)
-
-
 def count_refused(services: Services, traffic: TopicTraffic, code: int) -> None:
     """One partition of a fetch is answered with an error."""
     traffic.failed_fetches += 1

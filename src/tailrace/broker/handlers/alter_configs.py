@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.handlers.api import Api
-from tailrace.broker.handlers.config_changes import KeyChange, Operation, ResourceChange, make_changes
+from tailrace.broker.handlers.config_changes import NEEDS, KeyChange, Operation, ResourceChange, make_changes
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.alter_configs import (
@@ -37,4 +37,4 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
     )
 
 
-API = Api(AlterConfigsRequest, 0, 2, handle, "Replace all that is configured for topics or brokers.")
+API = Api(AlterConfigsRequest, 0, 2, handle, "Replace all that is configured for topics or brokers.", needs=NEEDS)

@@ -1,4 +1,4 @@
-"""What an API is to the broker: its request, its versions, and the functions that decode, answer and encode.
+"""What an API is to the broker: its request, versions and needs, and the functions that decode, answer and encode.
 
 A handler module ends with its `API`. It must not know who asks, nor connections.
 """
@@ -10,21 +10,39 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tailrace.broker.services import RequestContext, Services
+from tailrace.errors import KafkaError
 from tailrace.runtime.transport import Part
+from tailrace.security.needs import Need
 from tailrace.wire.codec import Message
 
 #: Takes services, the request's context and the decoded request; gives what `Api.encode` takes, now or later, or None
 #: where no answer is due.
 Handler: TypeAlias = Callable[[Services, RequestContext, Any], Any]
 
+#: Takes the version, the decoded request and why it is refused as a whole; gives what `Api.encode` takes.
+Refusal: TypeAlias = Callable[[int, Any, KafkaError], Any]
+
 #: Requests that carry no records are small; decoding one costs many times its size in memory, and time in which
 #: nobody else is served.
 _CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
-def _encode_message(version: int, message: Message | bytes) -> list[Part]:
-    """A handler may give its response encoded already."""
-    return [message] if isinstance(message, bytes) else message.encode_parts(version)
+def encode_message(version: int, response: Message) -> list[Part]:
+    """Encode a response by its description."""
+    return response.encode_parts(version)
+
+
+def refuse_with(response: type[Message]) -> Refusal:
+    """Refuse a request by the error code of its response, and by its error message if it has one."""
+    make: Callable[..., Message] = response
+    has_message = "error_message" in response.FIELDS
+
+    def refuse(version: int, request: Any, error: KafkaError) -> Message:
+        if has_message:
+            return make(error_code=error.code, error_message=error.message)
+        return make(error_code=error.code)
+
+    return refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +55,22 @@ class Api:
     handle: Handler
     summary: str
     max_bytes: int = _CONTROL_REQUEST_MAX_BYTES
+    #: What the client must be allowed to do; `NOTHING` if everybody may ask.
+    needs: tuple[Need, ...] = field(kw_only=True)
+    #: Answers a client that is not allowed what the request needs as a whole.
+    refuse: Refusal | None = field(default=None, kw_only=True)
     #: The first version that is really answered; earlier ones are only advertised.
     first_decodable: int = field(init=False)
     #: How its request is decoded and its response encoded, where not by their descriptions.
     decode_by_hand: Callable[[int, memoryview], Any] | None = None
-    encode: Callable[[int, Any], list[Part]] = _encode_message
+    encode: Callable[[int, Any], list[Part]] = encode_message
     decode: Callable[[int, memoryview], Any] = field(init=False)
     #: The same for requests so large that they could have too many elements.
     decode_bounded: Callable[[int, memoryview], Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.refuse is None and any(need.is_whole for need in self.needs):
+            raise TypeError(f"{self.request.__name__} can be refused as a whole: its Api must say how")
         object.__setattr__(self, "first_decodable", max(self.min_version, self.request.MIN_VERSION))
         object.__setattr__(self, "decode", self.decode_by_hand or self.request.decode)
         object.__setattr__(self, "decode_bounded", self.decode_by_hand or self.request.decode_bounded)

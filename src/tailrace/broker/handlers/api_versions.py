@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
+from tailrace.security.needs import NOTHING
 from tailrace.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -54,4 +55,4 @@ def _is_sound_name(*names: str) -> bool:
     )
 
 
-API = Api(ApiVersionsRequest, 0, 4, handle, "This table, as clients ask for it.")
+API = Api(ApiVersionsRequest, 0, 4, handle, "This table, as clients ask for it.", needs=NOTHING)

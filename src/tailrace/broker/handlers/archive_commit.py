@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.archives import ArchiveCommit, ArchivedRange
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.storage.checkpoints import encode_uuid
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
 
@@ -21,7 +24,7 @@ logger = logging.getLogger("tailrace.archive")
 
 async def handle(services: Services, context: RequestContext, request: ArchiveCommitRequest) -> ArchiveCommitResponse:
     try:
-        topic = services.metadata.image.topics_by_id.get(request.topic_id)
+        topic = access.find_topic(services, context, Operation.ALTER, request.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {encode_uuid(request.topic_id)}.")
         _check_place(services, topic, request.uri)
@@ -29,11 +32,11 @@ async def handle(services: Services, context: RequestContext, request: ArchiveCo
         if not request.manifest:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A commit names its manifest.")
         ranges = {
-            each.partition_index: ArchivedRange(each.start_offset, each.end_offset) for each in request.partitions
+            item.partition_index: ArchivedRange(item.start_offset, item.end_offset) for item in request.partitions
         }
         if len(ranges) < len(request.partitions):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A partition is named twice.")
-        _check_committed(services, topic, ranges)
+        _check_committed(services, context, topic, ranges)
         commit = ArchiveCommit(request.expected_version, request.uri, request.manifest, ranges)
         state = await services.metadata.commit_archive(topic, commit)
     except KafkaError as error:
@@ -63,10 +66,13 @@ def _check_readers(services: Services, topic: TopicImage) -> None:
     require_readers(brokers[replica] for replica in replicas if replica in brokers)
 
 
-def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, ArchivedRange]) -> None:
+def _check_committed(
+    services: Services, context: RequestContext, topic: TopicImage, ranges: dict[int, ArchivedRange]
+) -> None:
+    find = access.partition_finder(services, context, Operation.ALTER, True)
     for number, archived in ranges.items():
         try:
-            partition = services.partitions.find_by_id(topic.topic_id, number)
+            partition = find(topic.topic_id, number)
         except KafkaError:
             continue
         if not partition.surely_leads or not partition.has_current_high_watermark:
@@ -79,4 +85,12 @@ def _check_committed(services: Services, topic: TopicImage, ranges: dict[int, Ar
             )
 
 
-API = Api(ArchiveCommitRequest, 0, 0, handle, "Our own: a commit of a topic's archive. Not advertised.")
+API = Api(
+    ArchiveCommitRequest,
+    0,
+    0,
+    handle,
+    "Our own: a commit of a topic's archive. Not advertised.",
+    # It says what brokers serve, and lets them give up records.
+    needs=(each(Operation.ALTER, ResourceType.TOPIC),),
+)

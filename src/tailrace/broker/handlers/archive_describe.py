@@ -5,10 +5,13 @@ From version 1 on whether this broker can read the archives, if that is asked: i
 
 from __future__ import annotations
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.archives import ArchiveState
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.archive_describe import (
     ArchiveDescribeRequest,
     ArchiveDescribeResponse,
@@ -20,33 +23,33 @@ from tailrace.wire.messages.archive_describe import (
 async def handle(
     services: Services, context: RequestContext, request: ArchiveDescribeRequest
 ) -> ArchiveDescribeResponse:
-    archives = await services.partitions.long_work.each(lambda name: _describe(services, name), request.topics)
+    archives = await services.partitions.long_work.each(lambda name: _describe(services, context, name), request.topics)
     if request.checks_reading:
         for archive in archives:
             if archive.is_enabled:
-                archive.read_failure = await _read_failure(services, archive)
+                archive.read_failure = await _read_failure(services, context, archive)
     return ArchiveDescribeResponse(archives=archives)
 
 
-async def _read_failure(services: Services, archive: DescribedArchive) -> str | None:
+async def _read_failure(services: Services, context: RequestContext, archive: DescribedArchive) -> str | None:
+    find = access.partition_finder(services, context, Operation.DESCRIBE, True)
     for described in archive.partitions:
         try:
-            partition = services.partitions.find_by_id(archive.topic_id, described.partition_index)
+            partition = find(archive.topic_id, described.partition_index)
         except KafkaError:
             continue
         return await services.archive_access.check(partition)
     return None  # one that has nothing of the topic is never asked for its records
 
 
-def _describe(services: Services, name: str) -> DescribedArchive:
+def _describe(services: Services, context: RequestContext, name: str) -> DescribedArchive:
     image = services.metadata.image
-    topic = image.topics.get(name)
-    if topic is None:
-        return DescribedArchive(
-            name=name,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"The topic '{name}' does not exist.",
-        )
+    try:
+        topic = access.find_topic(services, context, Operation.DESCRIBE, name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    except KafkaError as refusal:
+        return DescribedArchive(name=name, error_code=refusal.code, error_message=refusal.message)
     state = image.archives.get(topic.topic_id, ArchiveState(topic.topic_id))
     uri = services.config.topic_value("tailrace.archive.uri", topic.configs).value
     return DescribedArchive(
@@ -71,4 +74,11 @@ def _partition(state: ArchiveState, number: int) -> DescribedPartition:
     )
 
 
-API = Api(ArchiveDescribeRequest, 0, 1, handle, "Our own: what is archived. Not advertised.")
+API = Api(
+    ArchiveDescribeRequest,
+    0,
+    1,
+    handle,
+    "Our own: what is archived. Not advertised.",
+    needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
+)

@@ -15,7 +15,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tailrace.broker import loggers
+from tailrace.broker import access, loggers
 from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, ConfigType
 from tailrace.broker.config.types import ConfigKey, value_text
 from tailrace.broker.services import RequestContext, Services
@@ -24,6 +24,9 @@ from tailrace.cluster.image import ALL_BROKERS, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation as Secured
+from tailrace.security.operations import ResourceType as SecuredType
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -45,6 +48,14 @@ class Operation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+#: What it takes to change configurations.
+NEEDS = (
+    each(Secured.ALTER_CONFIGS, SecuredType.TOPIC),
+    each(Secured.ALTER_CONFIGS, SecuredType.GROUP),
+    each(Secured.ALTER_CONFIGS, SecuredType.CLUSTER),
+)
 
 
 class KeyChange(NamedTuple):
@@ -76,7 +87,8 @@ async def make_changes(
         try:
             if named[change.resource_type, change.resource_name] > 1:
                 raise _invalid("Each resource must appear at most once.")
-            await _make_change(services, change, validate_only)
+            access.require_config(services, context, Secured.ALTER_CONFIGS, change.resource_type, change.resource_name)
+            await _make_change(services, context, change, validate_only)
         except KafkaError as error:
             outcomes.append(error)
             continue
@@ -86,7 +98,9 @@ async def make_changes(
     return outcomes
 
 
-async def _make_change(services: Services, change: ResourceChange, validate_only: bool) -> None:
+async def _make_change(
+    services: Services, context: RequestContext, change: ResourceChange, validate_only: bool
+) -> None:
     names = [key.name for key in change.keys]
     if len(dict.fromkeys(names)) < len(names):
         raise _invalid("Error due to duplicate config keys")
@@ -94,7 +108,7 @@ async def _make_change(services: Services, change: ResourceChange, validate_only
     if without_value:
         raise _invalid(f"Null value not supported for : {', '.join(without_value)}")
     if change.resource_type == ResourceType.TOPIC:
-        await _change_topic(services, change, validate_only)
+        await _change_topic(services, context, change, validate_only)
     elif change.resource_type == ResourceType.BROKER:
         await _change_broker(services, change, validate_only)
     elif change.resource_type == ResourceType.BROKER_LOGGER and not change.replaces_all:
@@ -106,14 +120,16 @@ async def _make_change(services: Services, change: ResourceChange, validate_only
 # --- topics
 
 
-async def _change_topic(services: Services, change: ResourceChange, validate_only: bool) -> None:
+async def _change_topic(
+    services: Services, context: RequestContext, change: ResourceChange, validate_only: bool
+) -> None:
     name = change.resource_name
     if not name:
         raise _invalid("Default topic resources are not allowed.")
     problem = topic_name_problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    topic = services.metadata.image.topics.get(name)
+    topic = access.find_topic(services, context, Secured.ALTER_CONFIGS, name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from tailrace.broker.authorized_operations import ON_GROUP
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
@@ -14,6 +14,8 @@ from tailrace.groups.assignment import Assignment as Partitions
 from tailrace.groups.consumer import partitions_by_name
 from tailrace.groups.consumer_group import ConsumerGroup, ConsumerMember
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -25,40 +27,50 @@ from tailrace.wire.messages.consumer_group_describe import (
 
 _CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
+_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | Coroutine[Any, Any, ConsumerGroupDescribeResponse]:
     if len(request.group_ids) > ITEMS_PER_SLICE:
-        return _describe_many(services, request)
-    return _answer(request, [_describe(services, group_id) for group_id in request.group_ids])
+        return _describe_many(services, context, request)
+    return _answer(services, context, request, [_describe(services, context, name) for name in request.group_ids])
 
 
-async def _describe_many(services: Services, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
-    groups = await services.partitions.long_work.each(lambda name: _describe(services, name), request.group_ids)
-    return _answer(request, groups)
+async def _describe_many(
+    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    groups = await services.partitions.long_work.each(
+        lambda name: _describe(services, context, name), request.group_ids
+    )
+    return _answer(services, context, request, groups)
 
 
-def _answer(request: ConsumerGroupDescribeRequest, groups: list[DescribedGroup]) -> ConsumerGroupDescribeResponse:
+def _answer(
+    services: Services,
+    context: RequestContext,
+    request: ConsumerGroupDescribeRequest,
+    groups: list[DescribedGroup],
+) -> ConsumerGroupDescribeResponse:
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = ON_GROUP
+                group.authorized_operations = access.authorized_operations(
+                    services, context, ResourceType.GROUP, group.group_id
+                )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _describe(services: Services, group_id: str) -> DescribedGroup:
+def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        group = services.groups.shard(group_id).describe(group_id)
+        group = access.find_named_group(services, context, Operation.DESCRIBE, group_id).describe(group_id)
         if not isinstance(group, ConsumerGroup):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
     default = services.groups.settings().consumer_assignors[0]
-    return DescribedGroup(
+    described = DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
@@ -66,6 +78,24 @@ def _describe(services: Services, group_id: str) -> DescribedGroup:
         assignor_name=group.assignor_name(group.members.values(), default),
         members=[_member(services, group, member) for member in group.members.values()],
     )
+    if _tells_of_hidden_topics(services, context, described):
+        return DescribedGroup(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=_HIDDEN_TOPICS, group_id=group_id
+        )
+    return described
+
+
+def _tells_of_hidden_topics(services: Services, context: RequestContext, group: DescribedGroup) -> bool:
+    """Whether members have partitions of topics that the client may not know of."""
+    if services.authorizer is None:
+        return False
+    topics = {
+        partitions.topic_name: None
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for partitions in assignment.topic_partitions
+    }
+    return len(list(access.allowed_topics(services, context, topics, str))) < len(topics)
 
 
 def _member(services: Services, group: ConsumerGroup, member: ConsumerMember) -> Member:
@@ -93,4 +123,11 @@ def _assignment(services: Services, partitions: Partitions) -> Assignment:
     )
 
 
-API = Api(ConsumerGroupDescribeRequest, 0, 1, handle, "Groups of the newer protocol.")
+API = Api(
+    ConsumerGroupDescribeRequest,
+    0,
+    1,
+    handle,
+    "Groups of the newer protocol.",
+    needs=(each(Operation.DESCRIBE, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
+)

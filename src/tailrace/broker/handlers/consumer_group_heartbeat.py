@@ -9,12 +9,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.assignment import Assignment
 from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, LEAVING_FOR_A_WHILE
+from tailrace.security.needs import each, whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.consumer_group_heartbeat import (
     Assignment as AssignmentMessage,
 )
@@ -32,8 +35,10 @@ def handle(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
     try:
-        _check(context.version, request)
         names = request.subscribed_topic_names
+        for name in names or ():
+            access.require_topic(services, context, Operation.DESCRIBE, name)
+        _check(context.version, request)
         call = HeartbeatCall(
             member_id=request.member_id or services.groups.new_member_id(),
             epoch=request.member_epoch,
@@ -113,4 +118,12 @@ def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
-API = Api(ConsumerGroupHeartbeatRequest, 0, 1, handle, "Members of the newer protocol (KIP-848).")
+API = Api(
+    ConsumerGroupHeartbeatRequest,
+    0,
+    1,
+    handle,
+    "Members of the newer protocol (KIP-848).",
+    needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
+    refuse=lambda version, request, error: _refusal(error),
+)

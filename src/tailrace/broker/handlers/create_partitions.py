@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker import access
 from tailrace.broker.events import log_change
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
@@ -9,6 +10,8 @@ from tailrace.cluster.image import TopicImage
 from tailrace.cluster.placement import require_few
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -30,18 +33,23 @@ async def handle(
         try:
             if len(wanted) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            present = services.metadata.image.topics.get(name)
+            present = access.find_topic(services, context, Operation.ALTER, name)
             added += max(0, wanted[0].count - (len(present.partitions) if present else 0))
             require_few(added)
-            await _add(services, context, wanted[0], request.validate_only)
+            await _add(services, context, present, wanted[0], request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
     return CreatePartitionsResponse(results=results)
 
 
-async def _add(services: Services, context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
-    topic = services.metadata.image.topics.get(wanted.name)
+async def _add(
+    services: Services,
+    context: RequestContext,
+    topic: TopicImage | None,
+    wanted: CreatePartitionsTopic,
+    validate_only: bool,
+) -> None:
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if wanted.name in INTERNAL_TOPICS:
@@ -70,4 +78,11 @@ async def _add(services: Services, context: RequestContext, wanted: CreatePartit
     )
 
 
-API = Api(CreatePartitionsRequest, 0, 3, handle, "Add partitions to topics, or only check it.")
+API = Api(
+    CreatePartitionsRequest,
+    0,
+    3,
+    handle,
+    "Add partitions to topics, or only check it.",
+    needs=(each(Operation.ALTER, ResourceType.TOPIC),),
+)

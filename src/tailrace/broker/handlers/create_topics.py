@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.broker import access
 from tailrace.broker.events import log_change
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
@@ -9,6 +10,8 @@ from tailrace.broker.upkeep.archive_access import require_readers
 from tailrace.cluster.image import TopicImage
 from tailrace.cluster.topic_plans import TopicPlans
 from tailrace.errors import ConfigError, ErrorCode, KafkaError
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -25,11 +28,14 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
     for topic in request.topics:
         wanted_by_name.setdefault(topic.name, []).append(topic)
     plans = services.metadata.plan_topics()
+    may_create_all = access.is_allowed_on_cluster(services, context, Operation.CREATE)
     planned: dict[str, TopicImage | KafkaError] = {}
     for name, wanted in wanted_by_name.items():
         try:
             if len(wanted) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
+            if not may_create_all:
+                access.require_topic(services, context, Operation.CREATE, name)
             planned[name] = plan(services, wanted[0], plans)
         except KafkaError as error:
             planned[name] = error
@@ -42,13 +48,19 @@ async def handle(services: Services, context: RequestContext, request: CreateTop
                 log_created(context, created)
     return CreateTopicsResponse(
         topics=[
-            _refused(name, each) if isinstance(each, KafkaError) else _created(services, each)
-            for name, each in planned.items()
+            _refused(name, topic) if isinstance(topic, KafkaError) else _created(services, context, topic)
+            for name, topic in planned.items()
         ]
     )
 
 
-def _created(services: Services, topic: TopicImage) -> CreatableTopicResult:
+def _created(services: Services, context: RequestContext, topic: TopicImage) -> CreatableTopicResult:
+    try:
+        access.require_topic(services, context, Operation.DESCRIBE_CONFIGS, topic.name)
+    except KafkaError as refusal:
+        return CreatableTopicResult(
+            name=topic.name, topic_id=topic.topic_id, topic_config_error_code=refusal.code, configs=None
+        )
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -102,4 +114,14 @@ def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=None)
 
 
-API = Api(CreateTopicsRequest, 2, 7, handle, "Create topics, or only check whether they could be.")
+API = Api(
+    CreateTopicsRequest,
+    2,
+    7,
+    handle,
+    "Create topics, or only check whether they could be.",
+    needs=(
+        each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),
+        each(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ),
+)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from tailrace.broker import access
 from tailrace.broker.fetching.replica_sessions import ReplicaSession
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS
 from tailrace.replication.partition import Partition
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -41,7 +44,9 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
     topics = [
         DeleteRecordsTopicResult(
             name=topic.name,
-            partitions=[await _advance(services, topic.name, partition, moved) for partition in topic.partitions],
+            partitions=[
+                await _advance(services, context, topic.name, partition, moved) for partition in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
@@ -59,13 +64,14 @@ async def handle(services: Services, context: RequestContext, request: DeleteRec
 
 
 async def _advance(
-    services: Services, topic: str, wanted: DeleteRecordsPartition, moved: list[_Moved]
+    services: Services, context: RequestContext, topic: str, wanted: DeleteRecordsPartition, moved: list[_Moved]
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index)
     try:
+        access.require_topic(services, context, Operation.DELETE, topic)
         if topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}")
-        partition = services.partitions.find(topic, wanted.partition_index)
+        partition = access.find_partition(services, context, Operation.DELETE, topic, wanted.partition_index)
         partition.require_leader()
         config = partition.log.config
         if config.compact and not config.delete_expired:
@@ -77,7 +83,7 @@ async def _advance(
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if config.is_archived:
-            await _delete_archived(services, partition, offset)
+            await _delete_archived(services, context, partition, offset)
         partition.log.advance_start(offset)
         result.low_watermark = partition.log_start_offset
         moved.append(_Moved(partition, offset, result))
@@ -86,8 +92,8 @@ async def _advance(
     return result
 
 
-async def _delete_archived(services: Services, partition: Partition, offset: int) -> None:
-    topic = services.metadata.image.topics_by_id.get(partition.topic_id)
+async def _delete_archived(services: Services, context: RequestContext, partition: Partition, offset: int) -> None:
+    topic = access.find_topic(services, context, Operation.DELETE, partition.topic_id)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await services.metadata.delete_archived(topic, {partition.partition.partition: offset})
@@ -120,4 +126,11 @@ async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout
             result.low_watermark = partition.leading.low_watermark
 
 
-API = Api(DeleteRecordsRequest, 0, 2, handle, "Give up records below an offset.")
+API = Api(
+    DeleteRecordsRequest,
+    0,
+    2,
+    handle,
+    "Give up records below an offset.",
+    needs=(each(Operation.DELETE, ResourceType.TOPIC),),
+)

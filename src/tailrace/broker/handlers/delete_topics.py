@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from tailrace.broker import access
 from tailrace.broker.events import log_change
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import ZERO_UUID
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -33,20 +36,32 @@ async def handle(services: Services, context: RequestContext, request: DeleteTop
 async def _delete(services: Services, context: RequestContext, state: DeleteTopicState) -> DeletableTopicResult:
     if not services.config.get_bool("delete.topic.enable"):
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled (delete.topic.enable=false).")
-    image = services.metadata.image
     if state.name is not None:
         if state.topic_id != ZERO_UUID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic name and topic ID can not both be specified.")
-        topic = image.topics.get(state.name)
+        topic = access.find_topic(services, context, Operation.DESCRIBE, state.name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{state.name}' does not exist.")
     else:
-        topic = image.topics_by_id.get(state.topic_id)
+        topic = access.find_topic(services, context, None, state.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    try:
+        access.require_topic(services, context, Operation.DELETE, topic.name)
+    except KafkaError:
+        if access.is_allowed(services, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            state.name = topic.name
+        raise
     await services.metadata.delete_topic(topic)
     log_change(context, "topic %s deleted", topic.name, topic=topic.name)
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
 
 
-API = Api(DeleteTopicsRequest, 1, 6, handle, "Delete topics by name or id.")
+API = Api(
+    DeleteTopicsRequest,
+    1,
+    6,
+    handle,
+    "Delete topics by name or id.",
+    needs=(each(Operation.DELETE, ResourceType.TOPIC), each(Operation.DESCRIBE, ResourceType.TOPIC)),
+)

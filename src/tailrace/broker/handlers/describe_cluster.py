@@ -5,10 +5,12 @@ Odd: a broker that is cut off from the metadata store tells what it knew last, w
 
 from __future__ import annotations
 
-from tailrace.broker.authorized_operations import ON_CLUSTER
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -37,8 +39,15 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
             "created, changed or elected."
         )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ON_CLUSTER
+        response.cluster_authorized_operations = access.operations_on_cluster(services, context)
     return response
 
 
-API = Api(DescribeClusterRequest, 0, 2, handle, "Brokers and controller.")
+API = Api(
+    DescribeClusterRequest,
+    0,
+    2,
+    handle,
+    "Brokers and controller.",
+    needs=(each(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

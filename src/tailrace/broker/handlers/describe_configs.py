@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from tailrace.broker import loggers
+from tailrace.broker import access, loggers
 from tailrace.broker.config.broker_config import BROKER_KEYS, TOPIC_KEYS, ConfigKey, ConfigSource, Given
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.handlers.config_changes import ResourceType, broker_number
@@ -14,6 +14,9 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import ALL_BROKERS, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import topic_name_problem
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation
+from tailrace.security.operations import ResourceType as Secured
 from tailrace.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -33,40 +36,48 @@ def handle(
     # Named twice is answered once.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     if len(resources) > _RESOURCES_PER_TURN:
-        return _describe_many(services, list(resources.values()), request)
-    return DescribeConfigsResponse(results=[_result(services, each, request) for each in resources.values()])
+        return _describe_many(services, context, list(resources.values()), request)
+    return DescribeConfigsResponse(
+        results=[_result(services, context, resource, request) for resource in resources.values()]
+    )
 
 
 async def _describe_many(
-    services: Services, resources: Sequence[DescribeConfigsResource], request: DescribeConfigsRequest
+    services: Services,
+    context: RequestContext,
+    resources: Sequence[DescribeConfigsResource],
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse:
     results: list[DescribeConfigsResult] = []
     for first in range(0, len(resources), _RESOURCES_PER_TURN):
         some = resources[first : first + _RESOURCES_PER_TURN]
-        results += [_result(services, each, request) for each in some]
+        results += [_result(services, context, resource, request) for resource in some]
         await asyncio.sleep(0)
     return DescribeConfigsResponse(results=results)
 
 
 def _result(
-    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    services: Services, context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
     )
     try:
-        result.configs = _describe(services, resource, request)
+        access.require_config(
+            services, context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name
+        )
+        result.configs = _describe(services, context, resource, request)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
     return result
 
 
 def _describe(
-    services: Services, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    services: Services, context: RequestContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
-        topic = _find_topic(services, name)
+        topic = _find_topic(services, context, name)
         return [_topic_entry(services, topic, key, request) for key in _chosen(resource, list(TOPIC_KEYS))]
     if resource.resource_type == ResourceType.BROKER:
         if name == ALL_BROKERS:
@@ -84,11 +95,11 @@ def _describe(
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
 
 
-def _find_topic(services: Services, name: str) -> TopicImage:
+def _find_topic(services: Services, context: RequestContext, name: str) -> TopicImage:
     problem = topic_name_problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    topic = services.metadata.image.topics.get(name)
+    topic = access.find_topic(services, context, Operation.DESCRIBE_CONFIGS, name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
     return topic
@@ -172,4 +183,9 @@ API = Api(
     4,
     handle,
     "Configuration of topics and brokers with its sources, and levels of loggers.",
+    needs=(
+        each(Operation.DESCRIBE_CONFIGS, Secured.TOPIC),
+        each(Operation.DESCRIBE_CONFIGS, Secured.GROUP),
+        each(Operation.DESCRIBE_CONFIGS, Secured.CLUSTER),
+    ),
 )

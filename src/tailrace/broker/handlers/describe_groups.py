@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from tailrace.broker.authorized_operations import ON_GROUP
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup, GroupState
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -29,33 +31,36 @@ def handle(
 ) -> DescribeGroupsResponse | Coroutine[Any, Any, DescribeGroupsResponse]:
     if len(request.groups) > ITEMS_PER_SLICE:
         return _describe_many(services, context, request)
-    return _answer(request, [_describe(services, context.version, group_id) for group_id in request.groups])
+    return _answer(services, context, request, [_describe(services, context, name) for name in request.groups])
 
 
 async def _describe_many(
     services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    version = context.version
-    groups = await services.partitions.long_work.each(lambda name: _describe(services, version, name), request.groups)
-    return _answer(request, groups)
+    groups = await services.partitions.long_work.each(lambda name: _describe(services, context, name), request.groups)
+    return _answer(services, context, request, groups)
 
 
-def _answer(request: DescribeGroupsRequest, groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+def _answer(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest, groups: list[DescribedGroup]
+) -> DescribeGroupsResponse:
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = ON_GROUP
+                group.authorized_operations = access.authorized_operations(
+                    services, context, ResourceType.GROUP, group.group_id
+                )
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(services: Services, version: int, group_id: str) -> DescribedGroup:
+def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        group = services.groups.shard(group_id).describe(group_id)
+        group = access.find_group(services, context, Operation.DESCRIBE, group_id).describe(group_id)
         if not isinstance(group, ClassicGroup):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
     except KafkaError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            code = error.code if version >= _NOT_FOUND_FROM else ErrorCode.NONE
+            code = error.code if context.version >= _NOT_FOUND_FROM else ErrorCode.NONE
             return DescribedGroup(
                 error_code=code, error_message=error.message, group_id=group_id, group_state=GroupState.DEAD.value
             )
@@ -86,4 +91,11 @@ def _members(group: ClassicGroup, *, is_settled: bool) -> list[DescribedGroupMem
     ]
 
 
-API = Api(DescribeGroupsRequest, 0, 6, handle, "Members and assignments of classic groups.")
+API = Api(
+    DescribeGroupsRequest,
+    0,
+    6,
+    handle,
+    "Members and assignments of classic groups.",
+    needs=(each(Operation.DESCRIBE, ResourceType.GROUP),),
+)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os.path
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -68,4 +70,12 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-API = Api(DescribeLogDirsRequest, 1, 4, handle, "Log directories: logs, sizes and room left.")
+API = Api(
+    DescribeLogDirsRequest,
+    1,
+    4,
+    handle,
+    "Log directories: logs, sizes and room left.",
+    needs=(whole(Operation.DESCRIBE, ResourceType.CLUSTER),),
+    refuse=refuse_with(DescribeLogDirsResponse),
+)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.model import NO_SEQUENCE
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -22,17 +25,17 @@ def handle(services: Services, context: RequestContext, request: DescribeProduce
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[_describe(services, topic.name, number) for number in topic.partition_indexes],
+                partitions=[_describe(services, context, topic.name, number) for number in topic.partition_indexes],
             )
             for topic in request.topics
         ]
     )
 
 
-def _describe(services: Services, topic: str, number: int) -> PartitionResponse:
+def _describe(services: Services, context: RequestContext, topic: str, number: int) -> PartitionResponse:
     response = PartitionResponse(partition_index=number)
     try:
-        partition = services.partitions.find(topic, number)
+        partition = access.find_partition(services, context, Operation.READ, topic, number)
         partition.require_served()
     except KafkaError as error:
         response.error_code, response.error_message = error.code, error.message
@@ -50,4 +53,11 @@ def _describe(services: Services, topic: str, number: int) -> PartitionResponse:
     return response
 
 
-API = Api(DescribeProducersRequest, 0, 0, handle, "Idempotent producers that a partition knows.")
+API = Api(
+    DescribeProducersRequest,
+    0,
+    0,
+    handle,
+    "Idempotent producers that a partition knows.",
+    needs=(each(Operation.READ, ResourceType.TOPIC),),
+)

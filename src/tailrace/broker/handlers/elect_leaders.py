@@ -6,9 +6,10 @@ asked, and passes the question on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
+from tailrace.broker import access
 from tailrace.broker.events import log_change
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.leading.leadership import FORWARDING_BROKER
@@ -19,6 +20,8 @@ from tailrace.cluster.metadata import TopicChange
 from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -33,18 +36,19 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
     except ValueError:
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     image = services.metadata.image
-    wanted = _wanted(image, request)
+    wanted = _wanted(access.visible_topics(services, context, image, None), request)
+    known = {name: topic for name in wanted if (topic := access.find_topic(services, context, None, name)) is not None}
     if election is ElectionType.PREFERRED:
-        outcomes = await _prefer(services, context, image, wanted)
+        outcomes = await _prefer(services, context, image, known, wanted)
     else:
-        outcomes = await _elect(services, image, wanted, election)
+        outcomes = await _elect(services, known, wanted, election)
     elected = 0
     results = []
     for name, numbers in wanted.items():
         outcome = outcomes.get(name, {})
         result = ReplicaElectionResult(topic=name)
         for number in numbers:
-            refusal = outcome.get(number) if name in image.topics else _no_such_topic(name)
+            refusal = outcome.get(number) if name in known else _no_such_topic(name)
             elected += refusal is None
             # Whoever asks for all partitions is not told of those that are as they should be.
             is_idle = refusal is not None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED
@@ -58,9 +62,9 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def _wanted(image: ClusterImage, request: ElectLeadersRequest) -> dict[str, Sequence[int]]:
+def _wanted(known: Iterable[TopicImage], request: ElectLeadersRequest) -> dict[str, Sequence[int]]:
     if request.topic_partitions is None:
-        return {name: range(len(topic.partitions)) for name, topic in image.topics.items()}
+        return {topic.name: range(len(topic.partitions)) for topic in known}
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topic_partitions:
         wanted.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
@@ -68,14 +72,18 @@ def _wanted(image: ClusterImage, request: ElectLeadersRequest) -> dict[str, Sequ
 
 
 async def _prefer(
-    services: Services, context: RequestContext, image: ClusterImage, wanted: dict[str, Sequence[int]]
+    services: Services,
+    context: RequestContext,
+    image: ClusterImage,
+    known: Mapping[str, TopicImage],
+    wanted: dict[str, Sequence[int]],
 ) -> dict[str, dict[int, KafkaError]]:
     """Have preferred leaders made; why there are none, by topic and partition."""
     outcomes: dict[str, dict[int, KafkaError]] = {}
     due: list[TopicPartition] = []
     for name, numbers in wanted.items():
-        if name in image.topics:
-            _, outcomes[name] = elect(image.topics[name], numbers, ElectionType.PREFERRED, list(image.brokers))
+        if name in known:
+            _, outcomes[name] = elect(known[name], numbers, ElectionType.PREFERRED, list(image.brokers))
             due += [TopicPartition(name, number) for number in numbers if number not in outcomes[name]]
     try:
         refusals = await services.leadership.prefer(due, may_forward=context.client_id != FORWARDING_BROKER)
@@ -87,7 +95,10 @@ async def _prefer(
 
 
 async def _elect(
-    services: Services, image: ClusterImage, wanted: dict[str, Sequence[int]], election: ElectionType
+    services: Services,
+    known: Mapping[str, TopicImage],
+    wanted: dict[str, Sequence[int]],
+    election: ElectionType,
 ) -> dict[str, dict[int, KafkaError]]:
     """Make the elections; why there was none, by topic and partition."""
     outcomes: dict[str, dict[int, KafkaError]] = {}
@@ -103,15 +114,14 @@ async def _elect(
 
     try:
         live = list(await services.metadata.registered_brokers())
-        for name in wanted:
-            if name in image.topics:
-                changes[image.topics[name].topic_id] = elected(name, live)
+        for name, topic in known.items():
+            changes[topic.topic_id] = elected(name, live)
         await services.metadata.alter_topics(changes)
     except Unavailable as error:
         refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
         return {name: dict.fromkeys(numbers, refusal) for name, numbers in wanted.items()}
-    for name in wanted:
-        if name in image.topics and name not in outcomes:
+    for name in known:
+        if name not in outcomes:
             outcomes[name] = dict.fromkeys(wanted[name], _no_such_topic(name))  # deleted meanwhile
     return outcomes
 
@@ -126,4 +136,25 @@ def _no_such_topic(name: str) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
 
 
-API = Api(ElectLeadersRequest, 0, 2, handle, "Preferred leaders, or any where none is in sync.")
+def _refuse(version: int, request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
+    """The answer to a client that may not elect leaders; version 0 has error codes of partitions only."""
+    return ElectLeadersResponse(
+        error_code=error.code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic, partition_result=[_result(number, error) for number in topic.partitions]
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+API = Api(
+    ElectLeadersRequest,
+    0,
+    2,
+    handle,
+    "Preferred leaders, or any where none is in sync.",
+    needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
+    refuse=_refuse,
+)

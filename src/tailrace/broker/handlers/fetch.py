@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
-from uuid import UUID
 
+from tailrace.broker import access
 from tailrace.broker.fetching.answers import (
     Cold,
     FetchWaiter,
@@ -23,7 +23,6 @@ from tailrace.broker.fetching.answers import (
     count_refused,
     describe,
     fail,
-    find_partition,
     inline_if_small,
     refuse,
     warm,
@@ -36,6 +35,8 @@ from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import (
     FetchPartition,
@@ -51,6 +52,7 @@ _FIRST_VERSION_WITH_REPLICA_STATE = 15
 _FIRST_VERSION_WITH_LEADERS = 16
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _DEBUGGER = -2
+_READ = Operation.READ
 
 
 class _Fetch(NamedTuple):
@@ -89,7 +91,9 @@ def handle(
     replica = request.replica_state
     replica_id = request.replica_id if version < _FIRST_VERSION_WITH_REPLICA_STATE else replica.replica_id
     if replica_id >= 0:
-        return replica_fetch.handle(services, request, replica_id, replica.replica_epoch, by_topic_id=by_topic_id)
+        return replica_fetch.handle(
+            services, context, request, replica_id, replica.replica_epoch, by_topic_id=by_topic_id
+        )
     try:
         session = services.fetch_sessions.resolve(request, by_topic_id)
     except KafkaError as error:
@@ -111,7 +115,7 @@ def handle(
 async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     if not answers.cold:
         waiter = FetchWaiter(fetch.request.min_bytes - answers.size, asyncio.get_running_loop())
-        partitions = [partition for key, _ in fetch.wanted if (partition := _find(fetch, key)) is not None]
+        partitions = _find_all(fetch)
 
         def end(_: asyncio.Future[None]) -> None:
             waiter.end()
@@ -141,19 +145,26 @@ def _has_moved(answers: _Answers, partitions: list[Partition]) -> bool:
     return told != sum([partition.high_watermark for partition in partitions])
 
 
-def _find(fetch: _Fetch, key: PartitionKey) -> Partition | None:
-    try:
-        return find_partition(fetch.services, key)
-    except KafkaError:
-        return None
+def _find_all(fetch: _Fetch) -> list[Partition]:
+    """The partitions that can be read here."""
+    find, found = _finder(fetch), []
+    for key, _ in fetch.wanted:
+        try:
+            found.append(find(*key))
+        except KafkaError:
+            continue
+    return found
+
+
+def _finder(fetch: _Fetch) -> Callable[[Any, int], Partition]:
+    context = fetch.context
+    return access.partition_finder(fetch.services, context, _READ, context.version >= _FIRST_VERSION_WITH_IDS)
 
 
 def _read_all(fetch: _Fetch) -> _Answers:
     """Read every partition until the size limit is reached, the first batch of all whatever its size."""
     services, request = fetch.services, fetch.request
-    find: Callable[[Any, int], Partition] = services.partitions.find
-    if fetch.context.version >= _FIRST_VERSION_WITH_IDS:
-        find = services.partitions.find_by_id
+    find = _finder(fetch)
     left = min(request.max_bytes, services.config.get_int("fetch.max.bytes"))
     answers: list[tuple[PartitionKey, PartitionData]] = []
     cold: list[Cold] = []
@@ -212,8 +223,8 @@ def _read_all(fetch: _Fetch) -> _Answers:
 def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders: dict[int, NodeEndpoint]) -> None:
     """Say who leads a partition, and where that broker is reached, if anybody does."""
     image = fetch.services.metadata.image
-    name, number = key
-    topic = image.topics_by_id.get(name) if isinstance(name, UUID) else image.topics.get(name)
+    number = key[1]
+    topic = access.find_topic(fetch.services, fetch.context, None, key[0])
     if topic is None or number >= len(topic.partitions):
         return
     state = topic.partitions[number]
@@ -247,4 +258,11 @@ def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     return response
 
 
-API = Api(FetchRequest, 4, 18, handle, "Read record batches, with long polling and incremental sessions.")
+API = Api(
+    FetchRequest,
+    4,
+    18,
+    handle,
+    "Read record batches, with long polling and incremental sessions.",
+    needs=(each(Operation.READ, ResourceType.TOPIC), each(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)),
+)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
+from tailrace.security.needs import each
+from tailrace.security.operations import CLUSTER_NAME, Operation, ResourceType
 from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 #: The key types that clients ask for.
 GROUP = 0
 _TRANSACTION = 1
+_SHARE_GROUP = 2
 _NOBODY = -1
 
 
@@ -42,6 +46,7 @@ async def handle(
 
 async def _find(services: Services, context: RequestContext, key_type: int, key: str) -> Coordinator:
     try:
+        _require(services, context, key_type, key)
         coordinator = services.coordinators.of_key_type(key_type)
         if coordinator is None:
             if key_type == _TRANSACTION:
@@ -54,4 +59,24 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
     return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
 
 
-API = Api(FindCoordinatorRequest, 0, 6, handle, "Which broker coordinates a group.")
+def _require(services: Services, context: RequestContext, key_type: int, key: str) -> None:
+    if key_type == GROUP:
+        access.require(services, context, Operation.DESCRIBE, ResourceType.GROUP, key)
+    elif key_type == _TRANSACTION:
+        access.require(services, context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+    elif key_type == _SHARE_GROUP:
+        access.require(services, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+API = Api(
+    FindCoordinatorRequest,
+    0,
+    6,
+    handle,
+    "Which broker coordinates a group.",
+    needs=(
+        each(Operation.DESCRIBE, ResourceType.GROUP),
+        each(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        each(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+)

@@ -5,9 +5,11 @@ Odd: while the coordinator loads the member is told that all is well; it need no
 
 from __future__ import annotations
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
@@ -22,4 +24,12 @@ def handle(services: Services, context: RequestContext, request: HeartbeatReques
     return HeartbeatResponse(error_code=error)
 
 
-API = Api(HeartbeatRequest, 0, 4, handle, "A member of a classic group lives.")
+API = Api(
+    HeartbeatRequest,
+    0,
+    4,
+    handle,
+    "A member of a classic group lives.",
+    needs=(whole(Operation.READ, ResourceType.GROUP),),
+    refuse=refuse_with(HeartbeatResponse),
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.broker.handlers.api import Api
-from tailrace.broker.handlers.config_changes import KeyChange, ResourceChange, make_changes
+from tailrace.broker.handlers.config_changes import NEEDS, KeyChange, ResourceChange, make_changes
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
 from tailrace.wire.messages.incremental_alter_configs import (
@@ -45,4 +45,5 @@ API = Api(
     1,
     handle,
     "Change single keys of topics and brokers, and levels of loggers, while the broker runs.",
+    needs=NEEDS,
 )

@@ -15,6 +15,8 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.groups.classic import JoinCall
 from tailrace.groups.classic_group import JoinResult, MemberProtocol
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _REBALANCE_TIMEOUT_FROM = 1
@@ -79,4 +81,12 @@ def _response(version: int, result: JoinResult) -> JoinGroupResponse:
     )
 
 
-API = Api(JoinGroupRequest, 0, 9, handle, "Enter a classic group, or its next generation.")
+API = Api(
+    JoinGroupRequest,
+    0,
+    9,
+    handle,
+    "Enter a classic group, or its next generation.",
+    needs=(whole(Operation.READ, ResourceType.GROUP),),
+    refuse=lambda version, request, error: _response(version, JoinResult(error.code)),
+)

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.groups.classic import Identity, Left
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 _SEVERAL_FROM = 3
@@ -47,4 +49,12 @@ def _response(version: int, left: list[Left]) -> LeaveGroupResponse:
     )
 
 
-API = Api(LeaveGroupRequest, 0, 5, handle, "Members leave a classic group.")
+API = Api(
+    LeaveGroupRequest,
+    0,
+    5,
+    handle,
+    "Members leave a classic group.",
+    needs=(whole(Operation.READ, ResourceType.GROUP),),
+    refuse=refuse_with(LeaveGroupResponse),
+)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker import access
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.handlers.config_changes import ResourceType
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation
+from tailrace.security.operations import ResourceType as Secured
 from tailrace.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -25,7 +29,8 @@ def handle(
     names = {
         ResourceType.BROKER_LOGGER: brokers,
         ResourceType.BROKER: brokers,
-        ResourceType.TOPIC: list(image.topics),
+        # As in Kafka, DESCRIBE_CONFIGS on the cluster is enough to see every topic.
+        ResourceType.TOPIC: [topic.name for topic in access.visible_topics(services, context, image, None)],
     }
     return ListConfigResourcesResponse(
         config_resources=[
@@ -43,4 +48,6 @@ API = Api(
     1,
     handle,
     "What can have a configuration. Version 0 asks for client metrics, of which there are none.",
+    needs=(whole(Operation.DESCRIBE_CONFIGS, Secured.CLUSTER),),
+    refuse=refuse_with(ListConfigResourcesResponse),
 )

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.storage.timestamp_search import TimestampedOffset
 from tailrace.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -50,7 +53,7 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
                 answers.append(refused)
                 continue
             seen[topic.name, wanted.partition_index] = None
-            answers.append(await _look_up(services, context.version, request, topic.name, wanted))
+            answers.append(await _look_up(services, context, request, topic.name, wanted))
             if len(seen) % _LOOK_UPS_PER_TURN == 0:
                 await asyncio.sleep(0)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -58,12 +61,16 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
 
 
 async def _look_up(
-    services: Services, version: int, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+    services: Services,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    wanted: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
     audience = _AUDIENCES.get(request.replica_id, Audience.REPLICA)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
-        partition = services.partitions.find(topic, wanted.partition_index)
+        partition = access.find_partition(services, context, Operation.DESCRIBE, topic, wanted.partition_index)
         if audience is Audience.INSPECTOR:
             partition.require_served()
             partition.require_epoch(wanted.current_leader_epoch)
@@ -75,7 +82,9 @@ async def _look_up(
         ):
             found = await _find_archived(services, partition, wanted)
         if found is None or wanted.timestamp == MAX_TIMESTAMP:
-            here = await _find(services, partition, version, request.isolation_level, wanted.timestamp, audience)
+            here = await _find(
+                services, partition, context.version, request.isolation_level, wanted.timestamp, audience
+            )
             found = here if found is None or here.timestamp > found.timestamp else found
     except KafkaError as error:
         answer.error_code = error.code
@@ -154,4 +163,11 @@ def _not_available(version: int) -> KafkaError:
     return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-API = Api(ListOffsetsRequest, 1, 10, handle, "Earliest, latest, by timestamp, largest timestamp.")
+API = Api(
+    ListOffsetsRequest,
+    1,
+    10,
+    handle,
+    "Earliest, latest, by timestamp, largest timestamp.",
+    needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
+)

@@ -12,16 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Hashable
 from typing import Any
+from uuid import UUID
 
-from tailrace.broker.authorized_operations import ON_CLUSTER, ON_TOPIC
+from tailrace.broker import access
 from tailrace.broker.handlers import create_topics
-from tailrace.broker.handlers.api import Api
+from tailrace.broker.handlers.api import Api, encode_message
 from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import INTERNAL_TOPICS, topic_name_problem
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
+from tailrace.runtime.transport import Part
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.create_topics import CreatableTopic
 from tailrace.wire.messages.metadata import (
     MetadataRequest,
@@ -34,6 +38,7 @@ from tailrace.wire.messages.metadata import (
 
 _DEFAULT = -1
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
+_FIRST_VERSION_WITH_NULL_NAMES = 12
 #: How often it is looked whether a broker is registered.
 _REGISTRATION_SECONDS = 0.01
 
@@ -43,7 +48,9 @@ def handle(
 ) -> bytes | Coroutine[Any, Any, bytes | MetadataResponse]:
     names = None if request.topics is None else tuple((topic.name, topic.topic_id) for topic in request.topics)
     asks = (request.include_cluster_authorized_operations, request.include_topic_authorized_operations)
-    question = (context.version, context.listener, names, asks)
+    authorizer = services.authorizer
+    rights = None if authorizer is None else authorizer.rights(context.principal, context.host)
+    question = (context.version, context.listener, names, asks, rights)
     # Who leads may be another without the image being another while there is no lease.
     is_sure = services.partitions.holds_lease()
     known = services.metadata_cache.find(services.metadata.image, question) if is_sure else None
@@ -60,7 +67,7 @@ async def _describe(
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
     view = ListenerView(before, context.listener, services.partitions.is_cut_off)
     if wants_all:
-        topics = [_topic(topic, view, context.version) for topic in before.topics.values()]
+        topics = [_topic(topic, view, context.version) for topic in access.visible_topics(services, context, before)]
     else:
         topics = []
         # Named twice is answered once.
@@ -82,11 +89,13 @@ async def _describe(
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ON_CLUSTER
+        response.cluster_authorized_operations = access.operations_on_cluster(services, context)
     if request.include_topic_authorized_operations:
         for topic in topics:
-            if topic.error_code == ErrorCode.NONE:
-                topic.topic_authorized_operations = ON_TOPIC
+            if topic.error_code == ErrorCode.NONE and topic.name is not None:
+                topic.topic_authorized_operations = access.authorized_operations(
+                    services, context, ResourceType.TOPIC, topic.name
+                )
     if image is not before or any(topic.error_code for topic in topics) or not services.partitions.holds_lease():
         return response
     encoded = bytes(response.encode(context.version))
@@ -107,15 +116,13 @@ async def _find(
     wanted: MetadataRequestTopic,
     view: ListenerView,
 ) -> MetadataResponseTopic:
-    image = view.image
     # The Java client leaves the name empty where it names a topic by its id, others make it null.
     if wanted.name is None or wanted.topic_id.int:
-        by_id = image.topics_by_id.get(wanted.topic_id)
-        if by_id is None:
-            name = None if context.version >= 12 else ""
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
-        return _topic(by_id, view, context.version)
-    topic = image.topics.get(wanted.name)
+        return _find_by_id(services, context, wanted.topic_id, view)
+    try:
+        topic = access.find_topic(services, context, Operation.DESCRIBE, wanted.name)
+    except KafkaError as refusal:
+        return MetadataResponseTopic(error_code=refusal.code, name=wanted.name)
     if topic is not None:
         return _topic(topic, view, context.version)
     if topic_name_problem(wanted.name) is not None:
@@ -127,10 +134,25 @@ async def _find(
     return await _auto_create(services, context, wanted.name, view)
 
 
+def _find_by_id(
+    services: Services, context: RequestContext, topic_id: UUID, view: ListenerView
+) -> MetadataResponseTopic:
+    try:
+        topic = access.find_topic(services, context, Operation.DESCRIBE, topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    except KafkaError as refusal:
+        name = None if context.version >= _FIRST_VERSION_WITH_NULL_NAMES else ""
+        return MetadataResponseTopic(error_code=refusal.code, name=name, topic_id=topic_id)
+    return _topic(topic, view, context.version)
+
+
 async def _auto_create(
     services: Services, context: RequestContext, name: str, view: ListenerView
 ) -> MetadataResponseTopic:
     try:
+        if not access.is_allowed_on_cluster(services, context, Operation.CREATE):
+            access.require_topic(services, context, Operation.CREATE, name)
         request = CreatableTopic(name=name, num_partitions=_DEFAULT, replication_factor=_DEFAULT)
         planned = create_topics.plan(services, request)
         await services.metadata.create_topic(planned)
@@ -142,7 +164,7 @@ async def _auto_create(
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             return MetadataResponseTopic(error_code=error.code, name=name)
     view = _up_to_date(services, context, view)
-    topic = view.image.topics.get(name)
+    topic = access.find_topic(services, context, Operation.DESCRIBE, name)
     if topic is None:
         return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
     return _topic(topic, view, context.version)
@@ -178,4 +200,21 @@ def _partition(topic: TopicImage, number: int, view: ListenerView, version: int)
     return partition
 
 
-API = Api(MetadataRequest, 0, 13, handle, "Brokers, topics, partitions and their leaders; may create topics.")
+def _encode(version: int, response: MetadataResponse | bytes) -> list[Part]:
+    """An answer may be encoded already."""
+    return encode_message(version, response) if isinstance(response, MetadataResponse) else [response]
+
+
+API = Api(
+    MetadataRequest,
+    0,
+    13,
+    handle,
+    "Brokers, topics, partitions and their leaders; may create topics.",
+    needs=(
+        each(Operation.DESCRIBE, ResourceType.TOPIC),
+        each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),
+        each(Operation.DESCRIBE, ResourceType.CLUSTER),
+    ),
+    encode=_encode,
+)

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeAlias
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import Later, RequestContext, Services
-from tailrace.cluster.image import ClusterImage, TopicImage
+from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
 from tailrace.runtime.outcome import Outcome
+from tailrace.security.needs import each, whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -35,9 +38,8 @@ def handle(services: Services, context: RequestContext, request: OffsetCommitReq
     response = OffsetCommitResponse(topics=[])
     asked: list[_Asked] = []
     offsets: list[tuple[TopicPartition, int, int, str | None]] = []
-    image = services.metadata.image
     for topic in request.topics:
-        known, missing = _find(image, context.version, topic)
+        known, missing = _find(services, context, topic)
         count = 0 if known is None else len(known.partitions)
         answers = []
         for item in topic.partitions:
@@ -83,12 +85,33 @@ def refuse(services: Services, response: OffsetCommitResponse, error: KafkaError
     return _refuse_all(services, response, error.code)
 
 
-def _find(image: ClusterImage, version: int, topic: OffsetCommitRequestTopic) -> tuple[TopicImage | None, ErrorCode]:
+def _find(
+    services: Services, context: RequestContext, topic: OffsetCommitRequestTopic
+) -> tuple[TopicImage | None, ErrorCode]:
     """The topic that is meant, and the error of what it does not have."""
-    if version < _IDS_FROM:
-        return image.topics.get(topic.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    known = image.topics_by_id.get(topic.topic_id)
-    return known, ErrorCode.UNKNOWN_TOPIC_ID if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    by_id = context.version >= _IDS_FROM
+    try:
+        known = access.find_topic(services, context, Operation.READ, topic.topic_id if by_id else topic.name)
+    except KafkaError as refusal:
+        return None, refusal.code
+    return known, ErrorCode.UNKNOWN_TOPIC_ID if by_id and known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _refuse_request(version: int, request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
+    """The answer to a client that may not commit offsets of the group."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error.code)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _in_version(code: ErrorCode, version: int) -> ErrorCode:
@@ -114,4 +137,12 @@ def _refuse_all(services: Services, response: OffsetCommitResponse, code: ErrorC
     return response
 
 
-API = Api(OffsetCommitRequest, 2, 10, handle, "How far a group has come.")
+API = Api(
+    OffsetCommitRequest,
+    2,
+    10,
+    handle,
+    "How far a group has come.",
+    needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
+    refuse=_refuse_request,
+)

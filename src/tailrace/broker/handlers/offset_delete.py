@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker import access
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
+from tailrace.security.needs import each, whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -17,14 +20,20 @@ from tailrace.wire.messages.offset_delete import (
 
 
 async def handle(services: Services, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    topics = services.metadata.image.topics
-    known = [
-        TopicPartition(topic.name, item.partition_index)
-        for topic in request.topics
-        if topic.name in topics
-        for item in topic.partitions
-        if 0 <= item.partition_index < len(topics[topic.name].partitions)
-    ]
+    known: list[TopicPartition] = []
+    refused: dict[str, ErrorCode] = {}
+    for topic in request.topics:
+        try:
+            found = access.find_topic(services, context, Operation.READ, topic.name)
+        except KafkaError as refusal:
+            refused[topic.name] = refusal.code
+            continue
+        count = 0 if found is None else len(found.partitions)
+        known += [
+            TopicPartition(topic.name, item.partition_index)
+            for item in topic.partitions
+            if 0 <= item.partition_index < count
+        ]
     try:
         result = services.groups.shard(request.group_id).delete_offsets(request.group_id, known)
         results = await asyncio.shield(result) if isinstance(result, asyncio.Future) else result
@@ -38,7 +47,8 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
                     OffsetDeleteResponsePartition(
                         partition_index=item.partition_index,
                         error_code=results.get(
-                            TopicPartition(topic.name, item.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                            TopicPartition(topic.name, item.partition_index),
+                            refused.get(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                         ),
                     )
                     for item in topic.partitions
@@ -49,4 +59,12 @@ async def handle(services: Services, context: RequestContext, request: OffsetDel
     )
 
 
-API = Api(OffsetDeleteRequest, 0, 0, handle, "Forget committed offsets.")
+API = Api(
+    OffsetDeleteRequest,
+    0,
+    0,
+    handle,
+    "Forget committed offsets.",
+    needs=(whole(Operation.DELETE, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
+    refuse=refuse_with(OffsetDeleteResponse),
+)

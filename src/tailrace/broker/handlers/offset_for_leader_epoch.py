@@ -7,11 +7,17 @@ a leader, by a replica id of -2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.leading.log_ends import ANY_REPLICA
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import NO_LEADER
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.replication.partition import Partition
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -27,20 +33,30 @@ _CLIENT = -1
 def handle(
     services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    may_act = access.is_allowed_on_cluster(services, context, Operation.CLUSTER_ACTION)
+    find = access.partition_finder(services, context, None if may_act else Operation.DESCRIBE, False)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_look_up(services, topic.topic, wanted, request.replica_id) for wanted in topic.partitions],
+                partitions=[
+                    _look_up(services, find, topic.topic, wanted, request.replica_id) for wanted in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
+def _look_up(
+    services: Services,
+    find: Callable[[str, int], Partition],
+    topic: str,
+    wanted: OffsetForLeaderPartition,
+    replica_id: int,
+) -> EpochEndOffset:
     try:
-        partition = services.partitions.find(topic, wanted.partition)
+        partition = find(topic, wanted.partition)
         if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
             partition.require_whole(wanted.current_leader_epoch)
             # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
@@ -56,4 +72,11 @@ def _look_up(services: Services, topic: str, wanted: OffsetForLeaderPartition, r
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-API = Api(OffsetForLeaderEpochRequest, 2, 4, handle, "Where a leader epoch ended.")
+API = Api(
+    OffsetForLeaderEpochRequest,
+    2,
+    4,
+    handle,
+    "Where a leader epoch ended.",
+    needs=(each(Operation.DESCRIBE, ResourceType.TOPIC).unless(each(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)),),
+)

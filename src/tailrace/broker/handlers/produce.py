@@ -9,15 +9,18 @@ where a topic wants it prepared beside the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.records.compression import Compression
 from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
+from tailrace.security.needs import each
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.storage.partition_log import Appended
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.produce import ProduceRequest
@@ -31,7 +34,9 @@ from tailrace.wire.produce_frames import (
 )
 
 _FIRST_VERSION_WITH_ZSTD = 7
+_FIRST_VERSION_WITH_IDS = 13
 _ATTRIBUTES_LOW_BYTE_AT = 22
+_WRITE = Operation.WRITE
 
 
 #: Batches of which not all is known yet: the last offset of one that is in the log but may not be acknowledged, or what
@@ -45,10 +50,11 @@ def handle(
     waiting: _Waiting = []
     results: ProduceResults = []
     failed = False
+    find = access.partition_finder(services, context, _WRITE, context.version >= _FIRST_VERSION_WITH_IDS)
     for topic, batches in call.topics:
         of_topic = []
         for index, records in batches:
-            result = _append(services, context.version, call, topic, index, records, waiting)
+            result = _append(services, find, context.version, call, topic, index, records, waiting)
             failed = failed or result.error_code != 0
             of_topic.append(result)
         results.append((topic, of_topic))
@@ -64,6 +70,7 @@ def handle(
 
 def _append(
     services: Services,
+    find: Callable[[Topic, int], Partition],
     version: int,
     call: ProduceCall,
     topic: Topic,
@@ -73,17 +80,14 @@ def _append(
 ) -> ProduceResult:
     partition: Partition | None = None
     try:
-        if isinstance(topic, str):
-            partition = services.partitions.find(topic, index)
-        else:
-            partition = services.partitions.find_by_id(topic, index)
+        partition = find(topic, index)
         if not records or call.transactional_id is not None or call.acks < ACKS_ALL or partition.is_internal:
             raise _refusal(call, partition)
         if version < _FIRST_VERSION_WITH_ZSTD:
             _refuse_zstd(records)
         appended = partition.append(records, call.acks)
     except KafkaError as error:
-        if partition is None and records:
+        if partition is None and records and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             services.partitions.missed(topic, index, records)
         result = ProduceResult(index, 0, -1)
         _fail(result, error)
@@ -208,5 +212,6 @@ API = Api(
     "Append record batches. Versions 0 to 2 are advertised for old clients' sake and refused.",
     max_bytes=2**31,
     decode_by_hand=decode_produce,
+    needs=(each(Operation.WRITE, ResourceType.TOPIC),),
     encode=lambda version, results: [encode_produce(version, results)],
 )

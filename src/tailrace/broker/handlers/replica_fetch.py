@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
+from tailrace.broker import access
 from tailrace.broker.fetching.answers import (
     Cold,
     FetchWaiter,
@@ -19,20 +20,20 @@ from tailrace.broker.fetching.answers import (
     count_refused,
     describe,
     fail,
-    find_partition,
     inline_if_small,
     refuse,
     warm,
 )
 from tailrace.broker.fetching.replica_sessions import FollowedPartition, ReplicaSession
-from tailrace.broker.fetching.sessions import NO_SESSION
+from tailrace.broker.fetching.sessions import NO_SESSION, wanted_partitions
 from tailrace.broker.leading.lease_watch import VISIT_SECONDS
-from tailrace.broker.services import Services
+from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
+from tailrace.security.operations import Operation
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
@@ -44,6 +45,7 @@ class _Fetch(NamedTuple):
     """One request of a follower."""
 
     services: Services
+    context: RequestContext
     request: FetchRequest
     replica_id: int
     broker_epoch: int
@@ -62,7 +64,13 @@ class _Answers(NamedTuple):
 
 
 def handle(
-    services: Services, request: FetchRequest, replica_id: int, broker_epoch: int, *, by_topic_id: bool
+    services: Services,
+    context: RequestContext,
+    request: FetchRequest,
+    replica_id: int,
+    broker_epoch: int,
+    *,
+    by_topic_id: bool,
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
     """Answer a follower, now or when there is something to tell."""
 
@@ -74,6 +82,8 @@ def handle(
         session.is_privileged = broker_epoch >= 0
         return session
 
+    if not access.is_allowed_on_cluster(services, context, Operation.CLUSTER_ACTION):
+        return _refuse(services, request, by_topic_id)
     try:
         _require_incarnation(services, replica_id, broker_epoch)
         session = services.fetch_sessions.resolve(request, by_topic_id, make)
@@ -92,7 +102,7 @@ def handle(
     interval = services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG
     # Without a lease, that a follower still fetches is all that says who leads.
     session.visit(now, interval if services.partitions.holds_lease() else min(interval, VISIT_SECONDS))
-    fetch = _Fetch(services, request, replica_id, broker_epoch, session, session.requests)
+    fetch = _Fetch(services, context, request, replica_id, broker_epoch, session, session.requests)
     answers = _look(fetch, is_first=True)
     if answers.cold:
         return _warm(fetch, answers)
@@ -101,6 +111,20 @@ def handle(
     # From here on, not from when the wait begins: what is appended in between must end it.
     waiter = session.waiter = FetchWaiter(request.min_bytes - answers.size, asyncio.get_running_loop())
     return _wait(fetch, waiter)
+
+
+def _refuse(services: Services, request: FetchRequest, by_topic_id: bool) -> FetchResponse:
+    """The answer to a client that may not act as a follower: no session is opened or continued."""
+    if request.session_id != NO_SESSION and not request.topics:
+        services.counters.refused(ApiKey.FETCH, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    refused = []
+    for key, wanted in wanted_partitions(request, by_topic_id):
+        data = PartitionData(partition_index=wanted.partition, aborted_transactions=None)
+        refuse(data, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        count_refused(services, services.partitions.traffic_of(key[0]), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        refused.append((key, data))
+    return FetchResponse(responses=by_topic(refused))
 
 
 def _require_incarnation(services: Services, replica_id: int, broker_epoch: int) -> None:
@@ -160,11 +184,12 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
     cold: list[Cold] = []
     size = 0
     has_error = False
+    find = access.partition_finder(services, fetch.context, None, session.by_topic_id)
     for followed in list(session.ready.values()):
         data = PartitionData(partition_index=followed.key[1], records=b"", aborted_transactions=None)
         answers.append((followed, data))
         try:
-            partition = find_partition(services, followed.key)
+            partition = find(*followed.key)
             _require_replica(fetch, followed, partition)
             if not is_first or session.session_id != NO_SESSION:
                 followed.watch(partition)

@@ -5,15 +5,18 @@ Odd: producers with records in the log of the leader are learned from those; of 
 
 from __future__ import annotations
 
-from tailrace.broker.handlers.api import Api
+from tailrace.broker import access
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
 
 
 def handle(services: Services, context: RequestContext, request: ReplicaStartRequest) -> ReplicaStartResponse:
     try:
-        partition = services.partitions.find_by_id(request.topic_id, request.partition_index)
+        partition = access.find_partition(services, context, None, request.topic_id, request.partition_index)
         partition.require_leader(request.current_leader_epoch, by_replica=True)
     except KafkaError as error:
         return ReplicaStartResponse(error_code=error.code)
@@ -30,4 +33,12 @@ def handle(services: Services, context: RequestContext, request: ReplicaStartReq
     )
 
 
-API = Api(ReplicaStartRequest, 0, 0, handle, "Our own, between brokers: where a follower begins.")
+API = Api(
+    ReplicaStartRequest,
+    0,
+    0,
+    handle,
+    "Our own, between brokers: where a follower begins.",
+    needs=(whole(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+    refuse=refuse_with(ReplicaStartResponse),
+)

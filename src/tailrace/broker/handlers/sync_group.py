@@ -11,6 +11,8 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic import SyncCall
 from tailrace.groups.classic_group import SyncResult
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _PROTOCOL_FROM = 5
@@ -55,4 +57,12 @@ def _response(result: SyncResult) -> SyncGroupResponse:
     )
 
 
-API = Api(SyncGroupRequest, 0, 5, handle, "The part of a member in the leader's plan.")
+API = Api(
+    SyncGroupRequest,
+    0,
+    5,
+    handle,
+    "The part of a member in the leader's plan.",
+    needs=(whole(Operation.READ, ResourceType.GROUP),),
+    refuse=lambda version, request, error: _response(SyncResult(error.code)),
+)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tailrace.broker.events import log_change
-from tailrace.broker.handlers.api import Api
+from tailrace.broker.handlers.api import Api, refuse_with
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.features import FeatureUpdate, SupportedFeatures, UpgradeType, updated
 from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.security.needs import whole
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -109,4 +111,12 @@ def _check_nothing_is_lost(services: Services) -> None:
             )
 
 
-API = Api(UpdateFeaturesRequest, 0, 2, handle, "The levels of features that the cluster goes by.")
+API = Api(
+    UpdateFeaturesRequest,
+    0,
+    2,
+    handle,
+    "The levels of features that the cluster goes by.",
+    needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
+    refuse=refuse_with(UpdateFeaturesResponse),
+)

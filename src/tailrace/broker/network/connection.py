@@ -24,6 +24,7 @@ from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import FileRange
 from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.transport import Part, Transport
+from tailrace.security.principals import ANONYMOUS, Principal
 
 logger = logging.getLogger("tailrace.broker")
 
@@ -75,6 +76,7 @@ class Connection:
         "_outgoing",
         "_outgoing_bytes",
         "_pool",
+        "_principal",
         "_scratch",
         "_seen",
         "_seen_at",
@@ -103,6 +105,7 @@ class Connection:
         self.listener = listener
         #: Of the last request; most of them come in one version from one client.
         self.context: RequestContext | None = None
+        self._principal = ANONYMOUS
         #: When the last whole request came.
         self.last_active = clock.monotonic()
         #: The kinds of the requests that were answered at once since then, to be counted together.
@@ -131,6 +134,16 @@ class Connection:
         self._holds_back = False
         self._stalled = False
         self._closed = False
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it speaks for."""
+        return self._principal
+
+    @principal.setter
+    def principal(self, principal: Principal) -> None:
+        self._principal = principal
+        self.context = None  # says who asked so far
 
     # --- receiving
 

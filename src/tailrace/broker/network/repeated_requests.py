@@ -3,7 +3,8 @@
 Owns what such bytes mean, so that they are not decoded each time, and the bytes of the answer when all is well. The
 same bytes always mean the same, so nothing here can be out of date: who coordinates the group, who is in it and in
 which generation is asked of the group every time, as the handlers do. Whatever is not well is left to the handlers,
-which begin anew: nothing was changed. What is remembered is bounded, and when it is too much all of it is forgotten.
+which begin anew: nothing was changed. Requests that the authorizer does not allow are left to them too. What is
+remembered is bounded, and when it is too much all of it is forgotten.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple, Protocol
 
+from tailrace.broker import access
 from tailrace.broker.handlers import offset_commit
 from tailrace.broker.network.connection import Connection, Pending
 from tailrace.broker.services import Services
@@ -18,6 +20,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import TopicPartition
 from tailrace.runtime.outcome import Outcome
 from tailrace.runtime.transport import Part
+from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
 from tailrace.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -91,6 +94,7 @@ class RepeatedHeartbeats:
     """Heartbeats of one version."""
 
     def __init__(self, services: Services, version: int) -> None:
+        self._services = services
         self._groups = services.groups
         self._counter = services.counters.requests[ApiKey.HEARTBEAT].versions[version]
         self._rest = _after_correlation(HeartbeatResponse(), version)
@@ -101,6 +105,8 @@ class RepeatedHeartbeats:
     def answer(self, connection: Connection, correlation_id: int, frame: memoryview) -> list[Part] | None:
         call = self.calls.get(bytes(frame[_START_BYTES:]))
         if call is None:
+            return None
+        if self._services.authorizer is not None and not _may_read(self._services, connection, call[0]):
             return None
         try:
             if self._groups.shard(call[0]).heartbeat(*call) is not _NONE:
@@ -154,6 +160,8 @@ class RepeatedCommits:
             return None
         group_id, member_id, instance_id, generation, partition, _, _ = call
         services = self._services
+        if services.authorizer is not None and not _may_read(services, connection, group_id, partition.topic):
+            return None
         topic = services.metadata.image.topics.get(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return None
@@ -221,6 +229,16 @@ class _CommitAnswer(Outcome[Any]):
     def _answer(self, content: bytes) -> None:
         self._commits.took(self._received)
         self._end([_pack_start(_CORRELATION_BYTES + len(content), self._correlation_id) + content], None)
+
+
+def _may_read(services: Services, connection: Connection, group_id: str, topic: str | None = None) -> bool:
+    """Whether a client may go on in a group, and commit offsets of a topic."""
+    context = connection.context
+    if context is None:
+        return False  # the handlers look closer
+    return access.is_allowed(services, context, Operation.READ, ResourceType.GROUP, group_id) and (
+        topic is None or access.is_allowed(services, context, Operation.READ, ResourceType.TOPIC, topic)
+    )
 
 
 def _response(partition: TopicPartition) -> OffsetCommitResponse:

@@ -1,4 +1,4 @@
-"""From a frame to its answer: the API and version it names, the handler, and the encoded response.
+"""From a frame to its answer: the API and version it names, who may ask, the handler, and the encoded response.
 
 Holds the one catch-all of the broker: a handler that fails in a way nobody expected costs its connection, with the
 reason in the logging, and nothing else. Malformed bytes are a WireError and cost the connection too.
@@ -12,7 +12,9 @@ from collections.abc import Coroutine
 from types import CoroutineType
 from typing import Any, NamedTuple
 
+from tailrace.broker import access
 from tailrace.broker.handlers import APIS, Api
+from tailrace.broker.handlers.api import Handler
 from tailrace.broker.handlers.api_versions import unsupported_version
 from tailrace.broker.monitoring.counters import RequestCounters, count_errors
 from tailrace.broker.network.connection import Connection, Pending
@@ -45,6 +47,7 @@ class _Served(NamedTuple):
     """An API, and what is counted of its requests."""
 
     api: Api
+    handle: Handler
     counters: RequestCounters
     has_countable_errors: bool
 
@@ -56,11 +59,30 @@ class Router:
         self._services = services
         self._tasks = tasks
         self._served = {
-            key: _Served(api, services.counters.of_api(key, api.max_version), key not in _COUNT_THEIR_ERRORS)
+            key: _Served(
+                api, self._handler(api), services.counters.of_api(key, api.max_version), key not in _COUNT_THEIR_ERRORS
+            )
             for key, api in APIS.items()
         }
         self._repeated = RepeatedRequests(services)
         self._find_repeated = self._repeated.find
+
+    def _handler(self, api: Api) -> Handler:
+        """The handler of an API, behind a check of what the API needs where there is an authorizer."""
+        handle, refuse = api.handle, api.refuse
+        if self._services.authorizer is None or refuse is None:
+            return handle
+        counters = self._services.counters
+
+        def checked(services: Services, context: RequestContext, request: Any) -> Any:
+            error = access.refusal_of(services, context, api.needs, request)
+            if error is None:
+                return handle(services, context, request)
+            if api.request.API_KEY in _COUNT_THEIR_ERRORS:
+                counters.refused(api.request.API_KEY, error.code)
+            return refuse(context.version, request, error)
+
+        return checked
 
     def answer(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None:
         """Answer one request, now or in a future; None where no answer is due."""
@@ -77,7 +99,7 @@ class Router:
         served = self._served.get(header.api_key)
         if served is None:
             raise WireError(f"API {_api_name(header.api_key)} is not served here")
-        api, counters, has_countable_errors = served
+        api, handle, counters, has_countable_errors = served
         if not api.first_decodable <= header.api_version <= api.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
                 return _frame(header._replace(api_version=0), api, unsupported_version())
@@ -93,10 +115,15 @@ class Router:
         if context is None or context.version != header.api_version or context.client_id != header.client_id:
             transport = connection.transport
             context = connection.context = RequestContext(
-                header.api_version, header.client_id, connection.listener, transport.peer, transport.close
+                header.api_version,
+                header.client_id,
+                connection.listener,
+                transport.peer,
+                transport.close,
+                connection.principal,
             )
         try:
-            result = api.handle(self._services, context, request)
+            result = handle(self._services, context, request)
             kind = type(result)
             if kind is not CoroutineType and kind is not Later:
                 if has_countable_errors and isinstance(result, Message):
