@@ -24,6 +24,7 @@ from tailrace.runtime.disk import Disk
 from tailrace.runtime.outcome import Outcome
 from tailrace.security.authorizer import Authorizer
 from tailrace.security.principals import ANONYMOUS, Principal
+from tailrace.security.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Services:
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
     #: None: everybody may do everything.
     authorizer: Authorizer | None = field(default=None, kw_only=True)
+    #: None: nobody is throttled.
+    quotas: Quotas | None = field(default=None, kw_only=True)
 
 
 class RequestContext(NamedTuple):

@@ -32,6 +32,7 @@ _unpack_short = struct.Struct(">h").unpack_from
 _unpack_int = struct.Struct(">i").unpack_from
 _unpack_acks = struct.Struct(">hi").unpack_from
 _pack_int = struct.Struct(">i").pack
+_pack_end = struct.Struct(">ib").pack
 _pack_short = struct.Struct(">h").pack
 _pack_v3 = struct.Struct(">ihqq").pack
 _pack_v5 = struct.Struct(">ihqqq").pack
@@ -215,12 +216,14 @@ def _decode_plain(view: memoryview) -> ProduceCall:
     return ProduceCall(transactional_id, acks, timeout_ms, topics)
 
 
-def encode_produce(version: int, results: ProduceResults) -> bytes:
+def encode_produce(version: int, results: ProduceResults, throttle_ms: int = 0) -> bytes:
     """Encode the body of a Produce response."""
-    return _encode_flexible(version, results) if version >= _FLEXIBLE_FROM else _encode_plain(version, results)
+    if version >= _FLEXIBLE_FROM:
+        return _encode_flexible(version, results, throttle_ms)
+    return _encode_plain(version, results, throttle_ms)
 
 
-def _encode_flexible(version: int, results: ProduceResults) -> bytes:
+def _encode_flexible(version: int, results: ProduceResults, throttle_ms: int) -> bytes:
     out = bytearray()
     _put_length(out, len(results))
     for topic, partitions in results:
@@ -246,7 +249,7 @@ def _encode_flexible(version: int, results: ProduceResults) -> bytes:
                 _put_text(out, result.message)
                 out.append(0)
         out.append(0)
-    out += b"\x00\x00\x00\x00\x00"  # throttle time and no tags
+    out += _pack_end(throttle_ms, 0) if throttle_ms else b"\x00\x00\x00\x00\x00"  # and no tags
     return bytes(out)
 
 
@@ -268,7 +271,7 @@ def _put_text(out: bytearray, text: str | None) -> None:
         out += encoded
 
 
-def _encode_plain(version: int, results: ProduceResults) -> bytes:
+def _encode_plain(version: int, results: ProduceResults, throttle_ms: int) -> bytes:
     out = bytearray(_pack_int(len(results)))
     for topic, partitions in results:
         assert isinstance(topic, str)
@@ -292,7 +295,7 @@ def _encode_plain(version: int, results: ProduceResults) -> bytes:
                         out += _pack_int(index)
                         _put_plain_text(out, why)
                     _put_plain_text(out, result.message)
-    out += b"\x00\x00\x00\x00"
+    out += _pack_int(throttle_ms) if throttle_ms else b"\x00\x00\x00\x00"
     return bytes(out)
 
 

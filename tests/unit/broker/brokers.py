@@ -26,6 +26,7 @@ from tailrace.runtime.system.network import SystemNetwork
 from tailrace.runtime.transport import Part
 from tailrace.security.authorizer import Authorizer
 from tailrace.security.principals import Principal
+from tailrace.security.quotas import Quotas
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
@@ -81,9 +82,9 @@ class TestedBroker:
         frame = encode_request(header, request.is_flexible(version), request.encode(version))
         return self._router.answer(self._connection, memoryview(bytearray(frame))[4:])
 
-    def use(self, *, authorizer: Authorizer | None = None) -> None:
-        """Answer with an authorizer from now on, and know no request by its bytes."""
-        services = replace(self.broker.services, authorizer=authorizer)
+    def use(self, *, authorizer: Authorizer | None = None, quotas: Quotas | None = None) -> None:
+        """Answer with an authorizer or quotas from now on, and know no request by its bytes."""
+        services = replace(self.broker.services, authorizer=authorizer, quotas=quotas)
         self._router = Router(services, self.broker.requests)
 
     def speak_for(self, principal: Principal) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
@@ -27,8 +27,16 @@ Refusal: TypeAlias = Callable[[int, Any, KafkaError], Any]
 _CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
-def encode_message(version: int, response: Message) -> list[Part]:
-    """Encode a response by its description."""
+class Encode(Protocol):
+    """Encodes a response, with how long its client is throttled."""
+
+    def __call__(self, version: int, response: Any, throttle_ms: int = 0) -> list[Part]: ...
+
+
+def encode_message(version: int, response: Message, throttle_ms: int = 0) -> list[Part]:
+    """Encode a response by its description, with how long its client is throttled if it has a field for that."""
+    if throttle_ms and "throttle_time_ms" in response.FIELDS:
+        response.throttle_time_ms = throttle_ms  # type: ignore[attr-defined]
     return response.encode_parts(version)
 
 
@@ -63,7 +71,7 @@ class Api:
     first_decodable: int = field(init=False)
     #: How its request is decoded and its response encoded, where not by their descriptions.
     decode_by_hand: Callable[[int, memoryview], Any] | None = None
-    encode: Callable[[int, Any], list[Part]] = encode_message
+    encode: Encode = encode_message
     decode: Callable[[int, memoryview], Any] = field(init=False)
     #: The same for requests so large that they could have too many elements.
     decode_bounded: Callable[[int, memoryview], Any] = field(init=False)

@@ -39,6 +39,8 @@ from tailrace.wire.messages.metadata import (
 _DEFAULT = -1
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_VERSION_WITH_NULL_NAMES = 12
+_FIRST_VERSION_WITH_THROTTLE_TIME = 3
+_THROTTLE_TIME_BYTES = 4
 #: How often it is looked whether a broker is registered.
 _REGISTRATION_SECONDS = 0.01
 
@@ -200,9 +202,13 @@ def _partition(topic: TopicImage, number: int, view: ListenerView, version: int)
     return partition
 
 
-def _encode(version: int, response: MetadataResponse | bytes) -> list[Part]:
-    """An answer may be encoded already."""
-    return encode_message(version, response) if isinstance(response, MetadataResponse) else [response]
+def _encode(version: int, response: MetadataResponse | bytes, throttle_ms: int = 0) -> list[Part]:
+    """An answer may be encoded already, with a throttle time of 0 at its beginning."""
+    if isinstance(response, MetadataResponse):
+        return encode_message(version, response, throttle_ms)
+    if throttle_ms and version >= _FIRST_VERSION_WITH_THROTTLE_TIME:
+        return [throttle_ms.to_bytes(_THROTTLE_TIME_BYTES, "big") + response[_THROTTLE_TIME_BYTES:]]
+    return [response]
 
 
 API = Api(

@@ -19,6 +19,7 @@ from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.records.compression import Compression
 from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
+from tailrace.runtime.transport import Part
 from tailrace.security.needs import each
 from tailrace.security.operations import Operation, ResourceType
 from tailrace.storage.partition_log import Appended
@@ -202,6 +203,10 @@ async def _wait_for_acknowledgements(
             _fail(result, reason if isinstance(reason, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
+def _encode(version: int, response: ProduceResults, throttle_ms: int = 0) -> list[Part]:
+    return [encode_produce(version, response, throttle_ms)]
+
+
 # Advertised from 0 because older librdkafka takes a broker without version 0 for one that has no
 # compression (KAFKA-18659); versions 0 to 2 themselves are refused.
 API = Api(
@@ -213,5 +218,5 @@ API = Api(
     max_bytes=2**31,
     decode_by_hand=decode_produce,
     needs=(each(Operation.WRITE, ResourceType.TOPIC),),
-    encode=lambda version, results: [encode_produce(version, results)],
+    encode=_encode,
 )

@@ -57,6 +57,7 @@ class Router:
 
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._services = services
+        self._quotas = services.quotas
         self._tasks = tasks
         self._served = {
             key: _Served(
@@ -88,7 +89,7 @@ class Router:
         """Answer one request, now or in a future; None where no answer is due."""
         start, correlation_id = _unpack_start(frame)
         repeated = self._find_repeated(start)
-        if repeated is not None:
+        if repeated is not None and self._quotas is None:
             try:
                 known = repeated.answer(connection, correlation_id, frame)
             except Exception as error:
@@ -130,6 +131,8 @@ class Router:
                     count_errors(counters, result)
                 # Counted with all that this read brings: asking the clock for each would cost more.
                 connection.answered.append(counter)
+                if self._quotas is not None:
+                    return self._throttled(header, context, api, result)
                 return None if result is None else _frame(header, api, result)
         except WireError:
             raise
@@ -137,15 +140,23 @@ class Router:
             raise _unexpected(header, error) from error
         counter.requests += 1
         if kind is Later:
-            return self._answer_later(header, served, result, connection.last_active)
-        work = self._finish(header, served, result, connection.last_active)
+            return self._answer_later(header, context, served, result, connection.last_active)
+        work = self._finish(header, context, served, result, connection.last_active)
         task = self._tasks.spawn(work, f"{_api_name(header.api_key)} request")
         # A client may be gone before its request was begun, and then nobody would have begun it.
         task.add_done_callback(lambda _: result.close())
         return task
 
+    def _throttled(self, header: RequestHeader, context: RequestContext, api: Api, response: Any) -> list[Part] | None:
+        """A response, if there is one, that says for how long its client is throttled."""
+        quotas = self._quotas
+        throttle_ms = 0
+        if quotas is not None:
+            throttle_ms = quotas.throttle_time_ms(context.principal, context.client_id, header.api_key)
+        return None if response is None else _frame(header, api, response, throttle_ms)
+
     def _answer_later(
-        self, header: RequestHeader, served: _Served, later: Later, received: float
+        self, header: RequestHeader, context: RequestContext, served: _Served, later: Later, received: float
     ) -> Outcome[list[Part]]:
         answer: Outcome[list[Part]] = Outcome()
 
@@ -153,7 +164,7 @@ class Router:
             if answer.done():
                 return  # the client has gone
             try:
-                parts = self._ended(header, served, later.finish(done), received)
+                parts = self._ended(header, context, served, later.finish(done), received)
             except Exception as error:  # noqa: BLE001  told to the connection
                 answer.set_exception(_unexpected(header, error))
             else:
@@ -163,17 +174,24 @@ class Router:
         return answer
 
     async def _finish(
-        self, header: RequestHeader, served: _Served, work: Coroutine[Any, Any, Any], received: float
+        self,
+        header: RequestHeader,
+        context: RequestContext,
+        served: _Served,
+        work: Coroutine[Any, Any, Any],
+        received: float,
     ) -> list[Part]:
         try:
-            return self._ended(header, served, await work, received)
+            return self._ended(header, context, served, await work, received)
         except Exception as error:
             raise _unexpected(header, error) from error
 
-    def _ended(self, header: RequestHeader, served: _Served, response: Any, received: float) -> list[Part]:
+    def _ended(
+        self, header: RequestHeader, context: RequestContext, served: _Served, response: Any, received: float
+    ) -> list[Part]:
         if served.has_countable_errors and isinstance(response, Message):
             count_errors(served.counters, response)
-        answer = [] if response is None else _frame(header, served.api, response)
+        answer = self._throttled(header, context, served.api, response) or []
         served.counters.times.observe(self._services.clock.monotonic() - received)
         return answer
 
@@ -204,10 +222,10 @@ def _api_name(api_key: int) -> str:
     return ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
 
 
-def _frame(header: RequestHeader, api: Api, response: Any) -> list[Part]:
+def _frame(header: RequestHeader, api: Api, response: Any, throttle_ms: int = 0) -> list[Part]:
     """Length, header and body of a response, ready to send."""
     version = header.api_version
-    parts = api.encode(version, response)
+    parts = api.encode(version, response, throttle_ms)
     length = _CORRELATION_BYTES
     for part in parts:
         length += len(part)
