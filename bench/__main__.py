@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 from bench import report
-from bench.group_workloads import NAMED_GROUPS
+from bench.harness.paths import ROOT
 from bench.run import Run, execute
 from bench.systems import SYSTEMS
-from bench.systems.system import ROOT
-from bench.workloads import FULL_GROUPS, QUICK_GROUPS, Workload
+from bench.workloads.groups import NAMED_GROUPS
+from bench.workloads.single import FULL_GROUPS, QUICK_GROUPS, Workload
 
 #: Rounds, rounds of the other peers, share of the messages, minutes.
 MODES = {"full": (3, 3, 1.0, 58.0), "part": (3, 0, 1.0, 58.0), "quick": (3, 1, 0.4, 7.5)}

@@ -28,11 +28,11 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import machine
-from bench.processes import ServerFailedError
-from bench.spark_workloads import KEY_BYTES, PARTITIONS, Rows, figures
-from bench.systems.system import ROOT
+from bench.harness import machine
+from bench.harness.paths import ROOT
+from bench.harness.processes import ServerFailedError
 from bench.systems.tailrace import Tailrace
+from bench.workloads.spark_rows import KEY_BYTES, PARTITIONS, Rows, figures
 
 OURS = "tailrace"
 RESULTS = ROOT / "bench/results/archive.json"

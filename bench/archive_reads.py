@@ -29,12 +29,14 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import machine, report
-from bench.archive_filling import fill_archive
-from bench.clients import ClientFailedError, Metrics, measured, parse_result, rdbench, run_client
-from bench.processes import ServerFailedError, ServerProcess
-from bench.systems.system import ROOT, Handle
+from bench import report
+from bench.clients.programs import ClientFailedError, Metrics, measured, parse_result, rdbench, run_client
+from bench.harness import machine
+from bench.harness.paths import ROOT
+from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.systems.system import Handle
 from bench.systems.tailrace import Tailrace
+from bench.workloads.archive_filling import fill_archive
 from tailrace.client.request import ask
 from tailrace.protocol_client.connection import BrokerConnection
 from tailrace.protocol_client.settings import ConnectionSettings

@@ -25,10 +25,17 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from bench import limits, machine, report
-from bench.clients import ClientFailedError
-from bench.cluster_systems import BROKERS, SESSION_MS, Cluster, KafkaCluster, TailraceCluster
-from bench.cluster_workloads import (
+from bench import report
+from bench.clients.programs import ClientFailedError
+from bench.harness import limits, machine
+from bench.harness.paths import ROOT
+from bench.harness.processes import ServerFailedError
+from bench.harness.ratios import HIGHER_IS_BETTER, LOWER_IS_BETTER, Sample, compute_ratios
+from bench.systems.cluster import BROKERS, SESSION_MS, Cluster
+from bench.systems.kafka_cluster import KafkaCluster
+from bench.systems.system import command_output
+from bench.systems.tailrace_cluster import TailraceCluster
+from bench.workloads.cluster import (
     CONFIGS,
     PARTITIONS,
     Figures,
@@ -38,9 +45,6 @@ from bench.cluster_workloads import (
     throughput,
     warm_up,
 )
-from bench.processes import ServerFailedError
-from bench.ratios import HIGHER_IS_BETTER, LOWER_IS_BETTER, Sample, compute_ratios
-from bench.systems.system import ROOT, command_output
 
 SYSTEMS: Mapping[str, type[Cluster]] = {"tailrace": TailraceCluster, "kafka": KafkaCluster}
 #: Those of a cluster that was just started; "partitions" is run once, in a cluster of its own.

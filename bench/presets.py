@@ -22,12 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bench import machine
-from bench.clients import ClientFailedError, Metrics, measured, rdbench, run_client
-from bench.processes import ServerFailedError, ServerProcess
-from bench.ratios import direction, spread
+from bench.clients.programs import ClientFailedError, Metrics, measured, rdbench, run_client
+from bench.harness import machine
+from bench.harness.paths import ROOT
+from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.harness.ratios import direction, spread
 from bench.report import markdown_table, number
-from bench.systems.system import ROOT, Handle
+from bench.systems.system import Handle
 from bench.systems.tailrace import Tailrace
 
 RESULTS = ROOT / "bench/results/presets.json"

@@ -19,15 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import chart, limits, machine, report
-from bench.clients import ClientFailedError, rawbench, run_client
-from bench.plan import Block, Estimate, make_plan
-from bench.processes import ServerFailedError
-from bench.ratios import Sample, compute_ratios, compute_scaling, compute_shares
+from bench import report
+from bench.clients.programs import ClientFailedError, rawbench, run_client
+from bench.harness import chart, limits, machine
+from bench.harness.plan import Block, Estimate, make_plan
+from bench.harness.processes import ServerFailedError
+from bench.harness.ratios import Sample, compute_ratios, compute_scaling, compute_shares
 from bench.systems import SYSTEMS
 from bench.systems.system import Handle, System
-from bench.warm_up import warm_up
-from bench.workloads import (
+from bench.workloads.single import (
     LONGEST_SECONDS,
     PEER_GROUP,
     START,
@@ -36,6 +36,7 @@ from bench.workloads import (
     Target,
     Workload,
 )
+from bench.workloads.warm_up import warm_up
 
 FIRST_ACK_TIMEOUT_SECONDS = 60
 #: Each axis maps its points to the workload there; all else is the same.

@@ -26,13 +26,13 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import machine, report
-from bench.processes import ServerFailedError
-from bench.ratios import HIGHER_IS_BETTER, LOWER_IS_BETTER, Sample, compute_ratios
-from bench.spark_session import JARS
-from bench.spark_workloads import ACTIONS, CONNECTOR, KEY_BYTES, OURS, PARTITIONS, SIZES, Rows, topic_of, turns
-from bench.systems.system import ROOT
+from bench import report
+from bench.harness import machine
+from bench.harness.paths import CONNECTOR_JARS, ROOT
+from bench.harness.processes import ServerFailedError
+from bench.harness.ratios import HIGHER_IS_BETTER, LOWER_IS_BETTER, Sample, compute_ratios
 from bench.systems.tailrace import Tailrace
+from bench.workloads.spark_rows import ACTIONS, CONNECTOR, KEY_BYTES, OURS, PARTITIONS, SIZES, Rows, topic_of, turns
 
 SYSTEMS = (OURS, CONNECTOR)
 PARTS = ("first-row", *ACTIONS)
@@ -142,7 +142,7 @@ class Run:
         directory = Path(tempfile.mkdtemp(prefix="session-", dir=self._scratch))
         given = {**asked, "bootstrap": self._bootstrap, "scratch": str(directory)}
         output = directory / "stderr"
-        command = [sys.executable, "-m", "bench.spark_session", json.dumps(given)]
+        command = [sys.executable, "-m", "bench.workloads.spark_session", json.dumps(given)]
         lines: list[dict[str, Any]] = []
         try:
             with output.open("wb") as errors:
@@ -223,7 +223,7 @@ def spark_versions() -> dict[str, str]:
     """The versions of Spark and of its connector."""
     import pyspark
 
-    (jar,) = JARS.glob("spark-sql-kafka-0-10_*.jar")
+    (jar,) = CONNECTOR_JARS.glob("spark-sql-kafka-0-10_*.jar")
     return {"spark": pyspark.__version__, CONNECTOR: jar.stem.rpartition("-")[2]}
 
 

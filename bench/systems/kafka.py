@@ -7,9 +7,10 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from bench import processes
-from bench.processes import ServerProcess
-from bench.systems.system import CACHE, System
+from bench.harness import processes
+from bench.harness.paths import CACHE
+from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.systems.system import System
 
 JARS = CACHE / "kafka/lib"
 
@@ -65,7 +66,7 @@ class Kafka(System):
     def version(self) -> str:
         names = [path.name for path in JARS.glob("kafka-server-[0-9]*.jar")]
         if not names:
-            raise processes.ServerFailedError(f"no Kafka jars in {JARS}: run scripts/setup-bench")
+            raise ServerFailedError(f"no Kafka jars in {JARS}: run scripts/setup-bench")
         return names[0].removeprefix("kafka-server-").removesuffix(".jar")
 
     def _launch(self, data_dir: Path, port: int) -> ServerProcess:
@@ -73,12 +74,26 @@ class Kafka(System):
         properties.write_text(
             PROPERTIES.format(port=port, controller_port=processes.free_port(), log_dir=data_dir / "data")
         )
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        java = ["java", "-cp", f"{JARS}/*"]
         # The formatting is not part of the start: a user does it once.
-        formatting = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c"]
-        done = subprocess.run([*formatting, str(properties)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise processes.ServerFailedError(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
-        command = ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
-        return ServerProcess(command, data_dir / "output")
+        format_storage(properties, new_uuid(), "--standalone")
+        return ServerProcess(server_command(properties), data_dir / "output")
+
+
+def format_storage(properties: Path, cluster_id: str, *options: str) -> None:
+    """Prepare the directory of a node, as Kafka wants it before its first start."""
+    command = ["java", "-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format", *options, "-t", cluster_id]
+    done = subprocess.run([*command, "-c", str(properties)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerFailedError(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
+
+
+def server_command(properties: Path) -> list[str]:
+    """What starts a node."""
+    return ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
+
+
+def new_uuid() -> str:
+    """An id as Kafka writes them; its tools would take one with a leading dash for an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text

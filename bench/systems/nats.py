@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from bench.processes import ServerFailedError, ServerProcess
-from bench.systems.system import BUILD, CACHE, Handle, System, command_output
+from bench.harness.paths import BUILD, CACHE
+from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.systems.system import Handle, System, command_output
 
 
 def executable() -> str:

@@ -10,9 +10,10 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from bench import processes
-from bench.processes import ServerFailedError, ServerProcess
-from bench.systems.system import BUILD, Handle, System
+from bench.harness import processes
+from bench.harness.paths import BUILD
+from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.systems.system import Handle, System
 
 #: Debian's wrapper in /usr/sbin changes to another user; the server's own script does not.
 SCRIPTS = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), Path("/opt/rabbitmq/sbin/rabbitmq-server"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.processes import ServerProcess
-from bench.systems.system import BUILD, Handle, System, command_output
+from bench.harness.paths import BUILD
+from bench.harness.processes import ServerProcess
+from bench.systems.system import Handle, System, command_output
 
 
 class Redis(System):

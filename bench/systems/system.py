@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from bench import processes
-from bench.processes import ServerProcess
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-CACHE = ROOT / ".cache/bench"
-BUILD = ROOT / "build/bench"
+from bench.harness import processes
+from bench.harness.processes import ServerProcess
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.processes import ServerProcess
-from bench.systems.system import ROOT, System, command_output
+from bench.harness.paths import ROOT
+from bench.harness.processes import ServerProcess
+from bench.systems.system import System, command_output
 
 EXECUTABLE = ROOT / ".venv/bin/tailrace"
 

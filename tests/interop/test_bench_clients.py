@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from bench.group_workloads import newest_librdkafka
+from bench.workloads.groups import newest_librdkafka
 from tests.support.brokers.broker_process import BrokerProcess, free_port
 from tests.support.clients.confluent_client import ConfluentClient
 from tests.support.topics import create_topic

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster_systems import TailraceCluster
-from bench.cluster_workloads import Topics, give_up_leaders, lose_controller, lose_leaders
+from bench.systems.tailrace_cluster import TailraceCluster
+from bench.workloads.cluster import Topics, give_up_leaders, lose_controller, lose_leaders
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from bench import ratios
 from bench.__main__ import chosen
-from bench.clients import ClientFailedError, measured_from_ready
-from bench.group_workloads import NAMED_GROUPS, GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
+from bench.clients.programs import ClientFailedError, measured_from_ready
+from bench.harness import ratios
 from bench.report import TABLE_METRICS
 from bench.systems.system import System
-from bench.workloads import FULL_GROUPS
+from bench.workloads.groups import NAMED_GROUPS, GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
+from bench.workloads.single import FULL_GROUPS
 
 WORKLOADS = [item for group in NAMED_GROUPS.values() for item in group]
 
@@ -112,7 +112,7 @@ def test_a_client_that_fails_before_between_or_after_is_no_result(program: str, 
 
 
 def test_a_client_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients: Any = sys.modules["bench.clients"]
+    clients: Any = sys.modules["bench.clients.programs"]
     monkeypatch.setattr(clients, "CLIENT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ClientFailedError, match="not ready, exit code -9"):
         measured_from_ready(cast(System, _Server()), _client("sys.stdin.read()"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.plan import START_SECONDS, Block, Estimate, make_plan
-from bench.warm_up import LEAST_RUNS, MOST_RUNS, has_settled
-from bench.workloads import FULL_GROUPS, PEER_GROUP, QUICK_GROUPS, Latency, OneMessage
+from bench.harness.plan import START_SECONDS, Block, Estimate, make_plan
+from bench.workloads.single import FULL_GROUPS, PEER_GROUP, QUICK_GROUPS, Latency, OneMessage
+from bench.workloads.warm_up import LEAST_RUNS, MOST_RUNS, has_settled
 
 ALL = ["tailrace", "kafka", "redis", "nats", "rabbitmq-quorum", "rabbitmq-stream"]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import page_cache, processes
-from bench.clients import ClientFailedError, parse_result, rdbench, with_costs
-from bench.idle import API_VERSIONS_REQUEST, idle_connections
-from bench.machine import filesystem_of
-from bench.processes import ServerFailedError, ServerProcess
+from bench.clients.idle import API_VERSIONS_REQUEST, idle_connections
+from bench.clients.programs import ClientFailedError, parse_result, rdbench, with_costs
+from bench.harness import page_cache, processes
+from bench.harness.machine import filesystem_of
+from bench.harness.processes import ServerFailedError, ServerProcess
 from bench.systems.system import Handle
 
 TICKS = processes.TICKS_PER_SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.ratios import Sample, compute_ratios, compute_scaling, compute_shares, direction, spread
+from bench.harness.ratios import Sample, compute_ratios, compute_scaling, compute_shares, direction, spread
 
 
 def _samples(system: str, workload: str, metric: str, *found: float) -> list[Sample]:

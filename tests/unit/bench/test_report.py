@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, report
+from bench import report
+from bench.harness import chart
 
 
 def _ratio(workload: str, metric: str, ours: float, theirs: float, better: str, peer: str = "kafka") -> dict[str, Any]:

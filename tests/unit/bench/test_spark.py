@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench import report
-from bench.ratios import OURS, Sample, compute_ratios
-from bench.spark_workloads import CONNECTOR, Rows, cpu_between, figures, turns
+from bench.harness.ratios import OURS, Sample, compute_ratios
+from bench.workloads.spark_rows import CONNECTOR, Rows, cpu_between, figures, turns
 
 
 def _results(scale: float, *workloads: str) -> dict[str, object]:

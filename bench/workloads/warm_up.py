@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.clients import measured, rdbench, run_client
+from bench.clients.programs import measured, rdbench, run_client
 from bench.systems.system import Handle, System
 
 #: On a busy machine the first runs may show no progress although the compiler has only begun.

@@ -13,9 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from bench import page_cache
-from bench.clients import Metrics, measured, parse_result, rawbench, rdbench, run_client, server_usage, with_costs
-from bench.idle import idle_connections
+from bench.clients.idle import idle_connections
+from bench.clients.programs import (
+    Metrics,
+    measured,
+    parse_result,
+    rawbench,
+    rdbench,
+    run_client,
+    server_usage,
+    with_costs,
+)
+from bench.harness import page_cache
 from bench.systems.system import Handle, System
 
 #: No bulk run sends for longer than this: a slow system is measured on fewer messages.

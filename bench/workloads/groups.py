@@ -12,8 +12,16 @@ from importlib import util
 from pathlib import Path
 from typing import ClassVar
 
-from bench.clients import ClientFailedError, Metrics, measured, measured_from_ready, rawbench, rdbench, run_client
-from bench.workloads import FEWEST_REQUESTS, Target, Workload
+from bench.clients.programs import (
+    ClientFailedError,
+    Metrics,
+    measured,
+    measured_from_ready,
+    rawbench,
+    rdbench,
+    run_client,
+)
+from bench.workloads.single import FEWEST_REQUESTS, Target, Workload
 
 #: Kafka's least session timeout, so that nobody waits longer than needed; its heartbeats as often as is sensible.
 SESSION_MS = 6000

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
-from bench.processes import ServerFailedError
+from bench.harness.processes import ServerFailedError
 from tailrace.cluster.keys import BROKERS, broker_of
 from tailrace.protocol_client.connection import BrokerConnection
 from tailrace.protocol_client.errors import ProtocolClientError

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench.processes import ServerFailedError
+from bench.harness.processes import ServerFailedError
 from bench.systems import SYSTEMS
 
 

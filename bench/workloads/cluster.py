@@ -13,11 +13,12 @@ from contextlib import ExitStack, nullcontext
 
 from confluent_kafka import Producer
 
-from bench import processes
-from bench.clients import ClientFailedError, Metrics, rdbench, run_client, with_costs
-from bench.cluster_systems import BROKERS, PATIENCE_SECONDS, Cluster, TailraceCluster
-from bench.cluster_view import SessionWatch
-from bench.processes import ServerFailedError
+from bench.clients.programs import ClientFailedError, Metrics, rdbench, run_client, with_costs
+from bench.harness import processes
+from bench.harness.processes import ServerFailedError
+from bench.systems.cluster import BROKERS, PATIENCE_SECONDS, Cluster
+from bench.systems.tailrace_cluster import TailraceCluster
+from bench.systems.view import SessionWatch
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.metadata import MetadataResponsePartition
 

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench import processes
-from bench.systems.system import BUILD, Handle, System
+from bench.harness import processes
+from bench.harness.paths import BUILD
+from bench.systems.system import Handle, System
 
 SAMPLE_SECONDS = 0.1
 CLIENT_TIMEOUT_SECONDS = 180

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.workloads import Workload
+from bench.workloads.single import Workload
 
 #: Starting, warming up and stopping a server, before it is known better.
 START_SECONDS = 25.0

@@ -1,4 +1,4 @@
-"""One Spark session of the benchmark, in a process of its own: `python -m bench.spark_session` with what to do as JSON.
+"""One Spark session of the benchmark, in a process of its own, given what to do as JSON.
 
 Prints a line of JSON for each figure. It is given rows that are in topics already, and does with them what it is told,
 in the order it is told. Must not know what the figures are compared with.
@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.processes import cpu_by_process, process_tree
-from bench.spark_workloads import CONNECTOR, FORMATS, KEY_BYTES, PARTITIONS, Rows, cpu_between, figures
-
-JARS = Path(__file__).resolve().parent.parent / ".cache/spark-kafka/lib"
-
+from bench.harness.paths import CONNECTOR_JARS
+from bench.harness.processes import cpu_by_process, process_tree
+from bench.workloads.spark_rows import CONNECTOR, FORMATS, KEY_BYTES, PARTITIONS, Rows, cpu_between, figures
 
 #: Of `prctl`: whoever of our descendants loses its parent becomes a child of ours, so that its CPU is counted.
 _SET_CHILD_SUBREAPER = 36
@@ -57,7 +55,7 @@ def _start(asked: Mapping[str, Any]) -> Any:
         "spark.ui.showConsoleProgress": "false",
     }
     if CONNECTOR in asked["systems"]:
-        settings["spark.jars"] = ",".join(map(str, sorted(JARS.glob("*.jar"))))
+        settings["spark.jars"] = ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, value in settings.items():
         builder = builder.config(name, value)

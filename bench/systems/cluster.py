@@ -1,35 +1,27 @@
-"""Clusters of three servers on loopback, each server with data of its own: tailrace with etcd, and Apache Kafka.
+"""A cluster of three servers on loopback, each server with data of its own.
 
-Owns their start, the death of one server and its return, and their end. Both have the same session timeout. Must not
-know any workload.
+Owns their start, the death of one server and its return, and their end. All systems have the same session timeout. Must
+not know any workload.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import signal
-import subprocess
 import threading
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import processes
-from bench.cluster_view import View
-from bench.processes import ServerFailedError, ServerProcess
-from bench.systems.kafka import JARS, JVM_OPTIONS
+from bench.harness import processes
+from bench.harness.processes import ServerFailedError, ServerProcess
 from bench.systems.system import Handle
-from bench.systems.tailrace import EXECUTABLE
+from bench.systems.view import View
 
 BROKERS = 3
 #: How long a broker may be silent before others lead in its place: the same for both.
@@ -190,98 +182,3 @@ def _kill(server: ServerProcess) -> None:
         except ProcessLookupError:
             continue
     server.stop()
-
-
-class TailraceCluster(Cluster):
-    """Brokers as `tailrace serve` runs them, with their metadata in etcd: what a cluster of machines has."""
-
-    name = "tailrace"
-    store_url: str
-
-    def prepare(self) -> None:
-        client, peer = (f"http://127.0.0.1:{processes.free_port()}" for _ in range(2))
-        command = [
-            *("etcd", "--data-dir", str(self.directory / "etcd"), "--initial-cluster", f"default={peer}"),
-            *("--listen-client-urls", client, "--advertise-client-urls", client),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-        ]
-        self.store = ServerProcess(command, self.directory / "etcd.log")
-        address = client.removeprefix("http://")
-        self.store_url = f"etcd://{address}/bench"
-        processes.wait_for_port(int(address.partition(":")[2]), self.store)
-
-    def launch(self, number: int) -> ServerProcess:
-        command = [
-            *(str(EXECUTABLE), "serve", "--node-id", str(number), "--port", str(self.ports[number - 1])),
-            *("--data-dir", str(self.directory / f"broker-{number}"), "--coordination", self.store_url),
-            *("--log-format", "json", "--set", f"broker.session.timeout.ms={SESSION_MS}"),
-        ]
-        return ServerProcess(command, self._log(number))
-
-    def _log(self, number: int) -> Path:
-        return self.directory / f"broker-{number}.log"
-
-    def controller(self) -> int:
-        with self.view() as view:
-            return view.metadata().controller_id
-
-    def events(self, number: int) -> list[dict[str, Any]]:
-        """What a broker has logged, each with `at`, the seconds of its wall clock."""
-        found = []
-        for line in self._log(number).read_text().splitlines():
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # what the process says before its logging begins
-            found.append({**event, "at": datetime.fromisoformat(event["ts"]).timestamp()})
-        return found
-
-
-class KafkaCluster(Cluster):
-    """Three combined brokers and controllers, KRaft, default settings and heap."""
-
-    name = "kafka"
-
-    def prepare(self) -> None:
-        controllers = [processes.free_port() for _ in range(BROKERS)]
-        cluster_id = _kafka_uuid()
-        initial = ",".join(f"{n}@127.0.0.1:{port}:{_kafka_uuid()}" for n, port in enumerate(controllers, 1))
-        voters = ",".join(f"127.0.0.1:{port}" for port in controllers)
-        for number, (port, controller) in enumerate(zip(self.ports, controllers, strict=True), 1):
-            listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"
-            properties = {
-                "process.roles": "broker,controller",
-                "node.id": str(number),
-                "controller.quorum.bootstrap.servers": voters,
-                "listeners": listeners,
-                "advertised.listeners": listeners,
-                "inter.broker.listener.name": "PLAINTEXT",
-                "controller.listener.names": "CONTROLLER",
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-                "log.dirs": str(self.directory / f"node-{number}"),
-                "broker.session.timeout.ms": str(SESSION_MS),
-            }
-            path = self._properties(number)
-            path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-            command = ["java", "-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format", "-t", cluster_id]
-            command += ["--initial-controllers", initial, "-c", str(path)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ServerFailedError(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
-
-    def _properties(self, number: int) -> Path:
-        return self.directory / f"node-{number}.properties"
-
-    def launch(self, number: int) -> ServerProcess:
-        command = ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", "kafka.Kafka", str(self._properties(number))]
-        return ServerProcess(command, self.directory / f"node-{number}.log")
-
-    def controller(self) -> int:
-        with self.view() as view:
-            return view.quorum_leader()
-
-
-def _kafka_uuid() -> str:
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
-        pass
-    return text
