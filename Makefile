@@ -49,19 +49,19 @@ suites: setup-dev setup-clients ## run clients' own test suites; SUITES="librdka
 
 bench: setup-package ## measure beside Apache Kafka and other queues, up to 60 minutes; QUICK=1: a part of it, up to 8
 	@scripts/setup-bench
-	@.venv/bin/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+	@.venv/bin/python -m bench peers $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
-bench-cluster: setup-dev ## measure three brokers beside three nodes of Apache Kafka, about 30 minutes
+bench-cluster: setup-dev ## measure three brokers beside three nodes of Apache Kafka, about 30 minutes; QUICK=1: a fiftieth of the load, once
 	@scripts/setup-bench
-	@.venv/bin/python -m bench.cluster $(ARGS)
+	@.venv/bin/python -m bench cluster $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 bench-spark: setup-dev setup-clients ## measure the data source beside Spark's Kafka connector, about 12 minutes; QUICK=1: a tenth
-	@.venv/bin/python -m bench.spark $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+	@.venv/bin/python -m bench spark $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 bench-archive: setup-dev setup-clients ## measure how fast topics are archived, and archives read through the broker, about 20 minutes
 	@scripts/setup-bench
-	@.venv/bin/python -m bench.archive $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
-	@.venv/bin/python -m bench.archive_reads $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+	@.venv/bin/python -m bench archive $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+	@.venv/bin/python -m bench archive-reads $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 check: setup-dev ## lint, formatting, types, the layering rule, and modules that nothing uses
 	.venv/bin/ruff check .

@@ -12,18 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bench.clients.server import Handle, Server
 from bench.harness import processes
+from bench.harness.failures import ClientFailedError
 from bench.harness.paths import BUILD
-from bench.systems.system import Handle, System
+from bench.harness.suite import Metrics
 
 SAMPLE_SECONDS = 0.1
 CLIENT_TIMEOUT_SECONDS = 180
-
-Metrics = dict[str, float]
-
-
-class ClientFailedError(Exception):
-    """A client ended with an error, or printed something that is not one JSON object."""
 
 
 def parse_result(command: list[str], code: int, output: str, errors: str) -> Metrics:
@@ -47,11 +43,29 @@ def run_client(command: list[str]) -> Metrics:
 
 
 @contextmanager
-def server_usage(system: System) -> Iterator[Metrics]:
+def beside(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A client that runs while the block does; it is ended with the block, if it has not ended by itself."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def result_of(process: subprocess.Popen[str], command: list[str]) -> Metrics:
+    """The numbers of a client that ran beside something, after its end."""
+    output, errors = process.communicate(timeout=CLIENT_TIMEOUT_SECONDS)
+    return parse_result(command, process.returncode, output, errors)
+
+
+@contextmanager
+def server_usage(server: Server) -> Iterator[Metrics]:
     """What the server uses while the block runs: `server_cpu_s` and the highest `rss_mb`, there when it ends."""
     usage: Metrics = {}
     done = threading.Event()
-    pids = system.server.tree()
+    pids = server.pids()
     highest = [processes.rss_mb(pids)]
 
     def watch() -> None:
@@ -59,12 +73,12 @@ def server_usage(system: System) -> Iterator[Metrics]:
             highest[0] = max(highest[0], processes.rss_mb(pids))
 
     watcher = threading.Thread(target=watch, daemon=True)
-    before = system.cpu_seconds()
+    before = server.cpu_seconds()
     watcher.start()
     try:
         yield usage
-        usage["server_cpu_s"] = system.cpu_seconds() - before
-        usage["rss_mb"] = max(highest[0], system.rss_mb())
+        usage["server_cpu_s"] = server.cpu_seconds() - before
+        usage["rss_mb"] = max(highest[0], server.rss_mb())
     finally:
         done.set()
         watcher.join()
@@ -83,14 +97,14 @@ def with_costs(result: Metrics, usage: Metrics) -> Metrics:
     return metrics
 
 
-def measured(system: System, command: list[str]) -> Metrics:
+def measured(server: Server, command: list[str]) -> Metrics:
     """Run a client and add what the server used for it."""
-    with server_usage(system) as usage:
+    with server_usage(server) as usage:
         result = run_client(command)
     return with_costs(result, usage)
 
 
-def measured_from_ready(system: System, command: list[str]) -> Metrics:
+def measured_from_ready(server: Server, command: list[str]) -> Metrics:
     """Run a client that holds before its first and after its last request, and add what the server used between."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -104,7 +118,7 @@ def measured_from_ready(system: System, command: list[str]) -> Metrics:
             output, errors = process.communicate()
             reason = f"{' '.join(command)}: not ready, exit code {process.returncode}: {errors.strip()[-500:]}"
             raise ClientFailedError(reason)
-        with server_usage(system) as usage:
+        with server_usage(server) as usage:
             process.stdin.write("begin\n")
             process.stdin.flush()
             output = process.stdout.readline()

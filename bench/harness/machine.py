@@ -1,16 +1,12 @@
-"""What the benchmark ran on and with: processor, memory, kernel, disk, versions of the software."""
+"""What the benchmark ran on: processor, memory, kernel, disk."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
-
-from bench.harness.processes import ServerFailedError
-from bench.systems import SYSTEMS
 
 
 def describe_machine(directory: Path) -> dict[str, Any]:
@@ -35,31 +31,3 @@ def filesystem_of(directory: Path, mounts: str) -> str:
         if directory.resolve().is_relative_to(point) and len(point) > longest:
             found, longest = kind, len(point)
     return found
-
-
-def describe_versions(systems: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions of everything that takes part, and why those systems that cannot take part do not."""
-    versions = {"python": platform.python_version(), "librdkafka": _package("librdkafka-dev")}
-    versions["java"] = _first_line(["java", "-version"])
-    for package in ("libhiredis-dev", "libnats-dev", "librabbitmq-dev"):
-        versions[package.removesuffix("-dev")] = _package(package)
-    missing: dict[str, str] = {}
-    for name in systems:
-        try:
-            versions[name] = SYSTEMS[name]().version()
-        except (ServerFailedError, OSError, subprocess.CalledProcessError) as error:
-            missing[name] = str(error)
-    return versions, missing
-
-
-def _package(name: str) -> str:
-    return _first_line(["dpkg-query", "--show", "--showformat=${Version}", name])
-
-
-def _first_line(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "not found"
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    return lines[0] if lines and done.returncode == 0 else "not found"

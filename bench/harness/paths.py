@@ -14,3 +14,5 @@ CONNECTOR_JARS = ROOT / ".cache/spark-kafka/lib"
 RESULTS = ROOT / "bench/results"
 #: All data of a run, unless told otherwise.
 SCRATCH = ROOT / "build/bench-data"
+PERFORMANCE_PAGE = ROOT / "docs/performance.md"
+TUNING_PAGE = ROOT / "docs/tuning.md"

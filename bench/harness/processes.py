@@ -14,12 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.harness.failures import ServerFailedError
+
 STOP_TIMEOUT_SECONDS = 60
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-class ServerFailedError(Exception):
-    """A server did not start, or ended by itself; the message carries its output."""
 
 
 def free_port() -> int:

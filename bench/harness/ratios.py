@@ -12,11 +12,12 @@ from typing import Any
 
 OURS = "tailrace"
 
-HIGHER_IS_BETTER = ("throughput_mb_s", "rows_s", "messages_s", "requests_s", "slowest_consumer_mb_s")
+HIGHER_IS_BETTER = ("throughput_mb_s", "rows_s", "records_s", "messages_s", "requests_s", "slowest_consumer_mb_s")
 LOWER_IS_BETTER = (
     "cpu_s_per_gb",
     "cpu_s_per_million",
     "cpu_us_per_request",
+    "cpu_us_per_record",
     "p50_ms",
     "p99_ms",
     "p999_ms",
@@ -64,6 +65,11 @@ def direction(metric: str) -> str:
     raise ValueError(f"{metric} has no better side")
 
 
+def has_better_side(metric: str) -> bool:
+    """Whether systems can be compared by a figure."""
+    return metric in HIGHER_IS_BETTER or metric in LOWER_IS_BETTER
+
+
 def values(samples: Iterable[Sample], system: str, workload: str, metric: str) -> list[float]:
     """One figure over all runs of a workload on a system."""
     return [
@@ -79,13 +85,17 @@ def spread(found: Sequence[float]) -> float:
     return (max(found) - min(found)) / middle if middle else 0.0
 
 
-def compute_ratios(samples: Sequence[Sample], judged_by: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def compute_ratios(
+    samples: Sequence[Sample], judged_by: Mapping[str, Sequence[str]], ours_is: str | None = OURS
+) -> list[dict[str, Any]]:
     """Ours against every peer that ran the same workload, by medians, in the order of `judged_by`."""
-    peers = list(dict.fromkeys(sample.system for sample in samples if sample.system != OURS))
+    if ours_is is None:
+        return []
+    peers = list(dict.fromkeys(sample.system for sample in samples if sample.system != ours_is))
     ratios: list[dict[str, Any]] = []
     for workload, metrics in judged_by.items():
         for metric in metrics:
-            ours = values(samples, OURS, workload, metric)
+            ours = values(samples, ours_is, workload, metric)
             for peer in peers:
                 theirs = values(samples, peer, workload, metric)
                 if not ours or not theirs:

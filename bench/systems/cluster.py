@@ -18,9 +18,10 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.clients.server import Handle
 from bench.harness import processes
-from bench.harness.processes import ServerFailedError, ServerProcess
-from bench.systems.system import Handle
+from bench.harness.failures import ServerFailedError
+from bench.harness.processes import ServerProcess
 from bench.systems.view import View
 
 BROKERS = 3

@@ -8,8 +8,9 @@ import uuid
 from pathlib import Path
 
 from bench.harness import processes
+from bench.harness.failures import ServerFailedError
 from bench.harness.paths import CACHE
-from bench.harness.processes import ServerFailedError, ServerProcess
+from bench.harness.processes import ServerProcess
 from bench.systems.system import System
 
 JARS = CACHE / "kafka/lib"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from bench.clients.server import Handle
+from bench.harness.failures import ServerFailedError
 from bench.harness.paths import BUILD, CACHE
-from bench.harness.processes import ServerFailedError, ServerProcess
-from bench.systems.system import Handle, System, command_output
+from bench.harness.processes import ServerProcess
+from bench.systems.system import System, command_output
 
 
 def executable() -> str:

@@ -10,10 +10,12 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
+from bench.clients.server import Handle
 from bench.harness import processes
+from bench.harness.failures import ServerFailedError
 from bench.harness.paths import BUILD
-from bench.harness.processes import ServerFailedError, ServerProcess
-from bench.systems.system import Handle, System
+from bench.harness.processes import ServerProcess
+from bench.systems.system import System
 
 #: Debian's wrapper in /usr/sbin changes to another user; the server's own script does not.
 SCRIPTS = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), Path("/opt/rabbitmq/sbin/rabbitmq-server"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.clients.server import Handle
 from bench.harness.paths import BUILD
 from bench.harness.processes import ServerProcess
-from bench.systems.system import Handle, System, command_output
+from bench.systems.system import System, command_output
 
 
 class Redis(System):

@@ -7,25 +7,13 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from bench.clients.server import Handle
 from bench.harness import processes
+from bench.harness.failures import ServerFailedError
 from bench.harness.processes import ServerProcess
-
-
-@dataclass(frozen=True)
-class Handle:
-    """Where a running system is reached, and its pid."""
-
-    host: str
-    port: int
-    pid: int
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class System(ABC):
@@ -66,7 +54,7 @@ class System(ABC):
     @property
     def server(self) -> ServerProcess:
         if self._server is None:
-            raise processes.ServerFailedError(f"{self.name} is not running")
+            raise ServerFailedError(f"{self.name} is not running")
         return self._server
 
     def stop(self) -> None:
@@ -75,18 +63,22 @@ class System(ABC):
             self._server.stop()
             self._server = None
 
+    def pids(self) -> list[int]:
+        """The processes of the server and all that it started."""
+        return self.server.tree()
+
     def cpu_seconds(self) -> float:
         """User and system CPU seconds of the server and all that it started."""
         self.server.check_alive()
-        return processes.cpu_seconds(self.server.tree())
+        return processes.cpu_seconds(self.pids())
 
     def rss_mb(self) -> float:
         """Resident memory of the server and all that it started, in MB."""
-        return processes.rss_mb(self.server.tree())
+        return processes.rss_mb(self.pids())
 
     def pss_mb(self) -> float:
         """The same with shared pages counted once."""
-        return processes.pss_mb(self.server.tree())
+        return processes.pss_mb(self.pids())
 
     def client_command(self, kind: str, address: Handle, name: str, count: int, size: int) -> list[str]:
         """The command that produces or consumes `count` messages; only for systems that do not speak Kafka."""

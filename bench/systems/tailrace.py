@@ -1,7 +1,8 @@
-"""tailrace itself, as `tailrace serve` runs it with default settings."""
+"""tailrace itself, as `tailrace serve` runs it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.harness.paths import ROOT
@@ -12,7 +13,7 @@ EXECUTABLE = ROOT / ".venv/bin/tailrace"
 
 
 class Tailrace(System):
-    """`tailrace serve` with nothing but the data directory and the port."""
+    """`tailrace serve` with the data directory, the port, and no settings unless they are given."""
 
     name = "tailrace"
     durability = (
@@ -22,12 +23,15 @@ class Tailrace(System):
     client = "rdbench (librdkafka) and rawbench (raw sockets)"
     speaks_kafka = True
 
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._settings = settings or {}
+
     def version(self) -> str:
         return command_output([str(EXECUTABLE), "--version"]).split()[-1]
 
-    def command(self, data_dir: Path, port: int) -> list[str]:
-        """What starts it."""
-        return [str(EXECUTABLE), "serve", "--data-dir", str(data_dir / "data"), "--port", str(port)]
-
     def _launch(self, data_dir: Path, port: int) -> ServerProcess:
-        return ServerProcess(self.command(data_dir, port), data_dir / "output")
+        command = [str(EXECUTABLE), "serve", "--data-dir", str(data_dir / "data"), "--port", str(port)]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        return ServerProcess(command, data_dir / "output")

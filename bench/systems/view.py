@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
-from bench.harness.processes import ServerFailedError
+from bench.clients.connection import connected
+from bench.clients.server import Handle
+from bench.harness.failures import ServerFailedError
 from tailrace.cluster.keys import BROKERS, broker_of
-from tailrace.protocol_client.connection import BrokerConnection
 from tailrace.protocol_client.errors import ProtocolClientError
-from tailrace.protocol_client.settings import ConnectionSettings
 from tailrace.protocol_client.versions import Versions
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string
@@ -110,10 +110,8 @@ class View:
     """One server's view of its cluster, over one connection; a context manager."""
 
     def __init__(self, port: int) -> None:
-        milliseconds = int(_ANSWER_SECONDS * 1000)
-        settings = ConnectionSettings("bench", connect_timeout_ms=milliseconds, request_timeout_ms=milliseconds)
         try:
-            self._connection = BrokerConnection(("127.0.0.1", port), settings)
+            self._connection = connected(Handle("127.0.0.1", port, 0))
         except ProtocolClientError as error:
             raise ServerFailedError(f"cannot reach the server at port {port}: {error}") from error
 

@@ -7,13 +7,23 @@ from collections.abc import Iterator
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from bench.harness.failures import ClientFailedError
 from tailrace.archive.location import open_location
 from tailrace.archive.manifest import load_snapshot, write_manifest
 from tailrace.archive.parquet import FILE_BYTES, RECORD_SCHEMA, FileWriter
 from tailrace.client.archive import commit, describe
+from tailrace.client.request import ask
+from tailrace.protocol_client.versions import Versions
+from tailrace.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 READ_SECONDS = 60
 _ROWS = 10_000
+_EARLIEST_LOCAL = -4
 
 
 def fill_archive(bootstrap: str, topic: str, end: int) -> None:
@@ -42,7 +52,7 @@ def _read(bootstrap: str, topic: str, end: int) -> Iterator[list[Message]]:
         while read < end:
             messages = consumer.consume(min(_ROWS, end - read), READ_SECONDS)
             if not messages:
-                raise TimeoutError(f"nothing more of {topic} after {read} messages")
+                raise ClientFailedError(f"nothing more of {topic} after {read} messages")
             read += len(messages)
             yield messages
     finally:
@@ -61,3 +71,11 @@ def _table(messages: list[Message]) -> pa.Table:
         pa.array([[] for _ in messages], RECORD_SCHEMA.field("headers").type),
     ]
     return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
+
+
+def local_start(bootstrap: str, topic: str) -> int:
+    """Where the broker's own log of a topic begins."""
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST_LOCAL, current_leader_epoch=-1)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+    answer = ask(bootstrap, request, Versions(9, 9), ListOffsetsResponse, doing="listing offsets")
+    return answer.topics[0].partitions[0].offset

@@ -1,7 +1,6 @@
-"""What two clusters are compared by, and what ours alone is measured by. Each function is one measurement.
+"""What two clusters are compared by, and what ours alone is measured by.
 
-Owns what is measured and how; figures come back as samples of named workloads. What is waited for is looked at from
-outside, at the servers that are left. Must not know rounds or reports.
+Figures come back as soon as they are known. What is waited for is looked at from outside, at the servers that are left.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 
 from confluent_kafka import Producer
 
-from bench.clients.programs import ClientFailedError, Metrics, rdbench, run_client, with_costs
+from bench.clients.programs import rdbench, run_client, with_costs
 from bench.harness import processes
-from bench.harness.processes import ServerFailedError
+from bench.harness.failures import ClientFailedError, ServerFailedError
+from bench.harness.suite import Figures, Metrics, OneSample, Say, Workload
+from bench.harness.warm_up import WarmUp
 from bench.systems.cluster import BROKERS, PATIENCE_SECONDS, Cluster
 from bench.systems.tailrace_cluster import TailraceCluster
 from bench.systems.view import SessionWatch
@@ -27,9 +29,7 @@ PARTITIONS = 6
 CONFIGS = {"min.insync.replicas": "2"}
 _LONGEST_PRODUCE_SECONDS = 20
 _WARM_UP_MESSAGES = 300_000
-_MOST_WARM_UPS = 6
-#: By how much another warm-up has to be faster for yet another one.
-_PROGRESS = 1.05
+_WARM_UP = WarmUp(least_runs=2, most_runs=6, runs_without_progress=1)
 _PARTITIONS_PER_REQUEST = 1000
 #: Until what was begun by creating topics is over; a JVM compiles for a while.
 _SETTLE_SECONDS = 15.0
@@ -37,23 +37,38 @@ _SETTLE_SECONDS = 15.0
 _SESSION_PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
-Figures = tuple[str, Metrics]
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """A cluster that runs; `scale` multiplies every count."""
+
+    cluster: Cluster
+    scale: float
+    say: Say
 
 
-def warm_up(cluster: Cluster, scale: float) -> None:
+def warm_up(target: ClusterTarget) -> None:
     """Produce until servers get no faster, and every connection is made: a JVM takes some time to be itself."""
-    fastest = 0.0
-    for number in range(_MOST_WARM_UPS):
-        speed = _produce(cluster, f"warm-up-{number}", 1000, int(_WARM_UP_MESSAGES * scale))["throughput_mb_s"]
-        if speed < fastest * _PROGRESS:
-            return
-        fastest = speed
+    costs: list[float] = []
+    while not _WARM_UP.has_settled(costs):
+        topic, count = f"warm-up-{len(costs)}", int(_WARM_UP_MESSAGES * target.scale)
+        costs.append(1 / _produce(target.cluster, topic, 1000, count)["throughput_mb_s"])
 
 
-def throughput(cluster: Cluster, scale: float) -> Iterator[Figures]:
+@dataclass(frozen=True, slots=True)
+class ProduceToAll(OneSample[ClusterTarget]):
     """As many messages as go, acknowledged by all replicas."""
-    yield "produce-1k-acks-all", _produce(cluster, "bulk-1k", 1000, int(500_000 * scale))
-    yield "produce-100b-acks-all", _produce(cluster, "bulk-100b", 100, int(2_000_000 * scale))
+
+    size_name: str
+    size: int
+    messages: int
+
+    @property
+    def name(self) -> str:
+        return f"produce-{self.size_name}-acks-all"
+
+    def measure(self, target: ClusterTarget) -> Metrics:
+        return _produce(target.cluster, f"bulk-{self.size_name}", self.size, int(self.messages * target.scale))
 
 
 def _produce(cluster: Cluster, topic: str, size: int, count: int) -> Metrics:
@@ -64,42 +79,57 @@ def _produce(cluster: Cluster, topic: str, size: int, count: int) -> Metrics:
     return with_costs(result, {"server_cpu_s": cluster.cpu_seconds() - before, "rss_mb": cluster.rss_mb()})
 
 
-def latency(cluster: Cluster, scale: float) -> Iterator[Figures]:
+class LatencyToAll(OneSample[ClusterTarget]):
     """End to end at a thousand messages a second, acknowledged by all replicas."""
-    cluster.create(["paced"], 1, CONFIGS)
-    seconds = f"{max(20 * scale, 2):g}"
-    options = {"rate": 1000, "seconds": seconds, "size": 100, "warmup_seconds": 2, "acks": "all"}
-    yield "latency-1k-per-s-acks-all", run_client(rdbench("latency", cluster.handle, "paced", **options))
+
+    name = "latency-1k-per-s-acks-all"
+
+    def prepare(self, target: ClusterTarget) -> None:
+        target.cluster.create(["paced"], 1, CONFIGS)
+
+    def measure(self, target: ClusterTarget) -> Metrics:
+        seconds = f"{max(20 * target.scale, 2):g}"
+        options = {"rate": 1000, "seconds": seconds, "size": 100, "warmup_seconds": 2, "acks": "all"}
+        return run_client(rdbench("latency", target.cluster.handle, "paced", **options))
 
 
 # --- the death of a leader
 
 
-def failovers(cluster: Cluster, kills: int) -> Iterator[Figures]:
+@dataclass(frozen=True, slots=True)
+class LeaderKilled(Workload[ClusterTarget]):
     """From SIGKILL of a partition's leader to the next acknowledged write to it, again and again.
 
     `failover_s` is of a writer that looks for a leader all the time; `client_failover_s` is of librdkafka, which looks
     once a second. Of ours also `moved_s`, the part of `failover_s` after the store has ended the killed one's session.
     """
-    cluster.create(["failing"], 1, CONFIGS)
-    for _ in range(kills):
-        leader = cluster.leader_of("failing", 0)
-        metrics = {"was_controller": float(cluster.controller() == leader)}
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, "acks": "all", "linger.ms": 0})
-        _write(producer, "failing")
-        with (
-            SessionWatch(cluster.store_url) if isinstance(cluster, TailraceCluster) else nullcontext() as watch,
-            ThreadPoolExecutor(1) as thread,
-        ):
-            killed_at = cluster.kill(leader)
-            by_client = thread.submit(_write, producer, "failing")
-            written_at = _write_at_once(cluster, "failing")
-            metrics["client_failover_s"] = by_client.result() - killed_at
-            if watch is not None:
-                metrics["moved_s"] = written_at - watch.wait_for_end(leader, _SESSION_PATIENCE_SECONDS)
-        yield "leader-killed", {"failover_s": written_at - killed_at, **metrics}
-        cluster.restart(leader)
-        cluster.wait_until_in_sync(["failing"])
+
+    kills: int
+    name = "leader-killed"
+
+    def prepare(self, target: ClusterTarget) -> None:
+        target.cluster.create(["failing"], 1, CONFIGS)
+
+    def run(self, target: ClusterTarget) -> Iterator[Figures]:
+        cluster = target.cluster
+        for _ in range(self.kills):
+            leader = cluster.leader_of("failing", 0)
+            metrics = {"was_controller": float(cluster.controller() == leader)}
+            producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, "acks": "all", "linger.ms": 0})
+            _write(producer, "failing")
+            with (
+                SessionWatch(cluster.store_url) if isinstance(cluster, TailraceCluster) else nullcontext() as watch,
+                ThreadPoolExecutor(1) as thread,
+            ):
+                killed_at = cluster.kill(leader)
+                by_client = thread.submit(_write, producer, "failing")
+                written_at = _write_at_once(cluster, "failing")
+                metrics["client_failover_s"] = by_client.result() - killed_at
+                if watch is not None:
+                    metrics["moved_s"] = written_at - watch.wait_for_end(leader, _SESSION_PATIENCE_SECONDS)
+            yield Figures(self.name, {"failover_s": written_at - killed_at, **metrics})
+            cluster.restart(leader)
+            cluster.wait_until_in_sync(["failing"])
 
 
 def _write(producer: Producer, topic: str) -> float:
@@ -129,20 +159,26 @@ def _write_at_once(cluster: Cluster, topic: str) -> float:
 # --- many partitions
 
 
-def many_partitions(
-    cluster: Cluster, scale: float, per_topic: int, idle_seconds: float, say: Callable[[str], None]
-) -> Iterator[Figures]:
+@dataclass(frozen=True, slots=True)
+class ManyPartitions(Workload[ClusterTarget]):
     """A thousand that idle; three thousand, of whose leaders a third dies or stops; of ours ten thousand as well."""
-    topics = Topics(cluster, per_topic, say)
-    yield from topics.grow_to(1_000 * scale)
-    yield f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds)
-    yield from topics.grow_to(3_000 * scale)
-    yield from lose_leaders(cluster, topics, _not_controller(cluster))
-    yield from give_up_leaders(cluster, topics, _not_controller(cluster))
-    if isinstance(cluster, TailraceCluster):
-        yield from topics.grow_to(10_000 * scale)
-        yield f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds)
-        yield from lose_controller(cluster, topics)
+
+    per_topic: int
+    name = "many-partitions"
+
+    def run(self, target: ClusterTarget) -> Iterator[Figures]:
+        cluster, scale = target.cluster, target.scale
+        idle_seconds = max(30 * scale, 5)
+        topics = Topics(cluster, self.per_topic, target.say)
+        yield from topics.grow_to(1_000 * scale)
+        yield Figures(f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds))
+        yield from topics.grow_to(3_000 * scale)
+        yield from lose_leaders(cluster, topics, _not_controller(cluster))
+        yield from give_up_leaders(cluster, topics, _not_controller(cluster))
+        if isinstance(cluster, TailraceCluster):
+            yield from topics.grow_to(10_000 * scale)
+            yield Figures(f"idle-{topics.partitions}-partitions", idle(cluster, idle_seconds))
+            yield from lose_controller(cluster, topics)
 
 
 def _not_controller(cluster: Cluster) -> int:
@@ -153,7 +189,7 @@ def _not_controller(cluster: Cluster) -> int:
 class Topics:
     """Topics of so many partitions each, more and more of them."""
 
-    def __init__(self, cluster: Cluster, per_topic: int, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, per_topic: int, say: Say) -> None:
         self._cluster = cluster
         self._per_topic = per_topic
         self._say = say
@@ -173,7 +209,7 @@ class Topics:
             self._cluster.create(wanted, self._per_topic, CONFIGS)
             self.names += wanted
             self._say(f"{self.partitions} partitions after {time.monotonic() - began:.1f} s")
-        yield f"create-{self.partitions}-partitions", {"create_s": time.monotonic() - began}
+        yield Figures(f"create-{self.partitions}-partitions", {"create_s": time.monotonic() - began})
 
 
 def idle(cluster: Cluster, seconds: float) -> Metrics:
@@ -196,18 +232,18 @@ def idle(cluster: Cluster, seconds: float) -> Metrics:
 def lose_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figures]:
     """SIGKILL of a server that leads a third of all partitions, and its way back to where it was."""
     leaders = topics.partitions // BROKERS
-    yield f"lose-{leaders}-leaders", _kill(cluster, topics, victim)
+    yield Figures(f"lose-{leaders}-leaders", _kill(cluster, topics, victim))
     began = time.monotonic()
     cluster.restart(victim)
     registered = time.monotonic()
     cluster.wait_until_in_sync(topics.names)
     figures = {"ready_s": registered - began, "in_sync_s": time.monotonic() - began}
-    yield f"back-with-{topics.partitions}-partitions", figures
+    yield Figures(f"back-with-{topics.partitions}-partitions", figures)
     began = time.monotonic()
     with cluster.view() as view:
         view.elect_preferred()
     _wait_for_all(cluster, topics.names, lambda each: each.leader_id == each.replica_nodes[0])
-    yield f"give-back-{leaders}-leaders", {"moved_s": time.monotonic() - began}
+    yield Figures(f"give-back-{leaders}-leaders", {"moved_s": time.monotonic() - began})
 
 
 def _kill(cluster: Cluster, topics: Topics, victim: int) -> Metrics:
@@ -232,7 +268,7 @@ def lose_controller(cluster: TailraceCluster, topics: Topics) -> Iterator[Figure
     `load_s` is from the next one's election until it has read everything and acts, as its log says.
     """
     metrics = _kill(cluster, topics, cluster.controller())
-    yield f"controller-killed-{topics.partitions}-partitions", {**metrics, "load_s": _load_seconds(cluster)}
+    yield Figures(f"controller-killed-{topics.partitions}-partitions", {**metrics, "load_s": _load_seconds(cluster)})
 
 
 def give_up_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figures]:
@@ -240,10 +276,8 @@ def give_up_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[F
     led = _led_by(cluster, topics.names, victim)
     with cluster.stopping(victim) as began:
         moved = _wait_until_led(cluster, topics.names, victim) - began
-    yield (
-        f"stop-with-{topics.partitions // BROKERS}-leaders",
-        {"moved_s": moved, "stop_s": time.monotonic() - began, "leaders": led},
-    )
+    figures = {"moved_s": moved, "stop_s": time.monotonic() - began, "leaders": led}
+    yield Figures(f"stop-with-{topics.partitions // BROKERS}-leaders", figures)
     cluster.restart(victim)
     cluster.wait_until_in_sync(topics.names)
 

@@ -1,7 +1,6 @@
 """The workloads of consumer groups: what a member's death, arrival or restart costs, and what keeping groups costs.
 
-Run only when they are named (`--groups groups`): most of their time is spent waiting for sessions to expire and for
-members to hear of it. They have a results file and a part of the page of their own.
+Most of their time is spent waiting for sessions to expire and for members to hear of it.
 """
 
 from __future__ import annotations
@@ -12,16 +11,11 @@ from importlib import util
 from pathlib import Path
 from typing import ClassVar
 
-from bench.clients.programs import (
-    ClientFailedError,
-    Metrics,
-    measured,
-    measured_from_ready,
-    rawbench,
-    rdbench,
-    run_client,
-)
-from bench.workloads.single import FEWEST_REQUESTS, Target, Workload
+from bench.clients.programs import measured, measured_from_ready, rawbench, rdbench, run_client
+from bench.harness.failures import ClientFailedError
+from bench.harness.suite import Metrics, OneSample
+from bench.workloads.single import FEWEST_REQUESTS
+from bench.workloads.target import Target
 
 #: Kafka's least session timeout, so that nobody waits longer than needed; its heartbeats as often as is sensible.
 SESSION_MS = 6000
@@ -45,7 +39,7 @@ def newest_librdkafka() -> Path:
     return found[0]
 
 
-class GroupChange(Workload):
+class GroupChange(OneSample[Target]):
     """Members in processes of their own, a steady flow to every partition, and one change to the group."""
 
     event: ClassVar[str]
@@ -59,7 +53,7 @@ class GroupChange(Workload):
     def sizes(self, scale: float) -> tuple[int, int]:
         """How many members and partitions there are."""
 
-    def run(self, target: Target) -> Metrics:
+    def measure(self, target: Target) -> Metrics:
         members, partitions = self.sizes(target.scale)
         command = rdbench(
             "group",
@@ -117,7 +111,7 @@ class GroupRestart(GroupChange):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRequests(Workload):
+class MemberRequests(OneSample[Target]):
     """Prepared requests of members that have joined, all in turn; joining and leaving are not measured."""
 
     #: "heartbeat" or "commit", as the client calls them.
@@ -132,32 +126,22 @@ class MemberRequests(Workload):
         size = f"{self.groups}-groups" if self.groups > 1 else f"{self.members}-members"
         return f"{self.kind}s-{size}"
 
-    def run(self, target: Target) -> Metrics:
+    def _options(self, target: Target) -> dict[str, object]:
         share = min(target.scale, 1.0)
-        options: dict[str, object] = {
+        return {
             "groups": max(int(self.groups * share), min(self.groups, 10)),
             "members": max(int(self.members * share), min(self.members, 10)),
             "partitions": 50,
             "connections": CONNECTIONS,
             "in_flight": 1,
         }
-        warm_up = max(int(WARM_UP_REQUESTS * share), 1000)
-        run_client(rawbench(self.kind, target.handle, self.name, **options, requests=warm_up))
+
+    def prepare(self, target: Target) -> None:
+        requests = max(int(WARM_UP_REQUESTS * min(target.scale, 1.0)), 1000)
+        run_client(rawbench(self.kind, target.handle, self.name, **self._options(target), requests=requests))
+
+    def measure(self, target: Target) -> Metrics:
         requests = max(target.count(60_000), FEWEST_REQUESTS)
+        options = self._options(target)
         command = rawbench(self.kind, target.handle, self.name, **options, requests=requests, hold=True)
         return measured_from_ready(target.system, command)
-
-
-PROTOCOLS = ("eager", "cooperative", "consumer")
-
-#: Each is run on a freshly started server, and only when it is asked for by name.
-NAMED_GROUPS: dict[str, tuple[Workload, ...]] = {
-    "groups": (
-        *(MemberRequests(kind, groups=1000) for kind in ("heartbeat", "commit")),
-        *(MemberRequests(kind, members=500) for kind in ("heartbeat", "commit")),
-        # The consumer protocol's sessions are the broker's to set, and last 45 seconds on both.
-        *(GroupKill(protocol) for protocol in PROTOCOLS[:2]),
-        *(GroupJoin(protocol) for protocol in PROTOCOLS),
-        *(GroupRestart(protocol) for protocol in PROTOCOLS),
-    ),
-}

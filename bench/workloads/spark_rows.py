@@ -5,7 +5,7 @@ Pure data and arithmetic. Must not know Spark: it is imported by the run and by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 PARTITIONS = 4
@@ -50,8 +50,3 @@ def cpu_between(before: Mapping[int, float], after: Mapping[int, float]) -> floa
     What has ended counts for nothing: Spark ends a Python worker only when nobody has needed it for a minute.
     """
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
-
-
-def turns(systems: Sequence[str], number: int) -> list[str]:
-    """Who goes first alternates from turn to turn."""
-    return list(systems) if number % 2 else list(reversed(systems))

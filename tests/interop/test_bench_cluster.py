@@ -23,12 +23,13 @@ def cluster(tmp_path: Path) -> Iterator[TailraceCluster]:
 
 def test_leaders_that_die_stop_and_rule_are_measured_from_outside(cluster: TailraceCluster) -> None:
     topics = Topics(cluster, 100, print)
-    found = dict(topics.grow_to(100))
+    figures = list(topics.grow_to(100))
     controller = cluster.controller()
     victim = next(number for number in cluster.servers if number != controller)
-    found |= dict(lose_leaders(cluster, topics, victim))
-    found |= dict(give_up_leaders(cluster, topics, victim))
-    found |= dict(lose_controller(cluster, topics))
+    figures += lose_leaders(cluster, topics, victim)
+    figures += give_up_leaders(cluster, topics, victim)
+    figures += lose_controller(cluster, topics)
+    found = {each.workload: each.metrics for each in figures}
     print(found)
     assert list(found) == [
         "create-100-partitions",

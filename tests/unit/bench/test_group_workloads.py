@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from bench.__main__ import chosen
-from bench.clients.programs import ClientFailedError, measured_from_ready
+from bench.clients.programs import measured_from_ready
 from bench.harness import ratios
-from bench.report import TABLE_METRICS
-from bench.systems.system import System
-from bench.workloads.groups import NAMED_GROUPS, GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
-from bench.workloads.single import FULL_GROUPS
+from bench.harness.failures import ClientFailedError
+from bench.harness.report import TABLE_METRICS
+from bench.suites.peers import FULL_GROUPS, NAMED_GROUPS, chosen
+from bench.workloads.groups import GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
 
 WORKLOADS = [item for group in NAMED_GROUPS.values() for item in group]
 
@@ -68,7 +66,9 @@ class _Server:
 
     def __init__(self) -> None:
         self.asked = 0
-        self.server = SimpleNamespace(tree=list)
+
+    def pids(self) -> list[int]:
+        return []
 
     def cpu_seconds(self) -> float:
         self.asked += 1
@@ -90,7 +90,7 @@ def test_a_client_that_holds_is_measured_between_its_two_waits() -> None:
         'print(\'{"requests": 4, "word": %d}\' % len(word), flush=True)\n'
         "sys.exit(0 if sys.stdin.read() == '' else 1)\n"
     )
-    metrics = measured_from_ready(cast(System, server), _client(program))
+    metrics = measured_from_ready(server, _client(program))
     assert metrics["requests"] == 4
     assert metrics["word"] == len("begin\n")
     assert (metrics["server_cpu_s"], metrics["cpu_us_per_request"], metrics["rss_mb"]) == (1.0, 250_000.0, 5.0)
@@ -108,14 +108,14 @@ def test_a_client_that_holds_is_measured_between_its_two_waits() -> None:
 )
 def test_a_client_that_fails_before_between_or_after_is_no_result(program: str, reason: str) -> None:
     with pytest.raises(ClientFailedError, match=reason):
-        measured_from_ready(cast(System, _Server()), _client(program))
+        measured_from_ready(_Server(), _client(program))
 
 
 def test_a_client_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     clients: Any = sys.modules["bench.clients.programs"]
     monkeypatch.setattr(clients, "CLIENT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ClientFailedError, match="not ready, exit code -9"):
-        measured_from_ready(cast(System, _Server()), _client("sys.stdin.read()"))
+        measured_from_ready(_Server(), _client("sys.stdin.read()"))
 
 
 def test_workloads_are_chosen_by_name_and_a_name_that_is_not_there_is_told() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from bench.harness.plan import START_SECONDS, Block, Estimate, make_plan
-from bench.workloads.single import FULL_GROUPS, PEER_GROUP, QUICK_GROUPS, Latency, OneMessage
-from bench.workloads.warm_up import LEAST_RUNS, MOST_RUNS, has_settled
+from bench.harness.plan import START_SECONDS, Estimate, make_plan, turns
+from bench.harness.suite import Block, Group
+from bench.suites.peers import FULL_GROUPS, KAFKA_PROTOCOL, OTHER_PEERS, PEER_GROUP, QUICK_GROUPS
+from bench.workloads.single import Latency, OneMessage
+from bench.workloads.target import Target
+from bench.workloads.warm_up import SMALL_REQUESTS
 
 ALL = ["tailrace", "kafka", "redis", "nats", "rabbitmq-quorum", "rabbitmq-stream"]
+LEAST_RUNS, MOST_RUNS = SMALL_REQUESTS.least_runs, SMALL_REQUESTS.most_runs
+has_settled = SMALL_REQUESTS.has_settled
 
 
 def test_systems_take_turns_on_every_group_and_swap_who_goes_first() -> None:
-    groups = {"a": (OneMessage(1),), "b": (OneMessage(5),)}
-    plan = make_plan(groups, PEER_GROUP, 2, 0, ALL)
+    groups: list[Group[Target]] = [
+        Group("a", (OneMessage(1),), KAFKA_PROTOCOL),
+        Group("b", (OneMessage(5),), KAFKA_PROTOCOL),
+    ]
+    plan = make_plan(groups, 2, ALL)
     assert [(block.round, block.group, block.system) for block in plan] == [
         (1, "a", "tailrace"),
         (1, "a", "kafka"),
@@ -24,19 +32,25 @@ def test_systems_take_turns_on_every_group_and_swap_who_goes_first() -> None:
     ]
 
 
+def test_each_of_several_systems_goes_first_in_turn() -> None:
+    assert [turns("abc", number) for number in (1, 2, 3, 4)] == [list(each) for each in ("abc", "bca", "cab", "abc")]
+    assert turns([], 2) == []
+
+
 def test_the_other_peers_run_their_four_workloads_in_as_many_rounds_as_asked() -> None:
-    plan = make_plan({}, PEER_GROUP, 3, 1, ALL)
+    plan = make_plan([Group("peers", PEER_GROUP, OTHER_PEERS, rounds=1)], 3, ALL)
     assert [(block.round, block.system) for block in plan] == [(1, name) for name in ALL[2:]]
     assert [item.name for item in plan[0].workloads] == ["produce-1k", "consume-1k", "produce-100b", "consume-100b"]
 
 
 def test_a_system_that_is_missing_is_not_planned() -> None:
-    plan = make_plan({"a": (OneMessage(1),)}, PEER_GROUP, 1, 1, ["tailrace", "redis"])
+    groups = [Group("a", PEER_GROUP, KAFKA_PROTOCOL), Group("peers", PEER_GROUP, OTHER_PEERS)]
+    plan = make_plan(groups, 1, ["tailrace", "redis"])
     assert [block.system for block in plan] == ["tailrace", "redis"]
 
 
 def test_what_a_step_took_replaces_the_guess() -> None:
-    block = Block(1, "kafka", "a", (OneMessage(1), Latency(1000)))
+    block: Block[Target] = Block(1, "kafka", "a", (OneMessage(1), Latency(1000)))
     estimate = Estimate()
     assert estimate.of_block(block) == START_SECONDS + OneMessage.expected_seconds + Latency.expected_seconds
     estimate.note("kafka", "start", 7.0)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from bench import presets
-from bench.presets import DEFAULT, PRESETS, WORKLOADS, Preset
+from bench.suites import presets
+from bench.workloads.presets import DEFAULT, PRESETS, WORKLOADS, Preset
 from tailrace.broker.config.broker_config import BrokerConfig
 
 by_name = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
@@ -91,20 +91,20 @@ def test_a_workload_that_failed_is_a_dash(results: dict[str, Any]) -> None:
 
 def test_the_page_keeps_what_people_wrote_around_the_results(results: dict[str, Any], tmp_path: Path) -> None:
     page, source = tmp_path / "page.md", tmp_path / "presets.json"
-    page.write_text(f"before\n{presets.BEGIN}\nold\n{presets.END}\nafter\n")
+    page.write_text(f"before\n{presets.PAGE.begin}\nold\n{presets.PAGE.end}\nafter\n")
     source.write_text(json.dumps(results))
-    presets.write_page(source, page)
+    presets.PAGE.write(source, page)
     first = page.read_text()
     assert first.startswith("before\n")
     assert first.endswith("\nafter\n")
     assert "old" not in first
     assert "log.flush.interval.messages=1" in first
-    presets.write_page(source, page)
+    presets.PAGE.write(source, page)
     assert page.read_text() == first
 
 
 def test_the_page_is_what_the_last_results_and_the_present_settings_give() -> None:
-    page = presets.PAGE.read_text(encoding="utf-8")
-    assert page.count(presets.BEGIN) == page.count(presets.END) == 1
-    generated = presets.generated_part(json.loads(presets.RESULTS.read_text(encoding="utf-8")))
-    assert page.split(presets.BEGIN)[1].split(presets.END)[0].strip() == generated, "run python -m bench.presets --docs"
+    page = presets.PAGE.page.read_text(encoding="utf-8")
+    assert page.count(presets.PAGE.begin) == page.count(presets.PAGE.end) == 1
+    generated = presets.generated_part(json.loads(presets.PAGE.results.read_text(encoding="utf-8")))
+    assert page.split(presets.PAGE.begin)[1].split(presets.PAGE.end)[0].strip() == generated, "run python -m bench docs"

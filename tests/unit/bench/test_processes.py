@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.clients.idle import API_VERSIONS_REQUEST, idle_connections
-from bench.clients.programs import ClientFailedError, parse_result, rdbench, with_costs
+from bench.clients.idle import idle_connections
+from bench.clients.programs import beside, parse_result, rdbench, result_of, with_costs
+from bench.clients.server import Handle
 from bench.harness import page_cache, processes
+from bench.harness.failures import ClientFailedError, ServerFailedError
 from bench.harness.machine import filesystem_of
-from bench.harness.processes import ServerFailedError, ServerProcess
-from bench.systems.system import Handle
+from bench.harness.processes import ServerProcess
+from tailrace.wire.apis import ApiKey
+from tailrace.wire.messages.api_versions import ApiVersionsResponse
 
 TICKS = processes.TICKS_PER_SECOND
 
@@ -98,6 +101,15 @@ def test_a_client_that_fails_or_prints_no_json_is_an_error() -> None:
         parse_result(["client"], 0, "hello", "")
 
 
+def test_a_client_beside_something_gives_its_result_at_its_end_and_is_ended_with_the_block() -> None:
+    command = [sys.executable, "-c", "print('{\"messages\": 3}')"]
+    with beside(command) as process:
+        assert result_of(process, command) == {"messages": 3.0}
+    with pytest.raises(ValueError), beside(["sleep", "600"]) as process:
+        raise ValueError
+    assert process.returncode == -9
+
+
 def test_costs_are_the_servers_cpu_for_each_gb_million_messages_and_request() -> None:
     metrics = with_costs({"bytes": 2e9, "messages": 4e6, "requests": 1e5}, {"server_cpu_s": 3.0, "rss_mb": 40.0})
     assert metrics["cpu_s_per_gb"] == 1.5
@@ -148,5 +160,8 @@ def _answer(listener: socket.socket, accepted: list[socket.socket], count: int) 
     for _ in range(count):
         connection, _ = listener.accept()
         accepted.append(connection)
-        assert connection.recv(100) == API_VERSIONS_REQUEST
-        connection.sendall(struct.pack(">iihi", 10, 1, 0, 0))
+        (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+        api_key, version, correlation_id = struct.unpack(">hhi", connection.recv(length, socket.MSG_WAITALL)[:8])
+        assert api_key == ApiKey.API_VERSIONS
+        body = ApiVersionsResponse().encode(version)
+        connection.sendall(struct.pack(">ii", 4 + len(body), correlation_id) + body)

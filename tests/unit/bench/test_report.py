@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import report
-from bench.harness import chart
+from bench.harness import chart, report
+from bench.harness.page import PageError
+from bench.suites import NAMES, cluster, command, peers
 
 
 def _ratio(workload: str, metric: str, ours: float, theirs: float, better: str, peer: str = "kafka") -> dict[str, Any]:
@@ -116,9 +117,9 @@ def test_the_page_keeps_what_people_wrote_around_the_generated_part(results: dic
     source, page = tmp_path / "latest.json", tmp_path / "performance.md"
     source.write_text(json.dumps(results))
     source.with_suffix(".svg").write_text("<svg/>")
-    page.write_text(f"# Before\n\n{report.BEGIN}\nold figures\n{report.END}\n\n## After\n")
-    report.write_docs(source, page)
-    report.write_docs(source, page)
+    page.write_text(f"# Before\n\n{peers.PAGE.begin}\nold figures\n{peers.PAGE.end}\n\n## After\n")
+    peers.PAGE.write(source, page)
+    peers.PAGE.write(source, page)
     text = page.read_text()
     assert text.startswith("# Before\n")
     assert text.endswith("## After\n")
@@ -132,20 +133,22 @@ def test_the_page_keeps_what_people_wrote_around_the_generated_part(results: dic
 def test_the_page_shows_full_runs_only(results: dict[str, Any], tmp_path: Path) -> None:
     source = tmp_path / "latest.json"
     source.write_text(json.dumps({**results, "mode": "quick"}))
-    with pytest.raises(report.ReportError, match="quick"):
-        report.write_docs(source, tmp_path / "performance.md")
+    with pytest.raises(PageError, match="quick"):
+        peers.PAGE.write(source, tmp_path / "performance.md")
 
 
 def test_a_page_without_the_marks_is_refused() -> None:
-    with pytest.raises(report.ReportError):
-        report.replace_generated("# Page\n", "figures")
+    with pytest.raises(PageError):
+        peers.PAGE.replaced("# Page\n", "figures")
 
 
-def test_the_real_page_has_one_generated_part_of_each_kind() -> None:
-    page = report.PAGE.read_text()
-    assert "figures" in report.replace_generated(page, "figures")
-    assert "figures" in report.replace_generated(page, "figures", report.GROUP_BEGIN, report.GROUP_END)
-    assert "figures" in report.replace_generated(page, "figures", report.CLUSTER_BEGIN, report.CLUSTER_END)
+def test_the_real_pages_have_one_part_of_each_kind_and_it_is_of_the_last_results_to_be_shown() -> None:
+    parts = [part for name in NAMES for part in command(name).pages]
+    assert len(parts) == 5
+    for part in parts:
+        page, last = part.page.read_text(), json.loads(part.results.read_text())
+        assert part.refusal(last) or part.replaced(page, part.text(last)) == page, "run python -m bench docs"
+        assert "figures" in part.replaced(page, "figures")
 
 
 def test_the_groups_part_is_written_beside_the_other_and_leaves_it_alone(
@@ -163,13 +166,14 @@ def test_the_groups_part_is_written_beside_the_other_and_leaves_it_alone(
         json.dumps({**results, "mode": "part", "settings": settings, "ratios": ours, "failures": [failure]})
     )
     page.write_text(
-        f"{report.BEGIN}\nthe full run\n{report.END}\n\n{report.GROUP_BEGIN}\nold\n{report.GROUP_END}\nend\n"
+        f"{peers.PAGE.begin}\nthe full run\n{peers.PAGE.end}\n\n"
+        f"{peers.GROUP_PAGE.begin}\nold\n{peers.GROUP_PAGE.end}\nend\n"
     )
-    report.write_group_docs(source, page)
-    report.write_group_docs(source, page)
+    peers.GROUP_PAGE.write(source, page)
+    peers.GROUP_PAGE.write(source, page)
     text = page.read_text()
-    assert text.startswith(f"{report.BEGIN}\nthe full run\n{report.END}\n")
-    assert text.endswith(f"{report.GROUP_END}\nend\n")
+    assert text.startswith(f"{peers.PAGE.begin}\nthe full run\n{peers.PAGE.end}\n")
+    assert text.endswith(f"{peers.GROUP_PAGE.end}\nend\n")
     assert "old" not in text
     assert text.count("| group-kill-eager | takeover_s | kafka | 6.00 ±5% | 6.50 ±10% | 0.923 | lower | level |") == 1
     assert "| commits-1000-groups | requests_s | kafka |" in text
@@ -180,8 +184,8 @@ def test_the_groups_part_is_written_beside_the_other_and_leaves_it_alone(
 def test_the_page_shows_whole_runs_of_the_groups_only(results: dict[str, Any], tmp_path: Path) -> None:
     source = tmp_path / "groups.json"
     source.write_text(json.dumps({**results, "settings": {**results["settings"], "scale": 0.05}}))
-    with pytest.raises(report.ReportError, match="part of the load"):
-        report.write_group_docs(source, tmp_path / "performance.md")
+    with pytest.raises(PageError, match="part of the load"):
+        peers.GROUP_PAGE.write(source, tmp_path / "performance.md")
 
 
 @pytest.fixture
@@ -214,7 +218,7 @@ def cluster_results(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_a_cluster_is_to_reach_is_said_with_what_it_reached(cluster_results: dict[str, Any]) -> None:
-    assert [row[1:] for row in report.goal_rows(cluster_results)] == [
+    assert [row[1:] for row in report.goal_rows(cluster_results, cluster.GOALS)] == [
         ["at least 1.00", "1.50", "yes"],
         ["at least 1.00", "0.900", "no"],
         ["at most 1.00", "0.833", "yes"],
@@ -230,24 +234,24 @@ def test_figures_without_a_peer_are_shown_apart_from_the_ratios(cluster_results:
         ["lose-1000-leaders", "outage_s", "6.10"],
         ["controller-killed-10000-partitions", "load_s", "0.250"],
     ]
-    assert "leader-killed" in report.cluster_summary(cluster_results)
+    assert "leader-killed" in report.summary(cluster_results, cluster.GOALS, shows_alone=True)
 
 
 def test_the_part_about_three_brokers_is_written_from_a_whole_run_only(
     cluster_results: dict[str, Any], tmp_path: Path
 ) -> None:
     source, page = tmp_path / "cluster.json", tmp_path / "performance.md"
-    page.write_text(f"before\n{report.CLUSTER_BEGIN}\nold\n{report.CLUSTER_END}\nafter\n")
+    page.write_text(f"before\n{cluster.PAGE.begin}\nold\n{cluster.PAGE.end}\nafter\n")
     for part in (
         {**cluster_results, "settings": {"rounds": 3, "kills": 5, "scale": 0.5}},
         {**cluster_results, "ratios": cluster_results["ratios"][1:]},
     ):
         source.write_text(json.dumps(part))
-        with pytest.raises(report.ReportError, match="whole runs only"):
-            report.write_cluster_docs(source, page)
+        with pytest.raises(PageError, match="whole runs only"):
+            cluster.PAGE.write(source, page)
     source.write_text(json.dumps(cluster_results))
-    report.write_cluster_docs(source, page)
-    report.write_cluster_docs(source, page)
+    cluster.PAGE.write(source, page)
+    cluster.PAGE.write(source, page)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")

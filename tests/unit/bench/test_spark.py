@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
+from bench.harness import report
+from bench.harness.page import PageError
 from bench.harness.ratios import OURS, Sample, compute_ratios
-from bench.workloads.spark_rows import CONNECTOR, Rows, cpu_between, figures, turns
+from bench.suites.spark import GOALS, PAGE
+from bench.workloads.spark_rows import CONNECTOR, Rows, cpu_between, figures
 
 
 def _results(scale: float, *workloads: str) -> dict[str, object]:
@@ -52,18 +54,14 @@ def test_processor_time_is_that_of_all_that_run_and_new_ones_count_whole() -> No
     assert cpu_between({1: 5.0, 2: 3.0, 3: 9.0}, {1: 6.0, 2: 3.5, 4: 0.25}) == 1.75
 
 
-def test_who_goes_first_alternates() -> None:
-    assert [turns(["a", "b"], number)[0] for number in (1, 2, 3)] == ["a", "b", "a"]
-
-
 def test_a_share_of_the_rows_is_at_least_one() -> None:
     assert Rows("1k", 1000, 200, 50).scaled(0.1) == Rows("1k", 1000, 20, 5)
     assert Rows("1k", 1000, 2, 5).scaled(0.1).written == 1
 
 
 def test_goals_say_what_is_reached_and_what_is_not() -> None:
-    rows = report.goal_rows(_results(1.0, *ALL), report.SPARK_GOALS)
-    assert len(rows) == len(report.SPARK_GOALS)
+    rows = report.goal_rows(_results(1.0, *ALL), GOALS)
+    assert len(rows) == len(GOALS)
     assert rows[0] == ["count rows of 100 B, rows a second, of the connector's", "at least 1.00", "1.50", "yes"]
     assert rows[-2] == ["first row once Spark is up, of the connector's time", "at most 1.00", "1.50", "no"]
     assert rows[-1][-1] == "yes"
@@ -73,14 +71,14 @@ def test_the_page_shows_whole_runs_only(tmp_path: Path) -> None:
     import json
 
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{report.SPARK_BEGIN}\nold\n{report.SPARK_END}\nafter\n")
+    page.write_text(f"before\n{PAGE.begin}\nold\n{PAGE.end}\nafter\n")
     results = tmp_path / "spark.json"
     for part in (_results(0.1, *ALL), _results(1.0, *ALL[1:])):
         results.write_text(json.dumps(part))
-        with pytest.raises(report.ReportError, match="from a part of the run"):
-            report.write_spark_docs(results, page)
+        with pytest.raises(PageError, match="from a part of the run"):
+            PAGE.write(results, page)
     results.write_text(json.dumps(_results(1.0, *ALL)))
-    report.write_spark_docs(results, page)
+    PAGE.write(results, page)
     text = page.read_text()
     assert "old" not in text
     assert text.startswith("before\n")
