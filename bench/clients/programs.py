@@ -35,11 +35,8 @@ def parse_result(command: list[str], code: int, output: str, errors: str) -> Met
 
 def run_client(command: list[str]) -> Metrics:
     """Run a client to its end."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CLIENT_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise ClientFailedError(f"{' '.join(command)}: no end after {CLIENT_TIMEOUT_SECONDS} s") from error
-    return parse_result(command, done.returncode, done.stdout, done.stderr)
+    with beside(command) as process:
+        return result_of(process, command)
 
 
 @contextmanager
@@ -56,7 +53,10 @@ def beside(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 def result_of(process: subprocess.Popen[str], command: list[str]) -> Metrics:
     """The numbers of a client that ran beside something, after its end."""
-    output, errors = process.communicate(timeout=CLIENT_TIMEOUT_SECONDS)
+    try:
+        output, errors = process.communicate(timeout=CLIENT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise ClientFailedError(f"{' '.join(command)}: no end after {CLIENT_TIMEOUT_SECONDS} s") from error
     return parse_result(command, process.returncode, output, errors)
 
 

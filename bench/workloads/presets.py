@@ -89,7 +89,7 @@ class TunedLoad(OneSample[Tuned]):
         topic = PRODUCE if self.kind == "consume" else self.name
         options = dict(self.options)
         if self.kind == "consume":
-            options["count"] = server.produced[topic]
+            options["count"] = server.held(topic)
         else:
             options |= {"codec": _PAYLOAD, "producer": pairs(preset.producer)}
         if self.kind != "produce":

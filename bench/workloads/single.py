@@ -105,7 +105,7 @@ class Consume(OneSample[Target]):
 
     def measure(self, target: Target) -> Metrics:
         bulk = self.bulk
-        count = target.produced[bulk.topic]
+        count = target.held(bulk.topic)
         if not target.system.speaks_kafka:
             command = target.system.client_command("consume", target.handle, bulk.topic, count, bulk.size)
             return measured(target.system, [*command, "--seconds", str(2 * LONGEST_SECONDS)])

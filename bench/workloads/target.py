@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.clients.server import Handle
+from bench.harness.failures import ClientFailedError
 from bench.harness.suite import Say
 from bench.systems.system import System
 
@@ -27,6 +28,12 @@ class Target:
     def count(self, messages: int) -> int:
         """A count of the full benchmark as it is here; never so small that nothing is measured."""
         return max(int(messages * self.scale * self.system.count_share), 1000)
+
+    def held(self, topic: str) -> int:
+        """How many messages a topic holds that an earlier workload has produced."""
+        if topic not in self.produced:
+            raise ClientFailedError(f"nothing was produced to {topic}")
+        return self.produced[topic]
 
 
 @contextmanager

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from bench.clients.programs import measured_from_ready
+from bench.clients import programs
+from bench.clients.programs import measured_from_ready, run_client
+from bench.clients.server import Handle
 from bench.harness import ratios
 from bench.harness.failures import ClientFailedError
 from bench.harness.report import TABLE_METRICS
 from bench.suites.peers import FULL_GROUPS, NAMED_GROUPS, chosen
+from bench.systems.tailrace import Tailrace
 from bench.workloads.groups import GroupChange, GroupKill, GroupRestart, MemberRequests, newest_librdkafka
+from bench.workloads.single import Bulk, Consume
+from bench.workloads.target import Target
 
 WORKLOADS = [item for group in NAMED_GROUPS.values() for item in group]
 
@@ -111,9 +116,20 @@ def test_a_client_that_fails_before_between_or_after_is_no_result(program: str, 
         measured_from_ready(_Server(), _client(program))
 
 
+def test_a_client_without_an_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "CLIENT_TIMEOUT_SECONDS", 0.2)
+    with pytest.raises(ClientFailedError, match="no end after"):
+        run_client(_client("import time; time.sleep(600)"))
+
+
+def test_what_failed_to_be_produced_cannot_be_consumed_and_that_is_no_end_of_the_run(tmp_path: Path) -> None:
+    target = Target(Tailrace(), Handle("127.0.0.1", 1, 1), tmp_path, 1.0, print)
+    with pytest.raises(ClientFailedError, match="nothing was produced to 1k"):
+        Consume(Bulk(1000)).measure(target)
+
+
 def test_a_client_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients: Any = sys.modules["bench.clients.programs"]
-    monkeypatch.setattr(clients, "CLIENT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(programs, "CLIENT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(ClientFailedError, match="not ready, exit code -9"):
         measured_from_ready(_Server(), _client("sys.stdin.read()"))
 
