@@ -1,4 +1,4 @@
-"""Those who send the load: the C programs of `c/` and `peer_clients/`, and plain connections.
+"""The clients that send the load: the C programs of `c/` and `peer_clients/`, and plain connections.
 
-They know where a system is reached and how to measure around a request, and no workload.
+They know where a server is reached and how to measure what it uses. They know no workload.
 """

@@ -1,4 +1,4 @@
-"""What all benchmarks share: processes, the machine and its limits, the page cache, warming up, ratios, charts.
+"""Carries out suites: rounds, turns, warming up, progress, failures, results, ratios, charts, pages, the machine.
 
-It knows no system and no workload.
+It knows no system, no client and no workload.
 """

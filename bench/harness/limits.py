@@ -25,8 +25,8 @@ TOUCHED_BYTES_MAX = 8_000_000_000
 def touch_memory() -> None:
     """Use half of the free memory once and give it back.
 
-    A virtual machine's host provides a page when it is first touched, several times slower than later: whoever runs
-    first would pay for all.
+    A virtual machine's host provides a page when it is first touched, which is several times slower than later: the
+    first system would pay for all.
     """
     found = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     size = min(int(found[1]) * 1024 // 2, TOUCHED_BYTES_MAX) if found else 0

@@ -1,7 +1,7 @@
-"""What a benchmark is made of: a suite of groups of workloads, and the stage on which they run.
+"""The parts of a benchmark: a suite has groups of workloads, and a stage on which they run.
 
-A suite is data; `run` carries it out. The stage knows how to start, describe and stop what is measured; a workload how
-to prepare, run and measure once. Neither knows of rounds, of the order of things or of results.
+A suite is data; `run` carries it out. A stage starts, describes and stops what is measured; a workload prepares and
+measures once. Neither knows rounds, their order or results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.harness.ratios import OURS, Sample
 
 Metrics = dict[str, float]
 Say = Callable[[str], None]
-#: What workloads run on, for as long as a block lasts.
+#: The target: what the workloads of a block run on.
 T = TypeVar("T")
 
 
@@ -88,19 +88,19 @@ class Block(Generic[T]):
 
 
 class Stage(ABC, Generic[T]):
-    """Where workloads run: starts and stops what a whole run and what a single block needs."""
+    """Starts and stops what a run and its blocks need."""
 
     @contextmanager
     def shared(self, scratch: Path, say: Say) -> Iterator[None]:
-        """Keep up what all blocks use, for as long as the run lasts."""
+        """Start what all blocks use, and stop it when the run ends."""
         yield
 
     @abstractmethod
     def block(self, block: Block[T], directory: Path, say: Say) -> AbstractContextManager[T]:
-        """Keep up what one block is run on; its data goes to the directory."""
+        """Start what one block runs on, with its data in the directory, and stop it when the block ends."""
 
     def warm_up(self, target: T) -> Iterable[Figures]:
-        """Bring what was started to its usual speed; what is worth knowing of that is figures too."""
+        """Warm up what was started; the figures of that are kept too."""
         return ()
 
     @abstractmethod
@@ -109,10 +109,10 @@ class Stage(ABC, Generic[T]):
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """The versions of all that takes part."""
+        """The versions of everything that takes part."""
 
     def missing(self, systems: Sequence[str]) -> dict[str, str]:
-        """Which of the systems cannot take part, and why."""
+        """The systems that cannot take part, each with the reason."""
         return {}
 
 
@@ -134,16 +134,16 @@ class Suite(Generic[T]):
     output: Path
     #: Beside the rounds and the scale.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    #: Who is compared with each of the others, if anybody is.
+    #: The system that is compared with each of the others; None compares nothing.
     ours: str | None = OURS
     #: What a sample calls its system.
     subject: str = "system"
-    #: By which figures samples are compared that no workload is named after.
+    #: The figures by which samples are compared that have no workload of their name.
     judged_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     limit_minutes: float | None = None
     #: Whether the machine's physical limits are measured in each round.
     measures_limits: bool = False
-    #: Whether memory is touched first, so that nobody pays for being the first to use it.
+    #: Whether the run uses free memory once first, so that the first system does not pay for it.
     touches_memory: bool = False
     extras: Callable[[Sequence[Sample]], dict[str, Any]] = _nothing_more
     summary: Callable[[Mapping[str, Any]], str] = report.summary

@@ -1,7 +1,7 @@
-"""The suites: for each its systems, workloads and sizes, the stage on which they run, and what a page says of it.
+"""The suites: systems, workloads and sizes of each, the stage on which it runs, and what a page says of it.
 
-`NAMES` are those of the command line. A suite's module, of the same name, is imported only when it is asked for: what
-it needs may not be installed.
+`NAMES` are those of the command line. A suite's module, of the same name, is imported only when it is asked for,
+as its dependencies may not be installed.
 """
 
 from __future__ import annotations

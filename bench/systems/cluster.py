@@ -45,7 +45,7 @@ class Cluster(ABC):
 
     @property
     def handle(self) -> Handle:
-        """All of them as one address: what is before the last port is the host, to whoever puts the two together."""
+        """All servers as one address: the host is everything before the last port, so that both together are a list."""
         return Handle(self.bootstrap.rpartition(":")[0], self.ports[-1], 0)
 
     @property

@@ -207,7 +207,7 @@ class SessionWatch:
         self._answer = self._connection.getresponse()
         created = json.loads(self._answer.readline())
         if not created.get("result", {}).get("created"):
-            raise ServerFailedError(f"etcd lets nobody watch: {created}")
+            raise ServerFailedError(f"etcd refuses to watch: {created}")
         self._thread.start()
         return self
 
@@ -235,7 +235,7 @@ class SessionWatch:
                             self._ended[broker_of(base64.b64decode(event["kv"]["key"]).decode())] = now
                     self._news.notify_all()
         except (OSError, http.client.HTTPException, ValueError):
-            pass  # it was closed; whoever waits for an end that nobody saw is told
+            pass  # it was closed; a wait for an end that was not seen fails by its own time limit
 
 
 def _base64(data: bytes) -> str:

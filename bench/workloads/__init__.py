@@ -1,1 +1,1 @@
-"""What is measured: each workload prepares what it needs and measures once. It knows no rounds and no reports."""
+"""The workloads: each prepares what it needs and measures once. They know no rounds and no reports."""

@@ -144,7 +144,7 @@ def _write(producer: Producer, topic: str) -> float:
 
 
 def _write_at_once(cluster: Cluster, topic: str) -> float:
-    """Write to whoever leads, asking all that are left until one does; when that was acknowledged."""
+    """Write to the leader, asking all servers that are left for it; when the write was acknowledged."""
     batch = bytes(build_batch([NewRecord(b"x", timestamp=int(time.time() * 1000))]))
     deadline = time.monotonic() + PATIENCE_SECONDS
     with ExitStack() as views:
@@ -155,7 +155,7 @@ def _write_at_once(cluster: Cluster, topic: str) -> float:
                 if found is not None and found.write(topic, 0, batch) == 0:
                     return time.monotonic()
             time.sleep(_LOOK_SECONDS)
-    raise ServerFailedError(f"nobody leads after {PATIENCE_SECONDS:.0f} s")
+    raise ServerFailedError(f"no leader after {PATIENCE_SECONDS:.0f} s")
 
 
 # --- many partitions

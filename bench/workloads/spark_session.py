@@ -20,7 +20,7 @@ from bench.harness.paths import CONNECTOR_JARS
 from bench.harness.processes import cpu_by_process, process_tree
 from bench.workloads.spark_rows import CONNECTOR, FORMATS, KEY_BYTES, PARTITIONS, Rows, cpu_between, figures
 
-#: Of `prctl`: whoever of our descendants loses its parent becomes a child of ours, so that its CPU is counted.
+#: Of `prctl`: descendants that lose their parent become our children, so that their CPU is counted.
 _SET_CHILD_SUBREAPER = 36
 
 
