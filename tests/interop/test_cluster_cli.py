@@ -154,13 +154,13 @@ def test_features_are_shown_downgraded_and_upgraded(tmp_path: Path) -> None:
         to = ("--bootstrap", broker.bootstrap)
         create_topic(broker.bootstrap, "orders", partitions=2)
         assert ok("cluster", "features", *to).split() == (
-            ["FEATURE", "SUPPORTED", "FINALIZED", "tailrace.version", "1", "to", "2", "2", "epoch", "0"]
+            ["FEATURE", "SUPPORTED", "FINALIZED", "tailrace.version", "1", "to", "3", "3", "epoch", "0"]
         )
         assert ok("cluster", "features", "downgrade", "tailrace.version=1", "--dry-run", *to) == (
             "tailrace.version=1 can be finalized\n"
         )
         assert ok("cluster", "features", "downgrade", "tailrace.version=1", *to) == "finalized tailrace.version=1\n"
-        state = {"name": "tailrace.version", "lowest": 1, "highest": 2, "level": 1}
+        state = {"name": "tailrace.version", "lowest": 1, "highest": 3, "level": 1}
         assert json.loads(ok("cluster", "features", "--json", *to)) == {"epoch": 1, "features": [state]}
         for level, reason in (
             (
@@ -172,7 +172,7 @@ def test_features_are_shown_downgraded_and_upgraded(tmp_path: Path) -> None:
             done = run("cluster", "features", "upgrade", f"tailrace.version={level}", *to)
             assert done.returncode != 0
             assert reason in done.stderr
-        assert ok("cluster", "features", "upgrade", "tailrace.version=2", *to) == "finalized tailrace.version=2\n"
+        assert ok("cluster", "features", "upgrade", "tailrace.version=3", *to) == "finalized tailrace.version=3\n"
         assert json.loads(ok("cluster", "features", "--json", *to))["epoch"] == 2
 
 

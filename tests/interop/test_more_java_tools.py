@@ -50,24 +50,24 @@ def test_the_features_tool_describes_downgrades_and_upgrades(make_broker: MakeBr
             line for line in run_tool(java.FEATURES, *server, "describe").splitlines() if "tailrace.version" in line
         ]
         fields = dict(re.findall(r"(\w+): (\S+)", line))
-        assert (fields["SupportedMinVersion"], fields["SupportedMaxVersion"]) == ("1", "2")
+        assert (fields["SupportedMinVersion"], fields["SupportedMaxVersion"]) == ("1", "3")
         return int(fields["FinalizedVersionLevel"]), int(fields["Epoch"])
 
-    assert described() == (2, 0)
+    assert described() == (3, 0)
     told = run_tool(java.FEATURES, *server, "downgrade", "--feature", "tailrace.version=1", "--dry-run")
     assert "tailrace.version can be downgraded to 1." in told
-    assert described() == (2, 0)
+    assert described() == (3, 0)
     told = run_tool(java.FEATURES, *server, "downgrade", "--feature", "tailrace.version=1")
     assert "tailrace.version was downgraded to 1." in told
     assert described() == (1, 1)
-    with pytest.raises(RefusedError, match="Broker 1 only supports versions 1-2"):
-        run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=3")
+    with pytest.raises(RefusedError, match="Broker 1 only supports versions 1-3"):
+        run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=4")
     with pytest.raises(RefusedError, match="Broker 1 does not support this feature"):
         run_tool(java.FEATURES, *server, "upgrade", "--feature", "metadata.version=20")
     assert described() == (1, 1)
-    told = run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=2")
-    assert "tailrace.version was upgraded to 2." in told
-    assert described() == (2, 2)
+    told = run_tool(java.FEATURES, *server, "upgrade", "--feature", "tailrace.version=3")
+    assert "tailrace.version was upgraded to 3." in told
+    assert described() == (3, 2)
 
 
 def test_the_console_tools_show_all_of_a_record(broker: Broker, topic_name: Callable[[], str]) -> None:

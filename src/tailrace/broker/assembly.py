@@ -24,6 +24,7 @@ from tailrace.broker.lifecycle import BrokerState, Lifecycle
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.monitoring import Monitoring
 from tailrace.broker.monitoring.observed import Observed
+from tailrace.broker.network.broker_identity import BrokerIdentity
 from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.network.router import Router
 from tailrace.broker.network.server import Server
@@ -77,12 +78,16 @@ class Broker:
         )
         #: Shown to people and other brokers; whoever runs the broker knows it.
         self.process = ProcessIdentity()
+        self.identity = BrokerIdentity(
+            self._broker_id, lambda: self.registration.epoch, lambda: self.metadata.image.cluster_id, runtime
+        )
         self.fetchers = ReplicaFetchers(
             self._broker_id,
             lambda: self.registration.epoch,
             config,
             runtime,
             self.background,
+            self.identity,
         )
         self.metadata.holds_lease = self._holds_lease
         self.partitions = Partitions(config, runtime, self.background, self.fetchers, self._holds_lease)
@@ -107,7 +112,9 @@ class Broker:
             partial(ask_log_ends, runtime, config.get_optional_str("inter.broker.listener.name")),
             self.coordinators.replication_factors,
         )
-        self.leadership = Leadership(config, runtime, self.metadata, self.partitions, self._broker_id, self.background)
+        self.leadership = Leadership(
+            config, runtime, self.metadata, self.partitions, self._broker_id, self.background, self.identity
+        )
         self.cleaner = Cleaner(config, runtime, self.partitions, self.background)
         self.scrubber = Scrubber(config, runtime, self.partitions, self.background)
         self.archive_reads = ArchiveReads(runtime.helper, runtime.archive_helper, self.metadata, self.background)
@@ -136,6 +143,7 @@ class Broker:
             self.leadership,
             self.archive_reads,
             self.archive_access,
+            self.identity,
             request_memory=request_memory,
         )
         router = Router(self.services, self.requests)
@@ -205,6 +213,7 @@ class Broker:
                 started_ms=self._runtime.clock.wall_ms(),
                 reads_archives=can_read_archives(),
                 features=self.metadata.supported,
+                verifier=self.identity.verifier,
             )
         )
         await self.controller.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.fetching.archive_reads import ArchiveReads
@@ -13,10 +13,12 @@ from tailrace.broker.group_coordinator import GroupCoordinator
 from tailrace.broker.leading.leadership import Leadership
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.counters import Counters
+from tailrace.broker.network.broker_identity import BrokerIdentity
 from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
+from tailrace.cluster.broker_proof import Challenge
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.coordinator.coordinators import Coordinators
 from tailrace.runtime.clock import Clock
@@ -45,12 +47,27 @@ class Services:
     leadership: Leadership
     archive_reads: ArchiveReads
     archive_access: ArchiveAccess
+    identity: BrokerIdentity
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
     #: None: everybody may do everything.
     authorizer: Authorizer | None = field(default=None, kw_only=True)
     #: None: nobody is throttled.
     quotas: Quotas | None = field(default=None, kw_only=True)
+
+
+class ProvingConnection(Protocol):
+    """A connection whose peer may prove that it is a broker."""
+
+    #: The broker that the peer has proved to be, and in which epoch; None where it has not.
+    peer_broker: int | None
+    peer_epoch: int
+    #: What the peer was asked to prove.
+    challenge: Challenge | None
+
+    def proved(self, broker_id: int, epoch: int) -> None:
+        """The peer has proved which broker it is."""
+        ...
 
 
 class RequestContext(NamedTuple):
@@ -63,6 +80,10 @@ class RequestContext(NamedTuple):
     #: Close the connection without an answer, for those who asked for none (acks=0) but must learn of an error.
     disconnect: Callable[[], None]
     principal: Principal = ANONYMOUS
+    #: Where the peer proves which broker it is.
+    connection: ProvingConnection | None = None
+    #: The broker that the peer has proved to be.
+    peer_broker: int | None = None
 
     @property
     def host(self) -> str:

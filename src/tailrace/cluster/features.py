@@ -19,9 +19,11 @@ from tailrace.errors import ErrorCode, KafkaError
 _FORMAT = 1
 _KEYS = ("version", "epoch", "levels")
 
-#: Level 1: topics in format 2. Level 2: topics in format 3, which names the fields of partitions.
+#: Level 1: topics in format 2. Level 2: topics in format 3, which names the fields of partitions. Level 3: every
+#: broker can prove to others which one it is.
 TAILRACE_VERSION = "tailrace.version"
 TOPICS_BY_NAME_LEVEL = 2
+PROVEN_BROKERS_LEVEL = 3
 
 
 class LevelRange(NamedTuple):
@@ -35,11 +37,16 @@ Levels: TypeAlias = Mapping[str, int]
 SupportedFeatures: TypeAlias = Mapping[str, LevelRange]
 
 #: What this release supports.
-SUPPORTED: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, TOPICS_BY_NAME_LEVEL)})
+SUPPORTED: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, PROVEN_BROKERS_LEVEL)})
 #: What a broker supports whose registration says nothing of features.
 OLDEST: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, 1)})
 #: What a cluster goes by in which nothing was ever finalized.
 _OLDEST_LEVELS: Levels = MappingProxyType({TAILRACE_VERSION: 1})
+
+
+def supports_level(supported: SupportedFeatures, name: str, level: int) -> bool:
+    """Whether a broker can go by a level of a feature."""
+    return _unsupported(name, level, supported) is None
 
 
 class UpgradeType(IntEnum):

@@ -266,6 +266,10 @@ class FollowedImage:
         entries = await self._store.list(BROKERS)
         return {broker_of(entry.key): BrokerImage.from_bytes(entry.value) for entry in entries}
 
+    def last_registration(self, broker_id: int) -> BrokerImage | None:
+        """How a broker is registered, or was when its session ended, also before the image shows it."""
+        return self._known.last_registration(broker_id)
+
     @property
     def controller_id(self) -> int:
         """Who is the controller as far as is known, also before the image shows it; -1 where nobody is."""

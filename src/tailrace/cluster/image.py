@@ -237,6 +237,8 @@ class BrokerImage:
     reads_archives: bool = True
     #: The features that it supports.
     features: SupportedFeatures = field(default_factory=lambda: OLDEST)
+    #: What proofs of this process are checked with; empty where its release makes none.
+    verifier: bytes = b""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Its address for clients that came through a listener of that name."""
@@ -258,6 +260,7 @@ class BrokerImage:
                 "started_ms": self.started_ms,
                 "reads_archives": self.reads_archives,
                 "features": dict(self.features),
+                "verifier": self.verifier.hex(),
             },
             separators=(",", ":"),
         ).encode()
@@ -281,6 +284,7 @@ class BrokerImage:
                 MappingProxyType({name: LevelRange(*levels) for name, levels in data["features"].items()})
                 if "features" in data
                 else OLDEST,
+                bytes.fromhex(data.get("verifier", "")),
             )
 
 

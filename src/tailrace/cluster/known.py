@@ -46,6 +46,8 @@ class Known:
         self._uncertain: dict[UUID, int] = {}
         self._brokers: dict[int, BrokerImage] = {}
         self._own_registration: BrokerImage | None = None
+        #: The last registration of each broker, also where its session is over: it may go on in its epoch.
+        self._last_registrations: dict[int, BrokerImage] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._config_versions: dict[str, int] = {}
         self._archives: dict[UUID, ArchiveState] = {}
@@ -143,7 +145,12 @@ class Known:
         self._brokers = {each: image for each, image in self._brokers.items() if broker_key(each) not in gone}
         for entry in entries:
             self._brokers[broker_of(entry.key)] = BrokerImage.from_bytes(entry.value)
+        self._last_registrations.update(self._brokers)
         self._has_other_changes |= self._brokers != before
+
+    def last_registration(self, broker_id: int) -> BrokerImage | None:
+        """How a broker is registered, or was when its session ended; None where it never was as far as is known."""
+        return self._own_registration if broker_id == self._broker_id else self._last_registrations.get(broker_id)
 
     def learn_configs(self, entry: Entry) -> None:
         """The configuration of a broker, or of all, was so at a version."""

@@ -27,3 +27,9 @@ class Runtime:
     #: For reads of the archive, which must not wait for other work, nor hold up live traffic: it may work only when
     #: processors are idle. The one above does it as well.
     archive_helper: Helper | None = None
+    #: Where tokens and nonces come from, if not from `random`: a simulation keeps its other draws as they are.
+    secrets: Random | None = None
+
+    def secret_bytes(self, size: int) -> bytes:
+        """Bytes that nobody can foresee; the real `random` is one that cannot be foreseen."""
+        return (self.secrets or self.random).randbytes(size)

@@ -51,12 +51,14 @@ class SimNode:
         self._loop = loop
         self._network = network
         self._random: Random = loop.random_for(f"{name} broker")
+        self._secrets = loop.random_for(f"{name} secrets")
         self._config = TinySegments({"listeners": f"PLAINTEXT://{name}:{PORT}", "log.dirs": "/data", **settings})
 
     async def start(self) -> Broker:
         """Start a broker on whatever the disk has kept."""
         self._network.restart(self.name)
-        runtime = Runtime(self.clock, self.disk, self._network.host(self.name), self._random, self.helper)
+        host = self._network.host(self.name)
+        runtime = Runtime(self.clock, self.disk, host, self._random, self.helper, secrets=self._secrets)
         self.broker = Broker(self._config, runtime, self.store)
         await self.broker.start()
         return self.broker

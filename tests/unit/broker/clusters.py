@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from tailrace.broker.assembly import Broker
 from tailrace.broker.config.broker_config import BrokerConfig
-from tailrace.cluster.features import SUPPORTED, SupportedFeatures
+from tailrace.cluster.broker_proof import NONCE_BYTES, Challenge, proof_of, verifier_of
+from tailrace.cluster.features import OLDEST, SUPPORTED, SupportedFeatures
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.keys import broker_epoch_key, broker_key, epoch_to_bytes
 from tailrace.cluster.store import Write
@@ -47,6 +48,7 @@ from tailrace.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.wire.messages.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 
 PORT = 9092
 Response = TypeVar("Response", bound=Message)
@@ -66,6 +68,8 @@ class Cluster:
         self.disks: dict[int, SimDisk] = {}
         self._stores: dict[int, MemoryStore] = {}
         self._clients: dict[int, KafkaClient] = {}
+        #: The broker, and its epoch, that the client said last that it is.
+        self.claimed: tuple[int, int] | None = None
 
     # --- brokers
 
@@ -87,7 +91,9 @@ class Cluster:
                 }
             )
             clock = SimClock(self.loop)
-            runtime = Runtime(clock, disk, self.network.host(name), random, SimHelper(disk, random))
+            secrets = self.loop.random_for(f"{name} secrets at {self.loop.time()}")
+            helper = SimHelper(disk, random)
+            runtime = Runtime(clock, disk, self.network.host(name), random, helper, secrets=secrets)
             store = self._stores[broker_id] = MemoryStore(self.space)
             broker = self.brokers[broker_id] = Broker(config, runtime, store)
             broker.metadata.supported = self.supported.get(broker_id, SUPPORTED)
@@ -117,10 +123,12 @@ class Cluster:
     def partition(self, broker_id: int, topic: str = "orders", number: int = 0) -> Partition:
         return self.brokers[broker_id].partitions.find(topic, number)
 
-    async def register_stranger(self, broker_id: int, epoch: int = 5) -> None:
-        """Let everybody believe in a broker that is only played by the test."""
+    async def register_stranger(self, broker_id: int, epoch: int = 5, features: SupportedFeatures = OLDEST) -> None:
+        """Let everybody believe in a broker that is only played by the test; nobody proves anything to an old one."""
         name = f"broker-{broker_id}"
-        broker = BrokerImage(broker_id, (BrokerEndpoint("PLAINTEXT", name, PORT),), epoch=epoch)
+        endpoints = (BrokerEndpoint("PLAINTEXT", name, PORT),)
+        verifier = verifier_of(token_of(broker_id))
+        broker = BrokerImage(broker_id, endpoints, epoch=epoch, features=features, verifier=verifier)
         writes = [
             Write(broker_key(broker_id), broker.to_bytes()),
             Write(broker_epoch_key(broker_id), epoch_to_bytes(epoch)),
@@ -191,6 +199,18 @@ class Cluster:
             client = self._clients[broker_id] = await KafkaClient.connect(host, f"broker-{broker_id}", PORT, "client")
         return client
 
+    async def prove(self, broker_id: int, stranger_id: int, epoch: int) -> ErrorCode:
+        """Have the client prove to a broker that it is one that the test plays."""
+        self.claimed = stranger_id, epoch
+        first = ProveBrokerRequest(broker_id=stranger_id, broker_epoch=epoch, nonce=bytes(NONCE_BYTES))
+        asked = await self.ask(broker_id, first, 0, ProveBrokerResponse)
+        if asked.error_code:
+            return ErrorCode(asked.error_code)
+        cluster_id = self.brokers[broker_id].metadata.image.cluster_id
+        challenge = Challenge(cluster_id, stranger_id, epoch, broker_id, bytes(NONCE_BYTES), bytes(asked.nonce))
+        second = ProveBrokerRequest(proof=proof_of(token_of(stranger_id), challenge))
+        return ErrorCode((await self.ask(broker_id, second, 0, ProveBrokerResponse)).error_code)
+
     async def ask(self, broker_id: int, request: Message, version: int, kind: type[Response]) -> Response:
         return await (await self.client(broker_id)).call(request, version, kind)
 
@@ -252,6 +272,11 @@ class Cluster:
         await self.until(
             lambda: all(self.log(first, topic, number) == self.log(other, topic, number) for other in others)
         )
+
+
+def token_of(stranger_id: int) -> bytes:
+    """The token of a broker that is only played by the test."""
+    return f"the token of broker {stranger_id}".encode()
 
 
 def values(data: PartitionData) -> list[bytes | None]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.cluster.broker_proof import NONCE_BYTES, Challenge, is_proof
+from tailrace.cluster.features import OLDEST, SUPPORTED, SupportedFeatures
 from tailrace.errors import ErrorCode
 from tailrace.records.batch import assign_offset, read_header
 from tailrace.records.record import NewRecord, build_batch
@@ -31,6 +33,7 @@ from tailrace.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from tailrace.wire.messages.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest, ReplicaStartResponse
 from tests.support.response_header import encode_response_header
 from tests.unit.broker.clusters import PORT, Cluster, simulate
@@ -43,6 +46,7 @@ _KINDS: dict[ApiKey, type[Message]] = {
     ApiKey.FETCH: FetchRequest,
     ApiKey.LIST_OFFSETS: ListOffsetsRequest,
     ApiKey.REPLICA_START: ReplicaStartRequest,
+    ApiKey.PROVE_BROKER: ProveBrokerRequest,
 }
 
 
@@ -92,6 +96,7 @@ class _Connection:
         self._requests = requests
         self._buffer = bytearray(1 << 16)
         self._received = bytearray()
+        self.is_lost = False
 
     def lend_buffer(self) -> memoryview:
         return memoryview(self._buffer)
@@ -118,7 +123,7 @@ class _Connection:
         pass
 
     def disconnected(self, reason: Exception | None) -> None:
-        pass
+        self.is_lost = True
 
 
 def records(first: int, *what: bytes, epoch: int = 0) -> bytes:
@@ -152,12 +157,13 @@ def with_leader(
     *,
     partitions: int = 1,
     configs: Mapping[str, str] = NO_CONFIGS,
+    features: SupportedFeatures = OLDEST,
     **settings: str,
 ) -> None:
     """Run a test with broker 1 as a follower of what the test plays."""
 
     async def run(cluster: Cluster) -> None:
-        await cluster.register_stranger(LEADER)
+        await cluster.register_stranger(LEADER, features=features)
         leader = PlayedLeader(cluster)
         await leader.listen()
         await cluster.create("orders", [[LEADER, 1]] * partitions, **configs)
@@ -168,6 +174,87 @@ def with_leader(
 
 def values_of(cluster: Cluster, number: int = 0) -> list[bytes | None]:
     return [value for _, _, value in cluster.log(1, number=number)]
+
+
+# --- which broker it is
+
+
+async def asked_to_prove(leader: PlayedLeader, *, answers: bool, **answered: Any) -> ProveBrokerRequest:
+    """The next request, which proves something, answered or left alone."""
+    request, answer = await leader.next()
+    assert isinstance(request, ProveBrokerRequest)
+    if answers:
+        answer(ProveBrokerResponse(**answered))
+    return request
+
+
+def test_nothing_is_fetched_before_the_leader_has_accepted_the_proof() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        broker = cluster.brokers[1]
+        first = await asked_to_prove(leader, answers=True, nonce=bytes(range(NONCE_BYTES)))
+        assert (first.broker_id, first.broker_epoch, bytes(first.proof)) == (1, broker.registration.epoch, b"")
+        second, accept = await leader.next()
+        challenge = Challenge(
+            broker.metadata.image.cluster_id,
+            1,
+            first.broker_epoch,
+            LEADER,
+            bytes(first.nonce),
+            bytes(range(NONCE_BYTES)),
+        )
+        assert is_proof(bytes(second.proof), broker.identity.verifier, challenge)
+        await leader.nothing_for(1.0)
+        accept(ProveBrokerResponse())
+        await leader.fetch()
+
+    with_leader(test, features=SUPPORTED)
+
+
+def test_a_leader_that_does_not_know_this_broker_yet_is_asked_again_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        nonces = set()
+        for _ in range(3):
+            request = await asked_to_prove(leader, answers=True, error_code=ErrorCode.STALE_BROKER_EPOCH)
+            nonces.add(bytes(request.nonce))
+        assert len(nonces) == 3
+        assert caplog.text == ""
+        await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
+        await asked_to_prove(leader, answers=True)
+        _, respond = await leader.fetch()
+        respond(data())
+        # Where it lasts it is said, once.
+        leader.connections[-1].transport.close()
+        for _ in range(20):
+            await asked_to_prove(leader, answers=True, error_code=ErrorCode.STALE_BROKER_EPOCH)
+        assert caplog.text.count("cannot be fetched from") == 1
+
+    with_leader(test, features=SUPPORTED)
+
+
+def test_a_leader_that_does_not_answer_a_challenge_is_given_up_and_asked_again() -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        for answered in (False, True):
+            await asked_to_prove(leader, answers=answered, nonce=bytes(NONCE_BYTES))
+            if answered:
+                await asked_to_prove(leader, answers=False)
+            began = cluster.loop.time()
+            await cluster.until(lambda: bool(leader.connections[-1].is_lost))
+            assert cluster.loop.time() - began < 2.5
+        await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
+
+    with_leader(test, features=SUPPORTED, replica_socket_timeout_ms="2000")
+
+
+def test_a_proof_that_is_refused_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
+        await asked_to_prove(leader, answers=True, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
+        assert "does not believe that this is broker 1" in caplog.text
+
+    with_leader(test, features=SUPPORTED)
 
 
 # --- sessions

@@ -225,7 +225,7 @@ def test_deleted_records_are_gone_from_all_replicas_when_it_is_answered() -> Non
         assert (await delete_records(cluster, 11)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (await delete_records(cluster, 7, broker_id=2)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    simulate(test)
+    simulate(test, seed=2)
 
 
 def test_deleted_records_stay_deleted_when_followers_lose_power_after_the_answer() -> None:

@@ -98,10 +98,10 @@ def test_a_rolling_upgrade_never_has_an_older_broker_read_what_it_cannot() -> No
 def test_an_older_broker_does_not_start_in_a_cluster_that_was_upgraded() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.supported[2] = OLDEST
-        with pytest.raises(StorageError, match=r"finalized at tailrace\.version=2, but this release only supports"):
+        with pytest.raises(StorageError, match=r"finalized at tailrace\.version=3, but this release only supports"):
             await cluster.start(2)
         del cluster.brokers[2]
-        assert await finalized(cluster) == (2, 0)
+        assert await finalized(cluster) == (3, 0)
         assert list(cluster.brokers[1].metadata.image.brokers) == [1]
 
     simulate(test, brokers=1)
@@ -137,7 +137,7 @@ def test_a_downgrade_loses_fields_of_newer_releases_only_if_it_is_unsafe() -> No
             refused = await update(cluster, 1, SAFE, validate_only=validate_only)
             assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
             assert "topic orders has fields that older releases do not know" in str(refused.error_message)
-            assert await finalized(cluster) == (2, 0)
+            assert await finalized(cluster) == (3, 0)
             assert await stored(cluster) == value
         await done(cluster, 1, UNSAFE)
         assert await finalized(cluster) == (1, 1)
@@ -176,8 +176,8 @@ def test_a_downgrade_that_was_interrupted_is_finished_when_it_is_repeated(monkey
 def test_validation_alone_changes_nothing() -> None:
     async def test(cluster: Cluster) -> None:
         await done(cluster, 1, SAFE, validate_only=True)
-        assert (await update(cluster, 3, validate_only=True)).error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert await finalized(cluster) == (2, 0)
+        assert (await update(cluster, 4, validate_only=True)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert await finalized(cluster) == (3, 0)
 
     simulate(test, brokers=1)
 
@@ -205,7 +205,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         twice = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=NAME, max_version_level=2)] * 2)
         response = await cluster.ask(1, twice, 1, UpdateFeaturesResponse)
         assert response.error_code == ErrorCode.INVALID_REQUEST
-        assert await finalized(cluster) == (2, 0)
+        assert await finalized(cluster) == (3, 0)
 
     simulate(test, brokers=1)
 
@@ -217,6 +217,6 @@ def test_clients_of_old_versions_are_told_nothing_of_features() -> None:
         named = ApiVersionsRequest(client_software_name="a-test", client_software_version="1.0")
         response = await cluster.ask(1, named, 4, ApiVersionsResponse)
         (supported,) = response.supported_features
-        assert (supported.name, supported.min_version, supported.max_version) == (NAME, 1, 2)
+        assert (supported.name, supported.min_version, supported.max_version) == (NAME, 1, 3)
 
     simulate(test, brokers=1)

@@ -120,9 +120,9 @@ def test_a_cluster_that_was_there_before_stays_at_the_oldest_level() -> None:
 def test_a_broker_does_not_start_in_a_cluster_whose_levels_it_does_not_support() -> None:
     async def test(world: World) -> None:
         await world.started(1)
-        await finalize(world, 3)
+        await finalize(world, 4)
         await world.store.txn([], [Write("/topics/no-id", b"a newer release wrote this")])
-        with pytest.raises(StorageError, match=r"finalized at tailrace\.version=3, but this release only supports"):
+        with pytest.raises(StorageError, match=r"finalized at tailrace\.version=4, but this release only supports"):
             await world.member(2).start()
         assert await world.store.get("/brokers/2") is None
 
@@ -140,11 +140,11 @@ def test_a_broker_that_meets_a_newer_level_and_newer_values_says_so_and_serves_w
             await member.start(stopped_in_epoch=-1)
         known = one.metadata.image.topics["orders"]
         assert known.partitions[0].leader == 2
-        await finalize(world, 3)
+        await finalize(world, 4)
         newer = b'{"version":4,"name":"orders","rows":"as only a newer release reads them"}'
         await world.put(topic_key(orders.topic_id), newer)
         await asyncio.sleep(1)
-        assert "finalized at tailrace.version=3, but this release only supports versions 1-2" in caplog.text
+        assert "finalized at tailrace.version=4, but this release only supports versions 1-3" in caplog.text
         assert "a topic is stored in format 4, this software knows 3" in caplog.text
         assert one.metadata.image.topics["orders"] == known
         # The controller changes what it can read, and overwrites nothing else.

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.following.leader_session import Followed, LeaderSession, PartitionKey
+from tailrace.broker.network.broker_identity import BrokerIdentity, UnknownBrokerError
 from tailrace.broker.network.peer import Backoff, PeerConnection
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.coordinator.deadlines import Deadline
@@ -63,7 +64,7 @@ _NOT_AGREED = (
 )
 #: The leader has nothing at our position: it never had, or has it no more, or has it only in the archive.
 _NOT_THERE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
-#: A partition that failed so often in a row is spoken of, once.
+#: A partition, or a leader that does not know this broker yet, is logged once it has failed so often in a row.
 _FAILURES_SAID = 8
 
 
@@ -76,6 +77,7 @@ class Follower(NamedTuple):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
+    identity: BrokerIdentity
     #: Where another broker is reached by brokers; OSError where it is not.
     endpoint_of: Callable[[BrokerImage], BrokerEndpoint]
     #: A log was cut: whoever follows it now may go on.
@@ -108,6 +110,8 @@ class ReplicaFetcher:
         self._work = asyncio.Event()
         self._will_look = False
         self._is_unreachable = False
+        #: How often in a row the leader did not know this broker.
+        self._times_unknown = 0
         #: Partitions whose log start is being saved.
         self._saving_starts: dict[PartitionKey, None] = {}
         self._task = self._start()
@@ -160,6 +164,10 @@ class ReplicaFetcher:
             await asyncio.sleep(self._backoff.failed())
 
     def _lost(self, error: Exception) -> None:
+        if isinstance(error, UnknownBrokerError):
+            self._times_unknown += 1
+            if self._times_unknown < _FAILURES_SAID:
+                return  # the leader hears of this broker in a moment
         if not self._is_unreachable:
             count = len(self.session)
             logger.warning(
@@ -174,6 +182,8 @@ class ReplicaFetcher:
         network = follower.runtime.network
         connection = await PeerConnection.connect(network, endpoint.host, endpoint.port, self._name, seconds)
         self._connection = connection
+        await follower.identity.prove_to(self._leader, connection, seconds)
+        self._times_unknown = 0
         self.session.begin()
         while True:
             if not self._sent:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.following.fetcher import Follower, ReplicaFetcher
 from tailrace.broker.following.leader_session import PartitionKey, key_of
+from tailrace.broker.network.broker_identity import BrokerIdentity
 from tailrace.broker.network.peer import peer_endpoint
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.replication.partition import Partition
@@ -27,9 +28,12 @@ class ReplicaFetchers:
         config: BrokerConfig,
         runtime: Runtime,
         tasks: Tasks,
+        identity: BrokerIdentity,
     ) -> None:
         self._config = config
-        self._follower = Follower(broker_id, broker_epoch, config, runtime, tasks, self._endpoint_of, self.promised)
+        self._follower = Follower(
+            broker_id, broker_epoch, config, runtime, tasks, identity, self._endpoint_of, self.promised
+        )
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._places: dict[PartitionKey, tuple[int, int]] = {}
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
+from tailrace.broker.network.broker_identity import BrokerIdentity, UnknownBrokerError
 from tailrace.broker.network.peer import PeerConnection, peer_endpoint
 from tailrace.broker.partitions import Partitions
 from tailrace.cluster.decisions import ElectionType, plan_preferred, with_heirs, without_replicas
@@ -58,8 +60,10 @@ class Leadership:
         partitions: Partitions,
         broker_id: int,
         tasks: Tasks,
+        identity: BrokerIdentity,
     ) -> None:
         self._config = config
+        self._identity = identity
         self._runtime = runtime
         self._clock = runtime.clock
         self._metadata = metadata
@@ -161,6 +165,8 @@ class Leadership:
             connection = await PeerConnection.connect(
                 self._runtime.network, endpoint.host, endpoint.port, FORWARDING_BROKER, _FORWARD_SECONDS
             )
+            with suppress(UnknownBrokerError):  # any client may ask this
+                await self._identity.prove_to(broker, connection, _FORWARD_SECONDS)
             response = await connection.call(request, _ELECT_LEADERS_VERSION, ElectLeadersResponse, _FORWARD_SECONDS)
         except (OSError, TimeoutError, KeyError) as error:
             refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader}, which leads, does not answer: {error}")

@@ -19,6 +19,7 @@ from tailrace.broker.monitoring.counters import VersionCounter
 from tailrace.broker.network.buffers import BufferPool
 from tailrace.broker.network.request_memory import FREE_BYTES, RequestMemory
 from tailrace.broker.services import RequestContext
+from tailrace.cluster.broker_proof import Challenge
 from tailrace.errors import WireError
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.disk import FileRange
@@ -83,9 +84,12 @@ class Connection:
         "_stalled",
         "_unsent_bytes",
         "answered",
+        "challenge",
         "context",
         "last_active",
         "listener",
+        "peer_broker",
+        "peer_epoch",
         "transport",
     )
 
@@ -106,6 +110,10 @@ class Connection:
         #: Of the last request; most of them come in one version from one client.
         self.context: RequestContext | None = None
         self._principal = ANONYMOUS
+        #: The broker that the peer has proved to be and in which epoch, and what it was asked to prove.
+        self.peer_broker: int | None = None
+        self.peer_epoch = -1
+        self.challenge: Challenge | None = None
         #: When the last whole request came.
         self.last_active = clock.monotonic()
         #: The kinds of the requests that were answered at once since then, to be counted together.
@@ -430,6 +438,13 @@ class Connection:
             self._unsent_bytes = 0
         self._stall_or_resume()
 
+    # --- the peer
+
+    def proved(self, broker_id: int, epoch: int) -> None:
+        """The peer has proved which broker it is; requests from now on say so."""
+        self.peer_broker, self.peer_epoch = broker_id, epoch
+        self.context = None
+
     # --- the end
 
     @property
@@ -454,6 +469,7 @@ class Connection:
     def disconnected(self, reason: Exception | None) -> None:
         held = self.held_bytes
         self._closed = True
+        self.context = None
         self._buffer = None
         self._filled = self._open_bytes = self._unsent_bytes = 0
         for answer, _ in self._open:

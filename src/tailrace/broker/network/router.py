@@ -122,6 +122,8 @@ class Router:
                 transport.peer,
                 transport.close,
                 connection.principal,
+                connection=connection,
+                peer_broker=connection.peer_broker,
             )
         try:
             result = handle(self._services, context, request)

@@ -117,6 +117,7 @@ class ClusterNode:
         self._wipes = 0
         self._cluster = cluster
         self._random: Random = loop.random_for(f"{self.name} broker")
+        self._secrets = loop.random_for(f"{self.name} secrets")
         self._changed: list[asyncio.Future[None]] = []
         self._config = TinySegments(
             {
@@ -156,7 +157,7 @@ class ClusterNode:
         host = cluster.network.host(self.name)
         host.process = process
         helper = SimHelper(self.disk, cluster.loop.random_for(f"{self.name} helper {self.launches}"))
-        runtime = Runtime(self.clock, self.disk, host, self._random, helper)
+        runtime = Runtime(self.clock, self.disk, host, self._random, helper, secrets=self._secrets)
         self._store = cluster.store_for(self.name, self.clock)
         broker = self.broker = process.context.run(Broker, self._config, runtime, self._store)
         broker.on_fatal = lambda error: self._gave_up(process, error)

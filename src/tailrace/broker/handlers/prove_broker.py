@@ -1,0 +1,57 @@
+"""ProveBroker 0: a challenge for a peer that says which broker it is, then the check of its proof.
+
+Odd: a conversation of two requests, whose state is in the connection. A wrong proof is answered and closes the
+connection. A broker that is not known in its epoch may be in a moment: it is told so, and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tailrace.broker import peer_identity
+from tailrace.broker.handlers.api import Api
+from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.broker_proof import NONCE_BYTES, PROOF_BYTES
+from tailrace.errors import ErrorCode, KafkaError, WireError
+from tailrace.security.needs import NOTHING
+from tailrace.wire.messages.prove_broker import ProveBrokerRequest, ProveBrokerResponse
+
+logger = logging.getLogger("tailrace.broker")
+
+_MAX_BYTES = 1024
+
+
+def handle(services: Services, context: RequestContext, request: ProveBrokerRequest) -> ProveBrokerResponse:
+    connection = context.connection
+    if connection is None or (len(request.nonce), len(request.proof)) not in ((NONCE_BYTES, 0), (0, PROOF_BYTES)):
+        raise WireError("a nonce or a proof of a broker that is of no known size")
+    try:
+        if not request.proof:
+            client_nonce = bytes(request.nonce)
+            nonce = peer_identity.challenge(services, connection, request.broker_id, request.broker_epoch, client_nonce)
+            return ProveBrokerResponse(nonce=nonce)
+        peer_identity.accept(services, connection, bytes(request.proof))
+    except KafkaError as error:
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            logger.warning(
+                "Closed the connection from %s, which says that it is a broker: %s",
+                context.peer,
+                error,
+                extra={"peer": context.peer, "repeats": "broker not proved"},
+            )
+            # After the answer, which is sent when this returns.
+            asyncio.get_running_loop().call_soon(context.disconnect)
+        return ProveBrokerResponse(error_code=error.code)
+    return ProveBrokerResponse()
+
+
+API = Api(
+    ProveBrokerRequest,
+    0,
+    0,
+    handle,
+    "Our own, between brokers: proves which one connects.",
+    max_bytes=_MAX_BYTES,
+    needs=NOTHING,
+)
