@@ -1,13 +1,36 @@
-"""Which broker the peer of a connection has proved to be.
+"""Which broker the peer of a connection has proved to be, and what is refused to a peer that has not (ADR 21).
 
-Invariant: a proof counts for the connection whose challenge it answers, once.
+The one place where that is decided. Invariant: a proof counts for the connection whose challenge it answers, once. It
+must not know what is asked for.
 """
 
 from __future__ import annotations
 
-from tailrace.broker.services import ProvingConnection, Services
+from tailrace.broker.services import ProvingConnection, RequestContext, Services
 from tailrace.cluster.broker_proof import Challenge, is_proof
+from tailrace.cluster.features import PROVEN_BROKERS_LEVEL, TAILRACE_VERSION
 from tailrace.errors import ErrorCode, KafkaError
+
+
+def require_broker(services: Services, context: RequestContext, broker_id: int | None = None) -> None:
+    """Refuse a peer that has not proved that it is a broker, that very one if it is named, in its newest epoch."""
+    image = services.metadata.image
+    if image.features.level(TAILRACE_VERSION) < PROVEN_BROKERS_LEVEL:
+        return  # some brokers may not be able to prove anything
+    proved, connection = context.peer_broker, context.connection
+    if proved is None or connection is None or (broker_id is not None and broker_id != proved):
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            "Only a broker may ask for this, and the client has not proved that it is "
+            + ("one." if broker_id is None else f"broker {broker_id}."),
+        )
+    registered = services.metadata.last_registration(proved)
+    if registered is not None and connection.peer_epoch < registered.epoch:
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"Broker {proved} was started again: it is registered in epoch {registered.epoch}, and the client has "
+            f"proved epoch {connection.peer_epoch}.",
+        )
 
 
 def challenge(

@@ -257,7 +257,7 @@ def features(
     \b
     Examples:
       tailrace cluster features
-      tailrace cluster features upgrade tailrace.version=2
+      tailrace cluster features upgrade tailrace.version=3
       tailrace cluster features downgrade tailrace.version=1 --dry-run
     """
     from tailrace.client.features import describe_features, update_feature

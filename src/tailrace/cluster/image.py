@@ -237,7 +237,7 @@ class BrokerImage:
     reads_archives: bool = True
     #: The features that it supports.
     features: SupportedFeatures = field(default_factory=lambda: OLDEST)
-    #: What proofs of this process are checked with; empty where its release makes none.
+    #: What proofs of this process are checked with (ADR 21); empty where its release makes none.
     verifier: bytes = b""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:

@@ -33,6 +33,9 @@ class CuttableLine:
         """Let nothing pass, and connect nobody, as where the network drops every packet."""
         self._is_whole.clear()
 
+    def passing(self, source: socket.socket, data: bytes) -> None:
+        """Something is about to pass."""
+
     def mend(self) -> None:
         """Let pass what has waited, and all that comes."""
         self._is_whole.set()
@@ -75,6 +78,7 @@ class CuttableLine:
         with contextlib.suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
                 self._is_whole.wait()
+                self.passing(source, data)
                 target.sendall(data)
         self._is_whole.wait()
         for each in (source, target):

@@ -9,7 +9,6 @@ import pytest
 
 from tailrace.broker.fetching.replica_sessions import ReplicaSession
 from tailrace.broker.handlers import replica_fetch
-from tailrace.broker.services import RequestContext
 from tailrace.errors import ErrorCode
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.fetch import (
@@ -42,6 +41,12 @@ class PlayedFollower:
         self.epoch = epoch
         self.session_id = 0
         self.session_epoch = 0
+
+    async def prove(self) -> None:
+        """Prove which broker this is, unless that was the last proof; where it is refused the fetches are."""
+        claimed = self.replica_id, EPOCH if self.epoch < 0 else self.epoch
+        if self.cluster.claimed != claimed:
+            await self.cluster.prove(1, *claimed)
 
     def request(
         self,
@@ -83,6 +88,7 @@ class PlayedFollower:
 
     async def send(self, request: FetchRequest) -> FetchResponse:
         """Send a request and take the next epoch for the one after it."""
+        await self.prove()
         if request.session_epoch:
             self.session_epoch += 1
         response = await self.cluster.ask(1, request, 17, FetchResponse)
@@ -174,8 +180,11 @@ def test_what_is_appended_before_the_wait_begins_ends_it_too() -> None:
         broker = cluster.brokers[1]
         session = replica_sessions(cluster)[0]
         request = follower.request(wait_ms=500)
-        context = RequestContext(17, None, "PLAINTEXT", "[::1]:1", lambda: None)
-        coroutine = replica_fetch.handle(broker.services, context, request, FOLLOWER, EPOCH, by_topic_id=True)
+        (connection,) = broker.server._connections
+        assert connection.context is not None
+        coroutine = replica_fetch.handle(
+            broker.services, connection.context, request, FOLLOWER, EPOCH, by_topic_id=True
+        )
         assert asyncio.iscoroutine(coroutine)
         append(cluster, b"a")
         began = cluster.loop.time()
@@ -335,6 +344,7 @@ def test_an_epoch_that_the_image_does_not_know_is_refused_and_shuts_no_follower_
         assert cluster.partition(1).high_watermark == 1
         # As soon as it is registered it is the one that counts.
         await cluster.register_stranger(FOLLOWER, claimed)
+        stranger = PlayedFollower(cluster, epoch=claimed)
         await stranger.fetch({0: 1})
         assert [session.broker_epoch for session in replica_sessions(cluster)] == [claimed]
 
@@ -345,7 +355,7 @@ def test_who_claims_to_be_a_broker_that_never_registered_is_refused() -> None:
     async def test(cluster: Cluster) -> None:
         await prepared(cluster)
         stranger = PlayedFollower(cluster, replica_id=77, epoch=3)
-        assert (await stranger.send(stranger.request({0: 0}))).error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert (await stranger.send(stranger.request({0: 0}))).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert replica_sessions(cluster) == []
 
     simulate(test, brokers=1)
@@ -366,7 +376,7 @@ def test_a_process_that_was_replaced_is_refused_as_a_whole_and_its_session_is_ov
         await follower.fetch({0: 0})
         await cluster.register_stranger(FOLLOWER, EPOCH + 1)
         response = await follower.send(follower.request())
-        assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
+        assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         restarted = PlayedFollower(cluster, epoch=EPOCH + 1)
         await restarted.fetch({0: 0})
         assert [session.broker_epoch for session in replica_sessions(cluster)] == [EPOCH + 1]
@@ -488,7 +498,8 @@ def test_without_room_for_a_session_followers_are_served_and_clients_give_way_to
 
 def test_older_versions_name_the_replica_in_the_request_itself() -> None:
     async def test(cluster: Cluster) -> None:
-        await prepared(cluster)
+        follower = await prepared(cluster)
+        await follower.prove()
         append(cluster, b"a")
         wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         for version in range(4, 15):

@@ -247,6 +247,17 @@ def test_a_leader_that_does_not_answer_a_challenge_is_given_up_and_asked_again()
     with_leader(test, features=SUPPORTED, replica_socket_timeout_ms="2000")
 
 
+def test_a_leader_that_wants_a_proof_gets_one_on_another_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, respond = await leader.fetch()
+        respond(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        await leader.fetch()
+        assert len(leader.connections) == 2
+        assert "refuses a connection on which this broker proved nothing" in caplog.text
+
+    with_leader(test)
+
+
 def test_a_proof_that_is_refused_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async def test(cluster: Cluster, leader: PlayedLeader) -> None:
         await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))

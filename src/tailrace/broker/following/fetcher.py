@@ -286,6 +286,9 @@ class ReplicaFetcher:
     async def _refused(self, code: ErrorCode) -> None:
         """The whole request was refused."""
         self.session.begin()
+        if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # On another connection it can be proved again which broker this is.
+            raise ConnectionError(f"broker {self.leader_id} refuses a connection on which this broker proved nothing")
         if code not in _SESSION_LOST:
             logger.warning("broker %d refuses to be fetched from: %s", self.leader_id, code.name)
         await asyncio.sleep(self._backoff.failed())

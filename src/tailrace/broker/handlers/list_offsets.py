@@ -2,7 +2,8 @@
 
 Odd: for clients the latest offset is the high watermark, for followers the log end. A leader that was elected lately
 does not know the high watermark yet: OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is a
-person with a tool, who is answered by followers too. The earliest offset and searches by time include the archive.
+person with a tool, who is answered by followers too. A peer that names a broker must have proved to be that one. The
+earliest offset and searches by time include the archive.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 
 from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
+from tailrace.broker.peer_identity import require_broker
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP
@@ -67,9 +69,12 @@ async def _look_up(
     topic: str,
     wanted: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
+    version = context.version
     audience = _AUDIENCES.get(request.replica_id, Audience.REPLICA)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
+        if request.replica_id >= 0:
+            require_broker(services, context, request.replica_id)
         partition = access.find_partition(services, context, Operation.DESCRIBE, topic, wanted.partition_index)
         if audience is Audience.INSPECTOR:
             partition.require_served()

@@ -2,7 +2,7 @@
 
 Odd: the present epoch ends at the log end, not at the high watermark, which a new leader does not know yet: a reader
 that was further would believe that records were lost. A controller asks replicas that do not lead, in an epoch without
-a leader, by a replica id of -2.
+a leader, by a replica id of -2. A peer that names a broker must have proved to be that one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.leading.log_ends import ANY_REPLICA
+from tailrace.broker.peer_identity import require_broker
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import NO_LEADER
 from tailrace.errors import ErrorCode, KafkaError
@@ -40,7 +41,8 @@ def handle(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[
-                    _look_up(services, find, topic.topic, wanted, request.replica_id) for wanted in topic.partitions
+                    _look_up(services, context, find, topic.topic, wanted, request.replica_id)
+                    for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -50,12 +52,15 @@ def handle(
 
 def _look_up(
     services: Services,
+    context: RequestContext,
     find: Callable[[str, int], Partition],
     topic: str,
     wanted: OffsetForLeaderPartition,
     replica_id: int,
 ) -> EpochEndOffset:
     try:
+        if replica_id >= 0:
+            require_broker(services, context, replica_id)
         partition = find(topic, wanted.partition)
         if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
             partition.require_whole(wanted.current_leader_epoch)

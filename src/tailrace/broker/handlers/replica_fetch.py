@@ -4,6 +4,7 @@ Odd: the position that a request names counts as the follower's log end only if 
 in range; what waits for the follower is acknowledged before anything is read. Only appends end a follower's wait, while
 a high watermark that moved travels with the next answer. A request that comes while the one before it in the same
 session is held back ends that wait: followers do that when they have more partitions to name.
+The peer must have proved that it is the follower (`peer_identity`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from tailrace.broker.fetching.answers import (
     warm,
 )
 from tailrace.broker.fetching.replica_sessions import FollowedPartition, ReplicaSession
-from tailrace.broker.fetching.sessions import NO_SESSION, wanted_partitions
+from tailrace.broker.fetching.sessions import NO_SESSION, PartitionKey, wanted_partitions
 from tailrace.broker.leading.lease_watch import VISIT_SECONDS
+from tailrace.broker.peer_identity import require_broker
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
@@ -37,6 +39,7 @@ from tailrace.security.operations import Operation
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
+_FIRST_VERSION_WITH_REFUSALS = 7
 #: In the time after which a follower counts as lagging, all its partitions are looked at so often.
 _VISITS_PER_LAG = 4
 
@@ -85,13 +88,14 @@ def handle(
     if not access.is_allowed_on_cluster(services, context, Operation.CLUSTER_ACTION):
         return _refuse(services, request, by_topic_id)
     try:
+        require_broker(services, context, replica_id)
         _require_incarnation(services, replica_id, broker_epoch)
         session = services.fetch_sessions.resolve(request, by_topic_id, make)
         if session is not None and not isinstance(session, ReplicaSession):
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # a client's
     except KafkaError as error:
         services.counters.refused(ApiKey.FETCH, error.code)
-        return FetchResponse(error_code=error.code)
+        return _refusal(context.version, request, error.code)
     now = services.clock.monotonic()
     if session is None:
         session = make(NO_SESSION, by_topic_id, now)  # for this request alone
@@ -123,6 +127,18 @@ def _refuse(services: Services, request: FetchRequest, by_topic_id: bool) -> Fet
         data = PartitionData(partition_index=wanted.partition, aborted_transactions=None)
         refuse(data, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         count_refused(services, services.partitions.traffic_of(key[0]), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        refused.append((key, data))
+    return FetchResponse(responses=by_topic(refused))
+
+
+def _refusal(version: int, request: FetchRequest, code: ErrorCode) -> FetchResponse:
+    """Refuse a whole request; before version 7 only partitions have an error."""
+    if version >= _FIRST_VERSION_WITH_REFUSALS:
+        return FetchResponse(error_code=code)
+    refused: list[tuple[PartitionKey, PartitionData]] = []
+    for key, wanted in wanted_partitions(request, by_topic_id=False):
+        data = PartitionData(partition_index=wanted.partition, records=b"", aborted_transactions=None)
+        refuse(data, code)
         refused.append((key, data))
     return FetchResponse(responses=by_topic(refused))
 

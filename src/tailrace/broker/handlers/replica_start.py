@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tailrace.broker import access
 from tailrace.broker.handlers.api import Api, refuse_with
+from tailrace.broker.peer_identity import require_broker
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import KafkaError
 from tailrace.security.needs import whole
@@ -16,6 +17,7 @@ from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest
 
 def handle(services: Services, context: RequestContext, request: ReplicaStartRequest) -> ReplicaStartResponse:
     try:
+        require_broker(services, context)
         partition = access.find_partition(services, context, None, request.topic_id, request.partition_index)
         partition.require_leader(request.current_leader_epoch, by_replica=True)
     except KafkaError as error:

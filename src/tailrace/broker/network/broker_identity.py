@@ -1,4 +1,4 @@
-"""Which broker this process is to the brokers that it connects to, and how it proves that to them.
+"""Which broker this process is to the brokers that it connects to, and how it proves that to them (ADR 21).
 
 Owns the token of this start of the broker. Invariant: the token never leaves this object. What a broker that is
 connected to makes of a proof is in `peer_identity`.
