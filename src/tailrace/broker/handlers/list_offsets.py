@@ -69,7 +69,6 @@ async def _look_up(
     topic: str,
     wanted: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
-    version = context.version
     audience = _AUDIENCES.get(request.replica_id, Audience.REPLICA)
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:

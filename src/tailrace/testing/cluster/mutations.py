@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from tailrace.broker import peer_identity
+from tailrace.broker.handlers import replica_fetch
 from tailrace.broker.leading import controller as broker_controller
 from tailrace.broker.leading.leadership import Leadership
 from tailrace.cluster import decisions, leaders, metadata, registration
@@ -397,6 +399,18 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "min.insync.replicas is taken for 1": Mutation(
         Partition, "min_insync_replicas", property(lambda self: 1, lambda self, value: None), (TOO_FEW, LOST)
+    ),
+    "a client that claims to be a replica is believed": Mutation(
+        replica_fetch,
+        "require_broker",
+        lambda services, context, broker_id: None,
+        (ISR, LOST, DISAGREE, TWO_VALUES, SELF, TOO_FEW),
+    ),
+    "any proof of a broker is accepted": Mutation(
+        peer_identity,
+        "is_proof",
+        lambda proof, verifier, challenge: True,
+        (ISR, LOST, DISAGREE, TWO_VALUES, SELF, TOO_FEW),
     ),
     "nobody gets back into the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
     "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK, ISR)),

@@ -36,6 +36,7 @@ from tailrace.testing.cluster.history import (
     ClusterHistory,
     Violation,
 )
+from tailrace.testing.cluster.impostor import Impostor
 from tailrace.testing.cluster.load import GROUP, ORDERS, ClusterLoad
 from tailrace.testing.cluster.machines import ClusterLog, SimCluster
 from tailrace.testing.cluster.watch import ClusterWatch
@@ -181,6 +182,7 @@ async def _run(
     work = [
         loop.create_task(faults.run(until, MIN_FAULTS), name="faults"),
         loop.create_task(_change_topics(load, admin, partitions, until), name="changes of topics"),
+        loop.create_task(Impostor(cluster, watch).run(until), name="impostor"),
     ]
     if wider is not None:
         work += wider.tasks(load, faults, until)
