@@ -35,7 +35,7 @@ def fill_archive(bootstrap: str, topic: str, end: int) -> None:
     writer: FileWriter | None = None
     for messages in _read(bootstrap, topic, end):
         if writer is None:
-            writer = FileWriter(topic, status.topic_id, 0, messages[0].offset() or 0)
+            writer = FileWriter(topic, status.lineage, 0, messages[0].offset() or 0)
         writer.write(_table(messages))
         if writer.bytes >= FILE_BYTES or writer.next_offset >= end:
             files.append(writer.store(location))

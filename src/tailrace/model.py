@@ -5,7 +5,7 @@ Owns names and value types only. It must not know bytes, disks or sockets.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 from uuid import UUID
 
 NO_OFFSET = -1
@@ -16,6 +16,11 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
 ZERO_UUID = UUID(int=0)
+
+#: What clients call a topic. It may change while the topic lives.
+TopicId = NewType("TopicId", UUID)
+#: Which topic it is, for good: all that is stored of a topic, on brokers and elsewhere, belongs to its lineage.
+Lineage = NewType("Lineage", UUID)
 
 #: Where groups keep their offsets and members.
 OFFSETS_TOPIC = "__consumer_offsets"

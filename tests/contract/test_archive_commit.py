@@ -48,8 +48,8 @@ async def committing(stores: Stores, count: int) -> AsyncIterator[list[tuple[Sto
 
 
 async def stored(store: Store) -> ArchiveState:
-    entry = await store.get(archive_key(TOPIC.topic_id))
-    return ArchiveState(TOPIC.topic_id) if entry is None else ArchiveState.from_bytes(entry.value)
+    entry = await store.get(archive_key(TOPIC.lineage))
+    return ArchiveState(TOPIC.lineage) if entry is None else ArchiveState.from_bytes(entry.value)
 
 
 class Archiver:

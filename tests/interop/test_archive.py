@@ -159,7 +159,7 @@ def test_a_topic_id_has_one_spelling(archived: Archived, tmp_path: Path) -> None
     # One in about three ids has a character that the two alphabets of base64 write differently.
     for number in range(12):
         topic = create_topic(bootstrap, f"spelt-{number}", **archived_configs(tmp_path))
-        spelt = encode_uuid(describe(bootstrap, topic).topic_id)
+        spelt = encode_uuid(describe(bootstrap, topic).lineage)
         code, output = run("topic", "describe", topic, "--bootstrap", bootstrap, "--json")
         assert (code, json.loads(output)["topic_id"]) == (0, spelt)
         code, output = run("archive", "status", topic, "--bootstrap", bootstrap, "--json")

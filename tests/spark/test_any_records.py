@@ -136,7 +136,7 @@ def produced_by(broker: BrokerProcess, directory: Path, batches: Sequence[Batch]
     place.mkdir()
     client = parse_client_settings({"bootstrap.servers": broker.bootstrap})
     archive = TopicArchive(str(place), topic, uuid4(), None)
-    written = write_file(FileTask(client, archive.uri, archive.topic_id, Piece(topic, 0, 0, 0, end, 1 << 30, 0.0)))
+    written = write_file(FileTask(client, archive.uri, archive.lineage, Piece(topic, 0, 0, 0, end, 1 << 30, 0.0)))
     assert isinstance(written, Written), written
     (file,) = place.rglob("*.parquet")
     return Produced(broker, topic, tuple(rows), tuple(poison), end, file, written, archive)

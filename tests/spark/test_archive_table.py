@@ -243,7 +243,7 @@ def merge_files(archived: Archived, topic: str, starts: dict[int, int] | None = 
     first = min(starts.values()) if starts else files[0].first_offset
     wanted = Wanted(first, ARCHIVED, ALL_COLUMNS)
     rows = [scanned.table for scanned in scan_files(location, snapshot.directory, files, wanted)]
-    merged = write_file(location, topic, status.topic_id, 0, (first, ARCHIVED), rows)
+    merged = write_file(location, topic, status.lineage, 0, (first, ARCHIVED), rows)
     manifest = snapshot.commit([merged], [file.name for file in files], starts)
     commit(bootstrap, status, write_manifest(location, manifest), manifest.partitions)
     for file in files:

@@ -121,7 +121,7 @@ def _merge_of(run: Sequence[ArchivedFile], min_files: int) -> list[Merge]:
 def write_merged(location: Location, snapshot: Snapshot, merge: Merge) -> ArchivedFile:
     """Store one file with all records of the files of a merge; nothing of the archive has changed yet."""
     first, last = merge.files[0], merge.files[-1]
-    writer = FileWriter(snapshot.topic, snapshot.topic_id, merge.partition, first.first_offset)
+    writer = FileWriter(snapshot.topic, snapshot.lineage, merge.partition, first.first_offset)
     wanted = Wanted(first.first_offset, last.next_offset, tuple(RECORD_SCHEMA.names))
     for rows in scan_files(location, snapshot.directory, merge.files, wanted):
         writer.write(rows.table)

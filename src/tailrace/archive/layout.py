@@ -14,11 +14,11 @@ import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from crc32c import crc32c
 
 from tailrace.archive.errors import ArchiveCorruptError
+from tailrace.model import Lineage
 from tailrace.storage.checkpoints import encode_uuid
 
 MANIFEST_DIRECTORY = "manifest"
@@ -37,17 +37,17 @@ class TopicArchive:
 
     uri: str
     topic: str
-    topic_id: UUID
+    lineage: Lineage
     manifest: str | None
 
     @property
     def directory(self) -> str:
-        return topic_directory(self.topic, self.topic_id)
+        return topic_directory(self.topic, self.lineage)
 
 
-def topic_directory(topic: str, topic_id: UUID) -> str:
+def topic_directory(topic: str, lineage: Lineage) -> str:
     """Where all files of a topic are; a topic of the same name that comes later has another place."""
-    return f"topic={topic}/id={encode_uuid(topic_id)}"
+    return f"topic={topic}/id={encode_uuid(lineage)}"
 
 
 def unique() -> str:

@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from uuid import UUID
 
 from tailrace.archive.errors import ArchiveCorruptError, InvalidCommitError, NewerFormatError
 from tailrace.archive.layout import (
@@ -28,6 +27,7 @@ from tailrace.archive.layout import (
 )
 from tailrace.archive.location import Location
 from tailrace.archive.quarantine import SideFile
+from tailrace.model import Lineage
 from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
 #: What manifests are written in; one that names side files is of the second, which older readers refuse.
@@ -68,7 +68,7 @@ class Manifest:
     """One commit, as it is written."""
 
     topic: str
-    topic_id: UUID
+    lineage: Lineage
     version: int
     parent: str | None
     added: tuple[ArchivedFile, ...]
@@ -95,7 +95,7 @@ class Manifest:
         document: dict[str, Any] = {
             "format": FORMAT if self.has_quarantine else _PLAIN_FORMAT,
             "topic": self.topic,
-            "topic_id": encode_uuid(self.topic_id),
+            "topic_id": encode_uuid(self.lineage),
             "version": self.version,
             "parent": self.parent,
             "partitions": {str(partition): list(span) for partition, span in sorted(self.partitions.items())},
@@ -126,7 +126,7 @@ def decode_manifest(name: str, content: bytes) -> Manifest:
             )
         manifest = Manifest(
             topic=document["topic"],
-            topic_id=decode_uuid(document["topic_id"]),
+            lineage=Lineage(decode_uuid(document["topic_id"])),
             version=document["version"],
             parent=document["parent"],
             added=_decode_files(document["added"]),
@@ -236,7 +236,7 @@ class Snapshot:
     """All files of a topic's archive at one version."""
 
     topic: str
-    topic_id: UUID
+    lineage: Lineage
     version: int = 0
     #: The manifest that is the head; None before the first.
     head: str | None = None
@@ -244,7 +244,7 @@ class Snapshot:
 
     @property
     def directory(self) -> str:
-        return topic_directory(self.topic, self.topic_id)
+        return topic_directory(self.topic, self.lineage)
 
     @property
     def coverage(self) -> dict[int, tuple[int, int]]:
@@ -295,7 +295,7 @@ class Snapshot:
         side_files = tuple(file for _, files in sorted(partitions.items()) for file in files.side_files)
         return Manifest(
             self.topic,
-            self.topic_id,
+            self.lineage,
             version,
             self.head,
             tuple(added),
@@ -309,7 +309,7 @@ class Snapshot:
 
     def following(self, manifest: Manifest, name: str) -> Snapshot:
         """What this version becomes by the manifest of the next; ArchiveCorruptError where that does not fit."""
-        _check_identity(manifest, name, self.topic, self.topic_id)
+        _check_identity(manifest, name, self.topic, self.lineage)
         if manifest.version != self.version + 1 or manifest.parent != self.head:
             raise ArchiveCorruptError(
                 f"manifest {name} follows {manifest.parent}, and not version {self.version} ({self.head})"
@@ -321,7 +321,7 @@ class Snapshot:
             raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
         if {partition: (files.start, files.end) for partition, files in partitions.items()} != manifest.partitions:
             raise ArchiveCorruptError(f"manifest {name} does not cover the offsets that it says")
-        return Snapshot(self.topic, self.topic_id, manifest.version, name, partitions)
+        return Snapshot(self.topic, self.lineage, manifest.version, name, partitions)
 
 
 def _changed(
@@ -367,11 +367,11 @@ def _changed(
     return after
 
 
-def _check_identity(manifest: Manifest, name: str, topic: str, topic_id: UUID) -> None:
-    if (manifest.topic, manifest.topic_id) != (topic, topic_id):
+def _check_identity(manifest: Manifest, name: str, topic: str, lineage: Lineage) -> None:
+    if (manifest.topic, manifest.lineage) != (topic, lineage):
         raise ArchiveCorruptError(
-            f"manifest {name} is of topic {manifest.topic} ({encode_uuid(manifest.topic_id)}), not of "
-            f"{topic} ({encode_uuid(topic_id)})"
+            f"manifest {name} is of topic {manifest.topic} ({encode_uuid(manifest.lineage)}), not of "
+            f"{topic} ({encode_uuid(lineage)})"
         )
 
 
@@ -379,7 +379,7 @@ def write_manifest(location: Location, manifest: Manifest) -> str:
     """Store a manifest under a new name and give that name; it counts only once the broker has taken it as head."""
     content = manifest.encode()
     name = manifest_name(manifest.version, content)
-    location.write_new(manifest_path(topic_directory(manifest.topic, manifest.topic_id), name), content)
+    location.write_new(manifest_path(topic_directory(manifest.topic, manifest.lineage), name), content)
     return name
 
 
@@ -393,7 +393,7 @@ def load_snapshot(
 ) -> Snapshot:
     """The snapshot of an archive's head, from the last checkpoint, or a snapshot that is known, onward."""
     pending: list[tuple[str, Manifest]] = []
-    snapshot = Snapshot(archive.topic, archive.topic_id)
+    snapshot = Snapshot(archive.topic, archive.lineage)
     name = archive.manifest
     while name is not None:
         if (found := known(name)) is not None:
@@ -413,7 +413,7 @@ def load_snapshot(
 
 
 def _from_checkpoint(archive: TopicArchive, manifest: Manifest, name: str) -> Snapshot:
-    _check_identity(manifest, name, archive.topic, archive.topic_id)
+    _check_identity(manifest, name, archive.topic, archive.lineage)
     files: dict[int, list[ArchivedFile]] = {partition: [] for partition in manifest.partitions}
     side_files: dict[int, list[SideFile]] = {partition: [] for partition in manifest.partitions}
     try:
@@ -427,4 +427,4 @@ def _from_checkpoint(archive: TopicArchive, manifest: Manifest, name: str) -> Sn
         }
     except (InvalidCommitError, KeyError) as error:
         raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
-    return Snapshot(archive.topic, archive.topic_id, manifest.version, name, partitions)
+    return Snapshot(archive.topic, archive.lineage, manifest.version, name, partitions)

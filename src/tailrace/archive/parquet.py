@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from tailrace.archive.file_pieces import FilePieces
 from tailrace.archive.layout import checksum, data_file_name, topic_directory
 from tailrace.archive.location import Location
 from tailrace.archive.manifest import ArchivedFile
+from tailrace.model import Lineage
 
 ROW_GROUP_BYTES = 1 << 20
 #: Where a writer is best finished and another begun.
@@ -72,7 +72,7 @@ class FileWriter:
     def __init__(
         self,
         topic: str,
-        topic_id: UUID,
+        lineage: Lineage,
         partition: int,
         first_offset: int,
         *,
@@ -80,7 +80,7 @@ class FileWriter:
         compression_level: int | None = None,
     ) -> None:
         self._topic = topic
-        self._topic_id = topic_id
+        self._lineage = lineage
         self._partition = partition
         self._first_offset = first_offset
         self._row_group_bytes = row_group_bytes
@@ -186,7 +186,7 @@ class FileWriter:
     def store(self, location: Location, next_offset: int | None = None) -> ArchivedFile:
         """Finish the file and store it; it is part of the archive once a manifest that names it is committed."""
         file, content = self.finish(next_offset)
-        location.write_new(f"{topic_directory(self._topic, self._topic_id)}/{file.name}", memoryview(content))
+        location.write_new(f"{topic_directory(self._topic, self._lineage)}/{file.name}", memoryview(content))
         return file
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
-from uuid import UUID
 
 from tailrace.archive.errors import ArchiveCorruptError
 from tailrace.archive.layout import checksum, side_file_name, topic_directory
 from tailrace.archive.location import Location
+from tailrace.model import Lineage
 from tailrace.records.batch import BatchHeader, has_valid_crc, iterate_batches
 from tailrace.runtime.disk import Buffer
 
@@ -66,8 +66,8 @@ class QuarantinedBatch(NamedTuple):
 class SideFileWriter:
     """A side file in the making, for the file of records that begins at an offset."""
 
-    def __init__(self, topic: str, topic_id: UUID, partition: int, first_offset: int) -> None:
-        self._directory = topic_directory(topic, topic_id)
+    def __init__(self, topic: str, lineage: Lineage, partition: int, first_offset: int) -> None:
+        self._directory = topic_directory(topic, lineage)
         self._partition = partition
         self._first_offset = first_offset
         self._pieces: list[bytes] = []

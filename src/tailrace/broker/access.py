@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
-from uuid import UUID
 
 from tailrace.broker.services import Services
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.shard import GroupShard
+from tailrace.model import Lineage, TopicId
 from tailrace.replication.partition import Partition
 from tailrace.security.needs import Need
 from tailrace.security.operations import CLUSTER_NAME, SUPPORTED, Operation, ResourceType, bits, refusal
@@ -103,11 +103,11 @@ def operations_on_cluster(services: Services, asker: Asker) -> int:
 # --- topics and partitions
 
 
-def require_topic(services: Services, asker: Asker, operation: Operation, topic: str | UUID) -> None:
+def require_topic(services: Services, asker: Asker, operation: Operation, topic: str | TopicId) -> None:
     """Refuse a client that may not do an operation to a topic, named by name or by id."""
     if services.authorizer is None:
         return
-    if isinstance(topic, UUID):
+    if not isinstance(topic, str):
         known = services.metadata.image.topics_by_id.get(topic)
         if known is None:
             # Nobody can say by which name it is allowed or not.
@@ -116,20 +116,32 @@ def require_topic(services: Services, asker: Asker, operation: Operation, topic:
     require(services, asker, operation, ResourceType.TOPIC, topic)
 
 
-def find_topic(services: Services, asker: Asker, operation: Operation | None, topic: str | UUID) -> TopicImage | None:
+def find_topic(
+    services: Services, asker: Asker, operation: Operation | None, topic: str | TopicId
+) -> TopicImage | None:
     """The topic that a client named by name or by id, if there is one and the operation is allowed, else a refusal.
 
     A client that may not do it is refused whether or not there is a topic of that name. Without an operation the
     request was checked as a whole.
     """
     image = services.metadata.image
-    if isinstance(topic, UUID):
+    if not isinstance(topic, str):
         found = image.topics_by_id.get(topic)
         name = None if found is None else found.name
     else:
         found, name = image.topics.get(topic), topic
     if operation is not None and name is not None and services.authorizer is not None:
         require(services, asker, operation, ResourceType.TOPIC, name)
+    return found
+
+
+def find_topic_by_lineage(
+    services: Services, asker: Asker, operation: Operation | None, lineage: Lineage
+) -> TopicImage | None:
+    """The topic of a lineage, which brokers and archivers name; as `find_topic` finds those that clients name."""
+    found = services.metadata.image.topics_by_lineage.get(lineage)
+    if operation is not None and found is not None and services.authorizer is not None:
+        require(services, asker, operation, ResourceType.TOPIC, found.name)
     return found
 
 
@@ -155,10 +167,10 @@ def allowed_topics(
 
 
 def find_partition(
-    services: Services, asker: Asker, operation: Operation | None, topic: str | UUID, number: int
+    services: Services, asker: Asker, operation: Operation | None, topic: str | TopicId, number: int
 ) -> Partition:
     """The partition on this broker that a client named, for an operation; or why it is not here."""
-    find = partition_finder(services, asker, operation, isinstance(topic, UUID))
+    find = partition_finder(services, asker, operation, not isinstance(topic, str))
     return find(topic, number)
 
 
@@ -173,15 +185,23 @@ def partition_finder(
     if services.authorizer is None or operation is None:
         return find
     wanted: Operation = operation
-    allowed: dict[str | UUID, None] = {}
+    allowed: dict[str | TopicId, None] = {}
 
-    def find_allowed(topic: str | UUID, number: int) -> Partition:
+    def find_allowed(topic: str | TopicId, number: int) -> Partition:
         if topic not in allowed:
             require_topic(services, asker, wanted, topic)
             allowed[topic] = None
         return find(topic, number)
 
     return find_allowed
+
+
+def find_partition_by_lineage(
+    services: Services, asker: Asker, operation: Operation | None, lineage: Lineage, number: int
+) -> Partition:
+    """The partition on this broker of the topic of a lineage, for an operation; or why it is not here."""
+    find_topic_by_lineage(services, asker, operation, lineage)
+    return services.partitions.find_by_lineage(lineage, number)
 
 
 # --- groups

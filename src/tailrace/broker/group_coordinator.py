@@ -95,6 +95,6 @@ class GroupCoordinator(Coordinator[GroupShard]):
         super().apply(before, after)
         if before.topics is after.topics:
             return
-        if any(one.topic_id not in after.topics_by_id for one in before.topics.values()):
+        if any(one.lineage not in after.topics_by_lineage for one in before.topics.values()):
             for shard in self:
                 shard.topics_deleted()

@@ -11,13 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
-from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.following.fetchers import ReplicaFetchers
-from tailrace.cluster.image import NO_LEADER, ClusterImage, PartitionState, TopicImage
+from tailrace.cluster.image import NO_LEADER, ClusterImage, TopicImage
 from tailrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicId, TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import ArchiveReader
@@ -80,10 +79,12 @@ class Partitions:
         self.archive_reader: ArchiveReader | None = None
         self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
-        self._by_id: dict[tuple[UUID, int], Partition] = {}
+        #: By what clients call their topics now, and by what they are.
+        self._by_id: dict[tuple[TopicId, int], Partition] = {}
+        self._by_lineage: dict[tuple[Lineage, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
         #: Batches of idempotent producers that came too early, for partitions by the name or id of their topic.
-        self._missed: dict[tuple[str | UUID, int], list[BatchHeader]] = {}
+        self._missed: dict[tuple[str | TopicId, int], list[BatchHeader]] = {}
         self._image = ClusterImage("", NO_LEADER)
         self._broker_epochs: dict[int, int] = {}
         #: In which incarnation each broker was last registered, also of those that are not now.
@@ -116,7 +117,7 @@ class Partitions:
 
     def is_cut_off(self, topic: TopicImage, number: int) -> bool:
         """Whether this broker leads a partition by the image and another may by now."""
-        partition = self._by_id.get((topic.topic_id, number))
+        partition = self._by_lineage.get((topic.lineage, number))
         return partition is not None and partition.is_cut_off
 
     @property
@@ -159,8 +160,8 @@ class Partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return partition
 
-    def find_by_id(self, topic_id: UUID, number: int) -> Partition:
-        """The partition of that topic id, or why it is not here."""
+    def find_by_id(self, topic_id: TopicId, number: int) -> Partition:
+        """The partition of the topic that clients call so, or why it is not here."""
         partition = self._by_id.get((topic_id, number))
         if partition is None:
             for (_, unopened_number), unopened in self._unopened.items():
@@ -170,7 +171,12 @@ class Partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition
 
-    def missed(self, topic: str | UUID, number: int, records: memoryview) -> None:
+    def find_by_lineage(self, lineage: Lineage, number: int) -> Partition:
+        """The partition of a topic whatever clients call it, or why it is not here."""
+        partition = self._by_lineage.get((lineage, number))
+        return self.find_by_id(self._image.topic_id_of(lineage), number) if partition is None else partition
+
+    def missed(self, topic: str | TopicId, number: int, records: memoryview) -> None:
         """A batch came for a partition that is not here yet; what its producer sent right behind is not the first."""
         try:
             header = check_produced(records)
@@ -190,9 +196,9 @@ class Partitions:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} has no replica of {topic.name}-{number}."
             )
 
-    def traffic_of(self, topic: str | UUID) -> TopicTraffic:
+    def traffic_of(self, topic: str | TopicId) -> TopicTraffic:
         """Where to count what concerns a topic, by name or id, also one that is not here."""
-        if isinstance(topic, UUID):
+        if not isinstance(topic, str):
             image = self._image.topics_by_id.get(topic)
             return self.traffic.find(None if image is None else image.name)
         return self.traffic.find(topic)
@@ -245,14 +251,16 @@ class Partitions:
         self._broker_epochs = {broker.broker_id: broker.epoch for broker in after.brokers.values()}
         self.last_broker_epochs.update(self._broker_epochs)
         await self._close_topics(
-            [topic for topic in before.topics.values() if topic.topic_id not in after.topics_by_id]
+            [topic for topic in before.topics.values() if topic.lineage not in after.topics_by_lineage]
         )
         opened = seen = 0
         for topic in after.topics.values():
-            former = before.topics_by_id.get(topic.topic_id)
-            archive, former_archive = after.archives.get(topic.topic_id), before.archives.get(topic.topic_id)
+            former = before.topics_by_lineage.get(topic.lineage)
+            archive, former_archive = after.archives.get(topic.lineage), before.archives.get(topic.lineage)
             if topic is former and after.brokers is before.brokers and archive is former_archive:
                 continue
+            if former is not None and former.topic_id != topic.topic_id:
+                self._rename(former, topic)
             # A change of roles is no change of configuration, and there are many more of those.
             is_configured = former is not None and topic.configs == former.configs
             for number, state in enumerate(topic.partitions):
@@ -275,16 +283,16 @@ class Partitions:
     def _open_or_update(self, topic: TopicImage, number: int, *, is_configured: bool) -> bool:
         """Have a partition be as the image says; whether a log was opened for it."""
         unopened = self._unopened.get((topic.name, number))
-        if unopened is not None and unopened.topic.topic_id == topic.topic_id:
+        if unopened is not None and unopened.topic.lineage == topic.lineage:
             return False  # a change to its topic is no reason to try again: `reopen` knows where its log is
-        known = self._by_id.get((topic.topic_id, number))
+        known = self._by_lineage.get((topic.lineage, number))
         if known is None:
             self._open_partition(topic, number)
             return True
         if not is_configured:
             self._configure(known, topic)
         self._apply_archive(known)
-        self._apply_state(known, topic.partitions[number])
+        self._apply_state(known, topic, number)
         return False
 
     def _open_partition(self, topic: TopicImage, number: int) -> None:
@@ -293,7 +301,7 @@ class Partitions:
         try:
             directory = home or self._new_home()
             directory.require_online()
-            log = directory.open_partition(name, topic.topic_id, self._config.topic_config(topic.configs))
+            log = directory.open_partition(name, topic.lineage, self._config.topic_config(topic.configs))
         except (StorageError, KafkaError, ConfigError) as error:
             if name not in self._unopened:
                 logger.error("%s cannot be opened and is not served; it is tried again: %s", name, error)
@@ -303,34 +311,50 @@ class Partitions:
             self._unopened[name] = _Unopened(topic, home, reason)
             return
         self._unopened.pop(name, None)
-        for known_as in (topic.name, topic.topic_id):
-            for header in self._missed.pop((known_as, number), ()):
-                log.producers.refused(header)
-        partition = Partition(name, topic.topic_id, log, directory, self._broker_id, holds_lease=self.holds_lease)
+        self._take_missed(log, topic, number)
+        partition = Partition(name, topic.lineage, log, directory, self._broker_id, holds_lease=self.holds_lease)
         partition.is_unsettled = self.is_unsettled
         partition.long_work = self.long_work
         partition.reader.archive = self.archive_reader
         partition.on_isr_wanted = self._isr_wanted
         self._by_name[topic.name, number] = partition
+        self._by_lineage[topic.lineage, number] = partition
         self._by_id[topic.topic_id, number] = partition
         partition.traffic = self.traffic.of(topic.name)
         if self._is_stopping:
             partition.leading.hold_appends()
         self._configure(partition, topic)
         self._apply_archive(partition)
-        self._apply_state(partition, topic.partitions[number])
+        self._apply_state(partition, topic, number)
+
+    def _take_missed(self, log: PartitionLog, topic: TopicImage, number: int) -> None:
+        """Let a log expect again what producers sent while it could not be found."""
+        for known_as in (topic.name, topic.topic_id):
+            for header in self._missed.pop((known_as, number), ()):
+                log.producers.refused(header)
+
+    def _rename(self, former: TopicImage, topic: TopicImage) -> None:
+        """Let clients find what is here of a topic by its new id, and no more by the one before."""
+        for number in range(len(former.partitions)):
+            partition = self._by_id.pop((former.topic_id, number), None)
+            if partition is not None:
+                self._by_id[topic.topic_id, number] = partition
+                self._take_missed(partition.log, topic, number)
+            elif (unopened := self._unopened.get((topic.name, number))) is not None:
+                self._unopened[topic.name, number] = unopened._replace(topic=topic)
 
     def _apply_archive(self, partition: Partition) -> None:
         """Let a partition know what of it is archived."""
-        state = self._image.archives.get(partition.topic_id)
+        state = self._image.archives.get(partition.lineage)
         number = partition.partition.partition
         if state is None or not partition.log.config.is_archived:
             partition.apply_archive(None, 0)
         else:
             partition.apply_archive(state.readable(number), state.archived_end(number))
 
-    def _apply_state(self, partition: Partition, state: PartitionState) -> None:
+    def _apply_state(self, partition: Partition, topic: TopicImage, number: int) -> None:
         """Let a partition lead or follow as the image says."""
+        state = topic.partitions[number]
         try:
             partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
         except StorageError as error:
@@ -340,7 +364,7 @@ class Partitions:
         if leader is None or partition.is_leader or partition.directory.failure is not None:
             self._fetchers.unfollow(partition)
         else:
-            self._fetchers.follow(partition, leader)
+            self._fetchers.follow(partition, leader, topic.topic_id)
 
     def _isr_wanted(self, partition: Partition) -> None:
         self.on_isr_wanted(partition)
@@ -355,7 +379,7 @@ class Partitions:
     async def reconfigure(self) -> None:
         """Let every log go by the broker's configuration as it is now."""
         for count, partition in enumerate(self, 1):
-            topic = self._image.topics_by_id.get(partition.topic_id)
+            topic = self._image.topics_by_lineage.get(partition.lineage)
             if topic is not None:
                 self._configure(partition, topic)
             if count % _OPENED_PER_TURN == 0:
@@ -397,7 +421,8 @@ class Partitions:
 
     def _remove(self, topic: TopicImage, number: int, reason: KafkaError) -> None:
         """Serve a partition no more, and remove its log."""
-        partition = self._by_id.pop((topic.topic_id, number), None)
+        partition = self._by_lineage.pop((topic.lineage, number), None)
+        self._by_id.pop((topic.topic_id, number), None)
         if partition is None:
             unopened = self._unopened.pop((topic.name, number), None)
             if unopened is not None and unopened.home is not None and unopened.home.failure is None:
@@ -474,7 +499,7 @@ class Partitions:
         """Try again to open partitions whose directory works: a disk that was full may have room now."""
         all_online = all(directory.failure is None for directory in self.directories)
         for (name, number), unopened in list(self._unopened.items()):
-            topic = self._image.topics_by_id.get(unopened.topic.topic_id)
+            topic = self._image.topics_by_lineage.get(unopened.topic.lineage)
             if topic is None or (name, number) not in self._unopened:
                 continue
             home = unopened.home

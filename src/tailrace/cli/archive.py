@@ -58,7 +58,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
         print_json(
             {
                 "topic": topic,
-                "topic_id": encode_uuid(found.topic_id),
+                "topic_id": encode_uuid(found.lineage),
                 "enabled": found.is_enabled,
                 "uri": found.uri,
                 "retention_ms": found.retention_ms,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from uuid import UUID
 
 from tailrace.archive.layout import TopicArchive
 from tailrace.client.cluster import describe_cluster
 from tailrace.client.errors import ClientError, NoAnswerError, UnknownTopicError
 from tailrace.client.request import ask
 from tailrace.errors import ErrorCode
+from tailrace.model import Lineage
 from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
 from tailrace.wire.messages.archive_describe import (
@@ -43,7 +43,7 @@ class ArchiveStatus:
     """The archive of one topic."""
 
     topic: str
-    topic_id: UUID
+    lineage: Lineage
     #: Whether the topic is configured to have one.
     is_enabled: bool
     uri: str
@@ -63,7 +63,7 @@ class ArchiveStatus:
     @property
     def archive(self) -> TopicArchive:
         """Where it is and what its head is, as the readers of archives take it."""
-        return TopicArchive(self.uri, self.topic, self.topic_id, self.manifest or None)
+        return TopicArchive(self.uri, self.topic, self.lineage, self.manifest or None)
 
 
 def describe(bootstrap: str, topic: str) -> ArchiveStatus:
@@ -113,7 +113,7 @@ def _archive(found: DescribedArchive) -> ArchiveStatus:
         raise ClientError(f"the archive of {found.name} cannot be described: {found.error_message}")
     return ArchiveStatus(
         found.name,
-        found.topic_id,
+        found.lineage,
         found.is_enabled,
         found.uri,
         found.retention_ms,
@@ -143,7 +143,7 @@ def commit(
     its answer was lost succeeds again.
     """
     request = ArchiveCommitRequest(
-        topic_id=archive.topic_id,
+        lineage=archive.lineage,
         expected_version=archive.version,
         uri=archive.uri,
         manifest=manifest,

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tailrace.cluster.keys import known_format, reading, unknown_fields
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import Lineage
 
 _FORMAT = 1
 _KEYS = ("format", "topic_id", "version", "uri", "manifest", "partitions", "deleted_below")
@@ -34,7 +35,7 @@ class ArchivedRange(NamedTuple):
 class ArchiveState:
     """The archive of one topic as it was last committed."""
 
-    topic_id: UUID
+    lineage: Lineage
     #: How often something was committed.
     version: int = NOTHING_ARCHIVED
     #: Where it was when that was done.
@@ -66,7 +67,7 @@ class ArchiveState:
             {
                 **self.unknown,
                 "format": _FORMAT,
-                "topic_id": str(self.topic_id),
+                "topic_id": str(self.lineage),
                 "version": self.version,
                 "uri": self.uri,
                 "manifest": self.manifest,
@@ -81,7 +82,7 @@ class ArchiveState:
         data: dict[str, Any] = known_format(value, _FORMAT, "an archive's state", "format")
         with reading("an archive's state"):
             return cls(
-                UUID(data["topic_id"]),
+                Lineage(UUID(data["topic_id"])),
                 data["version"],
                 data["uri"],
                 data["manifest"],

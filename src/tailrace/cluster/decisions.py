@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
-from uuid import UUID
 
 from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.leaders import (
@@ -33,10 +32,10 @@ from tailrace.cluster.leaders import (
 )
 from tailrace.cluster.placement import Load, plan_internal_replication, with_replicas
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 
 #: A partition by the id of its topic and its number.
-PartitionKey: TypeAlias = tuple[UUID, int]
+PartitionKey: TypeAlias = tuple[Lineage, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Situation:
 class Inquiry(NamedTuple):
     """A partition in one leader epoch, and the replicas to ask for the ends of their logs."""
 
-    topic_id: UUID
+    lineage: Lineage
     partition: TopicPartition
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -97,7 +96,7 @@ class Answers:
 class FailOver:
     """Replace leaders that are gone; where several replicas could lead, nobody leads until they have been asked."""
 
-    topic_ids: tuple[UUID, ...]
+    lineages: tuple[Lineage, ...]
     #: The leaders of all topics that are due.
     leaders: tuple[int, ...]
     is_unclean: Callable[[TopicImage], bool]
@@ -118,9 +117,9 @@ class FailOver:
 class Elect:
     """Make the longest logs lead, by what the replicas have answered."""
 
-    topic_ids: tuple[UUID, ...]
+    lineages: tuple[Lineage, ...]
     #: For each partition the epoch without a leader in which the replicas were asked, and their answers.
-    found: Mapping[UUID, Mapping[int, tuple[int, Mapping[int, LogEnd]]]]
+    found: Mapping[Lineage, Mapping[int, tuple[int, Mapping[int, LogEnd]]]]
     #: The brokers that answered about a partition that they are not in sync with. No ISR shows that one of them has
     #: restarted, so the transaction checks their broker epochs.
     outsiders: tuple[int, ...]
@@ -135,14 +134,14 @@ class Elect:
 
     def applied_to(self, topic: TopicImage, live: Collection[int]) -> TopicImage:
         """The topic after it; `live` are the brokers that are eligible when it is written."""
-        return with_longest_leaders(topic, self.found[topic.topic_id], live)
+        return with_longest_leaders(topic, self.found[topic.lineage], live)
 
     def waiting(self, topics: Iterable[TopicImage]) -> list[PartitionKey]:
         """The partitions that have no leader yet, in topics after the change."""
         return [
-            (topic.topic_id, number)
+            (topic.lineage, number)
             for topic in topics
-            for number, (leader_epoch, _) in self.found.get(topic.topic_id, {}).items()
+            for number, (leader_epoch, _) in self.found.get(topic.lineage, {}).items()
             if (topic.partitions[number].leader, topic.partitions[number].leader_epoch) == (NO_LEADER, leader_epoch)
         ]
 
@@ -151,22 +150,22 @@ class Elect:
 class Shrink:
     """Take brokers that are gone out of the ISRs whose leaders have answered."""
 
-    topic_ids: tuple[UUID, ...]
+    lineages: tuple[Lineage, ...]
     #: The partitions whose leaders have answered, and in which epoch.
-    confirmed: Mapping[UUID, Mapping[int, int]]
+    confirmed: Mapping[Lineage, Mapping[int, int]]
     #: Those whose leaders have not.
     silent: tuple[PartitionKey, ...]
 
     def applied_to(self, topic: TopicImage, live: Collection[int]) -> TopicImage:
         """The topic after it; `live` are the brokers of the round."""
-        return without_the_dead(topic, live, self.confirmed[topic.topic_id])
+        return without_the_dead(topic, live, self.confirmed[topic.lineage])
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseReplication:
     """Give internal topics more replicas, now that there are brokers for them."""
 
-    topic_ids: tuple[UUID, ...]
+    lineages: tuple[Lineage, ...]
     names: tuple[str, ...]
     brokers: Mapping[int, BrokerImage]
     factors: Mapping[str, int]
@@ -209,15 +208,15 @@ def _fail_over(topics: Sequence[TopicImage], situation: Situation) -> FailOver |
     planned = plan_failover(due, situation.brokers, situation.is_unclean)
     if not planned:
         return None
-    before = {topic.topic_id: topic for topic in due}
+    before = {topic.lineage: topic for topic in due}
     moved = leaderless = 0
     for topic in planned:
-        for old, new in zip(before[topic.topic_id].partitions, topic.partitions, strict=True):
+        for old, new in zip(before[topic.lineage].partitions, topic.partitions, strict=True):
             moved += new.leader not in (old.leader, NO_LEADER)
             leaderless += new.leader == NO_LEADER != old.leader
     leaders = {state.leader for topic in due for state in topic.partitions if state.leader != NO_LEADER}
-    topic_ids = tuple([topic.topic_id for topic in planned])
-    return FailOver(topic_ids, tuple(sorted(leaders)), situation.is_unclean, moved, leaderless)
+    lineages = tuple([topic.lineage for topic in planned])
+    return FailOver(lineages, tuple(sorted(leaders)), situation.is_unclean, moved, leaderless)
 
 
 def _ask_log_ends(topics: Sequence[TopicImage], situation: Situation) -> LogEndsQuestion | None:
@@ -231,24 +230,24 @@ def _ask_log_ends(topics: Sequence[TopicImage], situation: Situation) -> LogEnds
                 outsiders = outsiders_of(state, situation.brokers)
                 partition = TopicPartition(topic.name, number)
                 inquiries.append(
-                    Inquiry(topic.topic_id, partition, state.leader_epoch, (*candidates, *outsiders), outsiders)
+                    Inquiry(topic.lineage, partition, state.leader_epoch, (*candidates, *outsiders), outsiders)
                 )
     return LogEndsQuestion(tuple(inquiries)) if inquiries else None
 
 
 def _elect_by(answers: Answers, topics: Sequence[TopicImage]) -> Elect:
-    found: dict[UUID, dict[int, tuple[int, Mapping[int, LogEnd]]]] = {}
+    found: dict[Lineage, dict[int, tuple[int, Mapping[int, LogEnd]]]] = {}
     outsiders: dict[int, None] = {}
     for inquiry in answers.question.inquiries:
         ends = answers.ends[inquiry.partition]
-        found.setdefault(inquiry.topic_id, {})[inquiry.partition.partition] = (inquiry.leader_epoch, ends)
+        found.setdefault(inquiry.lineage, {})[inquiry.partition.partition] = (inquiry.leader_epoch, ends)
         outsiders.update(dict.fromkeys(broker_id for broker_id in inquiry.outsiders if broker_id in ends))
-    return Elect(tuple([topic.topic_id for topic in topics if topic.topic_id in found]), found, tuple(outsiders))
+    return Elect(tuple([topic.lineage for topic in topics if topic.lineage in found]), found, tuple(outsiders))
 
 
 def _ask_leaders(topics: Sequence[TopicImage], situation: Situation) -> LeadersQuestion | None:
     inquiries = [
-        Inquiry(topic.topic_id, TopicPartition(topic.name, number), state.leader_epoch, (state.leader,))
+        Inquiry(topic.lineage, TopicPartition(topic.name, number), state.leader_epoch, (state.leader,))
         for topic in topics
         for number, state in enumerate(topic.partitions)
         if has_dead(state, situation.brokers)
@@ -257,14 +256,14 @@ def _ask_leaders(topics: Sequence[TopicImage], situation: Situation) -> LeadersQ
 
 
 def _shrink_by(answers: Answers, topics: Sequence[TopicImage]) -> Shrink:
-    confirmed: dict[UUID, dict[int, int]] = {}
+    confirmed: dict[Lineage, dict[int, int]] = {}
     silent: list[PartitionKey] = []
     for inquiry in answers.question.inquiries:
         if answers.ends[inquiry.partition]:
-            confirmed.setdefault(inquiry.topic_id, {})[inquiry.partition.partition] = inquiry.leader_epoch
+            confirmed.setdefault(inquiry.lineage, {})[inquiry.partition.partition] = inquiry.leader_epoch
         else:
-            silent.append((inquiry.topic_id, inquiry.partition.partition))
-    return Shrink(tuple([topic.topic_id for topic in topics if topic.topic_id in confirmed]), confirmed, tuple(silent))
+            silent.append((inquiry.lineage, inquiry.partition.partition))
+    return Shrink(tuple([topic.lineage for topic in topics if topic.lineage in confirmed]), confirmed, tuple(silent))
 
 
 def _raise_replication(topics: Sequence[TopicImage], situation: Situation) -> RaiseReplication | None:
@@ -272,8 +271,8 @@ def _raise_replication(topics: Sequence[TopicImage], situation: Situation) -> Ra
     planned = plan_internal_replication(situation.due, brokers, factors)
     if not planned:
         return None
-    topic_ids = tuple([topic.topic_id for topic in planned])
-    return RaiseReplication(topic_ids, tuple([topic.name for topic in planned]), brokers, factors, Load.of(topics))
+    lineages = tuple([topic.lineage for topic in planned])
+    return RaiseReplication(lineages, tuple([topic.name for topic in planned]), brokers, factors, Load.of(topics))
 
 
 _Step: TypeAlias = Callable[[Sequence[TopicImage], Situation], Question | Change | None]

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace.cluster.features import TAILRACE_VERSION, TOPICS_BY_NAME_LEVEL, FinalizedFeatures
-from tailrace.cluster.image import TOPIC_FORMAT_BY_NAME, TOPIC_FORMAT_BY_POSITION, TopicImage, topic_format_of
+from tailrace.cluster.features import LINEAGES_LEVEL, TAILRACE_VERSION, TOPICS_BY_NAME_LEVEL, FinalizedFeatures
+from tailrace.cluster.image import (
+    TOPIC_FORMAT_BY_NAME,
+    TOPIC_FORMAT_BY_POSITION,
+    TOPIC_FORMAT_WITH_LINEAGE,
+    TopicImage,
+    topic_format_of,
+)
 from tailrace.cluster.keys import FINALIZED_FEATURES, TOPICS
 from tailrace.cluster.store import ABSENT
 from tailrace.cluster.stored_changes import StoredChanges
@@ -55,6 +61,12 @@ class FeatureChanges(StoredChanges):
             if value is None or topic_format_of(value) <= self._topic_format:
                 return value
             topic = TopicImage.from_bytes(value)
+            if topic.is_renamed:
+                raise KafkaError(
+                    ErrorCode.FEATURE_UPDATE_FAILED,
+                    f"Topic {topic.name} has another id than at first, so older releases would take it for another "
+                    f"topic: upgrade {TAILRACE_VERSION} to {LINEAGES_LEVEL} again, or delete the topic first.",
+                )
             if topic.needs_names and not may_lose_fields:
                 raise KafkaError(
                     ErrorCode.FEATURE_UPDATE_FAILED,
@@ -74,5 +86,8 @@ class FeatureChanges(StoredChanges):
 
     @property
     def _topic_format(self) -> int:
-        is_by_name = self._known.features.level(TAILRACE_VERSION) >= TOPICS_BY_NAME_LEVEL
+        level = self._known.features.level(TAILRACE_VERSION)
+        if level >= LINEAGES_LEVEL:
+            return TOPIC_FORMAT_WITH_LINEAGE
+        is_by_name = level >= TOPICS_BY_NAME_LEVEL
         return TOPIC_FORMAT_BY_NAME if is_by_name else TOPIC_FORMAT_BY_POSITION

@@ -19,10 +19,12 @@ from tailrace.errors import ErrorCode, KafkaError
 _FORMAT = 1
 _KEYS = ("version", "epoch", "levels")
 
-#: Level 1: topics in format 2. Level 2: topics in format 3, which names the fields of partitions. Level 3: what is for
-#: brokers alone is refused to peers that have not proved which broker they are.
+#: Level 1: topics in format 2. Level 2: topics in format 3, which names the fields of partitions. Level 3: topics whose
+#: id is another than their lineage, in format 4; and what is for brokers alone is refused to peers that have not proved
+#: which broker they are.
 TAILRACE_VERSION = "tailrace.version"
 TOPICS_BY_NAME_LEVEL = 2
+LINEAGES_LEVEL = 3
 PROVEN_BROKERS_LEVEL = 3
 
 

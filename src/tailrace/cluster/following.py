@@ -141,11 +141,11 @@ class FollowedImage:
 
     async def _forget_missing(self, entries: Sequence[Entry]) -> None:
         """Forget topics that were deleted while nobody looked; one that is newer than the entries is still there."""
-        for topic_id in self._known.topics_not_in(entries):
+        for lineage in self._known.topics_not_in(entries):
             while True:
                 try:
-                    if await self._store.get(topic_key(topic_id)) is None:
-                        self._known.forget_topic(topic_id)
+                    if await self._store.get(topic_key(lineage)) is None:
+                        self._known.forget_topic(lineage)
                     break
                 except Unavailable:
                     await asyncio.sleep(RETRY_SECONDS)

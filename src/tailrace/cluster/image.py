@@ -14,13 +14,18 @@ from tailrace.cluster.archives import ArchiveState
 from tailrace.cluster.broker_lists import packed, unpacked
 from tailrace.cluster.features import OLDEST, FinalizedFeatures, LevelRange, SupportedFeatures
 from tailrace.cluster.keys import NO_FIELDS, known_format, number_of, reading, unknown_fields
+from tailrace.model import ZERO_UUID, Lineage, TopicId
 
 #: Writes a partition as a list of four; format 1 wrote it as an object, and is still read.
 TOPIC_FORMAT_BY_POSITION = 2
 #: Names the fields of partitions, so that a release keeps those of a newer one.
 TOPIC_FORMAT_BY_NAME = 3
+#: The same with the lineage, which no release may ignore: one that did would take the topic for another of its name.
+TOPIC_FORMAT_WITH_LINEAGE = 4
 _CONFIGS_FORMAT = 1
 _BROKER_FORMAT = 1
+#: What a topic is made with whose lineage is its first id.
+_NO_LINEAGE = Lineage(ZERO_UUID)
 #: The leader of a partition that has none.
 NO_LEADER = -1
 #: The name under which the image keeps the configuration that all brokers share, which is also what clients call it.
@@ -50,21 +55,31 @@ class TopicImage:
     """One topic: identity, partitions and what was configured for it."""
 
     name: str
-    topic_id: UUID
+    #: What clients call it now.
+    topic_id: TopicId
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
     #: Fields that a newer release wrote.
     unknown: Mapping[str, Any] = field(default_factory=dict)
+    #: Which topic it is, whatever clients call it: the id that it had first.
+    lineage: Lineage = field(default=_NO_LINEAGE, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.lineage is _NO_LINEAGE:
+            object.__setattr__(self, "lineage", Lineage(self.topic_id))
 
     def to_bytes(self, topic_format: int = TOPIC_FORMAT_BY_POSITION) -> bytes:
         """As the store holds it: in a format, or in a newer one where fields would be lost."""
-        is_by_name = topic_format >= TOPIC_FORMAT_BY_NAME or self.needs_names
+        needs_lineage = self.is_renamed
+        is_by_name = topic_format >= TOPIC_FORMAT_BY_NAME or self.needs_names or needs_lineage
+        least = TOPIC_FORMAT_WITH_LINEAGE if needs_lineage else TOPIC_FORMAT_BY_NAME
         return json.dumps(
             {
                 **self.unknown,
-                "version": TOPIC_FORMAT_BY_NAME if is_by_name else TOPIC_FORMAT_BY_POSITION,
+                "version": least if is_by_name else TOPIC_FORMAT_BY_POSITION,
                 "name": self.name,
                 "topic_id": str(self.topic_id),
+                **({"lineage": str(self.lineage)} if needs_lineage else {}),
                 "configs": dict(self.configs),
                 **(_rows_by_name(self.partitions) if is_by_name else _rows_by_position(self.partitions)),
             },
@@ -78,29 +93,35 @@ class TopicImage:
         return replace(self, partitions=states, unknown=NO_FIELDS)
 
     @property
+    def is_renamed(self) -> bool:
+        """Whether clients call it by another id than at first."""
+        return self.topic_id != self.lineage
+
+    @property
     def needs_names(self) -> bool:
         """Whether it has fields that are lost where partitions are written by position."""
         return bool(self.unknown) or any(state.unknown for state in self.partitions)
 
     @classmethod
     def from_bytes(cls, value: bytes) -> TopicImage:
-        data = known_format(value, TOPIC_FORMAT_BY_NAME, "a topic")
+        data = known_format(value, TOPIC_FORMAT_WITH_LINEAGE, "a topic")
         with reading(f"topic {data.get('name')}"):
             return cls(
                 data["name"],
-                UUID(data["topic_id"]),
+                TopicId(UUID(data["topic_id"])),
                 _READ_PARTITIONS[data["version"]](data),
                 MappingProxyType(dict(data["configs"])),
                 unknown_fields(data, _TOPIC_KEYS),
+                lineage=Lineage(UUID(data["lineage"])) if "lineage" in data else _NO_LINEAGE,
             )
 
 
 def topic_format_of(value: bytes) -> int:
     """The format that a topic is stored in."""
-    return number_of(known_format(value, TOPIC_FORMAT_BY_NAME, "a topic"), "version", "a topic")
+    return number_of(known_format(value, TOPIC_FORMAT_WITH_LINEAGE, "a topic"), "version", "a topic")
 
 
-_TOPIC_KEYS = ("version", "name", "topic_id", "configs", "partitions", "brokers", "broker_lists", "fields")
+_TOPIC_KEYS = ("version", "name", "topic_id", "lineage", "configs", "partitions", "brokers", "broker_lists", "fields")
 
 
 def _rows_by_position(states: Sequence[PartitionState]) -> dict[str, Any]:
@@ -184,7 +205,12 @@ def _from_row(
     return PartitionState(replicas, isr, leader, leader_epoch, tuple(sorted(values.items())))
 
 
-_READ_PARTITIONS = {1: _from_objects, TOPIC_FORMAT_BY_POSITION: _from_positions, TOPIC_FORMAT_BY_NAME: _from_names}
+_READ_PARTITIONS = {
+    1: _from_objects,
+    TOPIC_FORMAT_BY_POSITION: _from_positions,
+    TOPIC_FORMAT_BY_NAME: _from_names,
+    TOPIC_FORMAT_WITH_LINEAGE: _from_names,
+}
 
 
 def configs_to_bytes(configs: Mapping[str, str], before: bytes | None = None) -> bytes:
@@ -296,11 +322,14 @@ class ClusterImage:
     controller_id: int
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
-    topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
+    #: By what clients call them.
+    topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
+    #: By what is stored of them.
+    topics_by_lineage: Mapping[Lineage, TopicImage] = field(default_factory=dict)
     #: What was set at run time, by broker id as text, and for `ALL_BROKERS`.
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: What of topics is archived, by their ids; nothing of one that is not here.
-    archives: Mapping[UUID, ArchiveState] = field(default_factory=dict)
+    #: What of topics is archived, by their lineages; nothing of one that is not here.
+    archives: Mapping[Lineage, ArchiveState] = field(default_factory=dict)
     #: What every broker supports, and this release may use.
     features: FinalizedFeatures = field(default_factory=FinalizedFeatures)
 
@@ -309,19 +338,43 @@ class ClusterImage:
         found = [(broker, broker.endpoint(listener)) for broker in self.brokers.values()]
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
-    def with_topic_changes(self, changed: Iterable[TopicImage], removed: Iterable[UUID]) -> ClusterImage:
+    def lineage_of(self, topic_id: TopicId) -> Lineage:
+        """The topic that a client means which still uses an id that it learned earlier.
+
+        A topic that is unknown, or gone, is taken for one that still has its first id.
+        """
+        topic = self.topics_by_id.get(topic_id)
+        return Lineage(topic_id) if topic is None else topic.lineage
+
+    def topic_id_of(self, lineage: Lineage) -> TopicId:
+        """What clients call a topic; its first id where it is gone."""
+        topic = self.topics_by_lineage.get(lineage)
+        return TopicId(lineage) if topic is None else topic.topic_id
+
+    def with_topic_changes(self, changed: Iterable[TopicImage], removed: Iterable[Lineage]) -> ClusterImage:
         """The image after topics were deleted, and others created or changed."""
-        topics, by_id = dict(self.topics), dict(self.topics_by_id)
-        for topic_id in removed:
-            former = by_id.pop(topic_id, None)
-            if former is not None and topics[former.name].topic_id == topic_id:
+        topics, by_id, by_lineage = dict(self.topics), dict(self.topics_by_id), dict(self.topics_by_lineage)
+        for lineage in removed:
+            former = by_lineage.pop(lineage, None)
+            if former is None:
+                continue
+            del by_id[former.topic_id]
+            if topics[former.name].lineage == lineage:
                 del topics[former.name]
         for topic in changed:
-            replaced = topics.get(topic.name)
-            if replaced is not None and replaced.topic_id != topic.topic_id:
+            replaced, former = topics.get(topic.name), by_lineage.get(topic.lineage)
+            if replaced is not None and replaced.lineage != topic.lineage:
+                by_lineage.pop(replaced.lineage, None)
                 by_id.pop(replaced.topic_id, None)
-            topics[topic.name] = by_id[topic.topic_id] = topic
-        return replace(self, topics=MappingProxyType(topics), topics_by_id=MappingProxyType(by_id))
+            if former is not None and former.topic_id != topic.topic_id:
+                del by_id[former.topic_id]
+            topics[topic.name] = by_id[topic.topic_id] = by_lineage[topic.lineage] = topic
+        return replace(
+            self,
+            topics=MappingProxyType(topics),
+            topics_by_id=MappingProxyType(by_id),
+            topics_by_lineage=MappingProxyType(by_lineage),
+        )
 
     def configs_of(self, broker: str) -> Mapping[str, str]:
         """What was set at run time for a broker, or for all."""

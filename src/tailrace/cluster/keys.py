@@ -1,7 +1,7 @@
 """Where everything is in the store, and how the values are written there that are no more than a number.
 
-Keys that are checked are never made anew while anybody may remember them: topics are under their ids, epochs stay for
-ever. The exceptions belong to sessions, and are taken as they come.
+Keys that are checked are never made anew while anybody may remember them: topics are under their lineages, epochs
+stay for ever. The exceptions belong to sessions, and are taken as they come.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tailrace.cluster.store import Unreadable
+from tailrace.model import Lineage
 
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/topics"
@@ -46,8 +47,8 @@ _EPOCH_FORMAT = 1
 _CONTROLLER_FORMAT = 1
 
 
-def topic_key(topic_id: UUID) -> str:
-    return f"{TOPICS}/{topic_id}"
+def topic_key(lineage: Lineage) -> str:
+    return f"{TOPICS}/{lineage}"
 
 
 @contextmanager
@@ -59,14 +60,14 @@ def reading(what: str) -> Iterator[None]:
         raise Unreadable(f"{what} in the metadata store cannot be read: {error!r}") from error
 
 
-def topic_of(key: str) -> UUID:
+def topic_of(key: str) -> Lineage:
     """The topic that a key below `TOPICS` or `ARCHIVES` is of."""
     with reading(f"the key {key}"):
-        return UUID(key.rpartition("/")[2])
+        return Lineage(UUID(key.rpartition("/")[2]))
 
 
-def archive_key(topic_id: UUID) -> str:
-    return f"{ARCHIVES}/{topic_id}"
+def archive_key(lineage: Lineage) -> str:
+    return f"{ARCHIVES}/{lineage}"
 
 
 def name_key(name: str) -> str:

@@ -1,8 +1,8 @@
 """The newest that a broker has seen of each key: from its own writes, from its reads, from its watches.
 
-These come in any order. A topic's version says which is newer, and one that was deleted never comes back, since its id
-is never used again. Keys of sessions may be made anew, so they are what the watch said last; only a broker's own
-registration is what the broker itself says. Pure: it holds what it is told, and makes images of it.
+These come in any order. A topic's version says which is newer, and one that was deleted never comes back, since its
+lineage is never used again. Keys of sessions may be made anew, so they are what the watch said last; only a broker's
+own registration is what the broker itself says. Pure: it holds what it is told, and makes images of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
-from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveState
 from tailrace.cluster.features import FinalizedFeatures
@@ -25,6 +24,7 @@ from tailrace.cluster.image import (
 )
 from tailrace.cluster.keys import BROKER_CONFIGS, ElectedController, broker_key, broker_of, topic_key, topic_of
 from tailrace.cluster.store import ABSENT, Entry
+from tailrace.model import Lineage
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,24 +39,24 @@ class Known:
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
-        self.topics: dict[UUID, TopicImage] = {}
-        self._topic_versions: dict[UUID, int] = {}
-        self._deleted: dict[UUID, None] = {}
+        self.topics: dict[Lineage, TopicImage] = {}
+        self._topic_versions: dict[Lineage, int] = {}
+        self._deleted: dict[Lineage, None] = {}
         #: Topics with a write whose outcome nobody heard of, and the version that it would have replaced.
-        self._uncertain: dict[UUID, int] = {}
+        self._uncertain: dict[Lineage, int] = {}
         self._brokers: dict[int, BrokerImage] = {}
         self._own_registration: BrokerImage | None = None
         #: The last registration of each broker, also where its session is over: it may go on in its epoch.
         self._last_registrations: dict[int, BrokerImage] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._config_versions: dict[str, int] = {}
-        self._archives: dict[UUID, ArchiveState] = {}
-        self._archive_versions: dict[UUID, int] = {}
+        self._archives: dict[Lineage, ArchiveState] = {}
+        self._archive_versions: dict[Lineage, int] = {}
         #: The levels that the cluster goes by.
         self.features = FinalizedFeatures()
         self._features_version = ABSENT
         self._controller_id = NO_LEADER
-        self._changed_topics: dict[UUID, None] = {}
+        self._changed_topics: dict[Lineage, None] = {}
         self._has_other_changes = False
 
     @property
@@ -66,66 +66,66 @@ class Known:
 
     # --- topics
 
-    def version_of(self, topic_id: UUID) -> int:
+    def version_of(self, lineage: Lineage) -> int:
         """The version of a topic as it is known; ABSENT where it is not."""
-        return self._topic_versions.get(topic_id, ABSENT)
+        return self._topic_versions.get(lineage, ABSENT)
 
     def learn_topic(self, topic: TopicImage, version: int) -> None:
         """A topic was so at a version, if that is newer than what is known."""
-        topic_id = topic.topic_id
-        if self._is_old(topic_id, version):
+        lineage = topic.lineage
+        if self._is_old(lineage, version):
             return
-        self._topic_versions[topic_id] = version
-        if self._uncertain.get(topic_id, version) < version:
-            del self._uncertain[topic_id]
-        if self.topics.get(topic_id) != topic:
-            self.topics[topic_id] = topic
-            self._changed_topics[topic_id] = None
+        self._topic_versions[lineage] = version
+        if self._uncertain.get(lineage, version) < version:
+            del self._uncertain[lineage]
+        if self.topics.get(lineage) != topic:
+            self.topics[lineage] = topic
+            self._changed_topics[lineage] = None
 
     def learn_topic_entry(self, entry: Entry) -> None:
         """The same from what the store holds, which is looked into only if it is new."""
         if not self._is_old(topic_of(entry.key), entry.version):
             self.learn_topic(TopicImage.from_bytes(entry.value), entry.version)
 
-    def _is_old(self, topic_id: UUID, version: int) -> bool:
-        return version <= self.version_of(topic_id) or topic_id in self._deleted
+    def _is_old(self, lineage: Lineage, version: int) -> bool:
+        return version <= self.version_of(lineage) or lineage in self._deleted
 
-    def forget_topic(self, topic_id: UUID) -> None:
+    def forget_topic(self, lineage: Lineage) -> None:
         """A topic was deleted, for good."""
-        self._deleted[topic_id] = None
+        self._deleted[lineage] = None
         if len(self._deleted) > _MOST_DELETED:
             del self._deleted[next(iter(self._deleted))]
-        self._topic_versions.pop(topic_id, None)
-        self._archive_versions.pop(topic_id, None)
-        if self._archives.pop(topic_id, None) is not None:
+        self._topic_versions.pop(lineage, None)
+        self._archive_versions.pop(lineage, None)
+        if self._archives.pop(lineage, None) is not None:
             self._has_other_changes = True
-        self._uncertain.pop(topic_id, None)
-        if self.topics.pop(topic_id, None) is not None:
-            self._changed_topics[topic_id] = None
+        self._uncertain.pop(lineage, None)
+        if self.topics.pop(lineage, None) is not None:
+            self._changed_topics[lineage] = None
 
-    def doubt(self, topic_id: UUID) -> None:
+    def doubt(self, lineage: Lineage) -> None:
         """A write to a topic was not answered: it may still be applied, until the version is another."""
-        if topic_id in self._topic_versions:
-            self._uncertain[topic_id] = self._topic_versions[topic_id]
+        if lineage in self._topic_versions:
+            self._uncertain[lineage] = self._topic_versions[lineage]
 
-    def is_doubtful(self, topic_id: UUID) -> bool:
+    def is_doubtful(self, lineage: Lineage) -> bool:
         """Whether a write to a topic may still be applied that nobody waits for any more."""
-        return topic_id in self._uncertain
+        return lineage in self._uncertain
 
-    def topics_not_in(self, entries: Iterable[Entry]) -> list[UUID]:
+    def topics_not_in(self, entries: Iterable[Entry]) -> list[Lineage]:
         """Topics that are known here and not among all entries of the store at some moment."""
         there = dict.fromkeys(entry.key for entry in entries)
-        return [topic_id for topic_id in self.topics if topic_key(topic_id) not in there]
+        return [lineage for lineage in self.topics if topic_key(lineage) not in there]
 
     # --- archives
 
     def learn_archive(self, entry: Entry) -> None:
         """The archive of a topic was so at a version; it goes with its topic."""
-        topic_id = topic_of(entry.key)
-        if topic_id in self._deleted or entry.version <= self._archive_versions.get(topic_id, ABSENT):
+        lineage = topic_of(entry.key)
+        if lineage in self._deleted or entry.version <= self._archive_versions.get(lineage, ABSENT):
             return
-        self._archive_versions[topic_id] = entry.version
-        self._archives[topic_id] = ArchiveState.from_bytes(entry.value)
+        self._archive_versions[lineage] = entry.version
+        self._archives[lineage] = ArchiveState.from_bytes(entry.value)
         self._has_other_changes = True
 
     # --- brokers, their configuration, the controller
@@ -194,8 +194,8 @@ class Known:
         changed, self._changed_topics = self._changed_topics, {}
         if changed:
             image = image.with_topic_changes(
-                [self.topics[topic_id] for topic_id in changed if topic_id in self.topics],
-                [topic_id for topic_id in changed if topic_id not in self.topics],
+                [self.topics[lineage] for lineage in changed if lineage in self.topics],
+                [lineage for lineage in changed if lineage not in self.topics],
             )
         if self._has_other_changes:
             self._has_other_changes = False

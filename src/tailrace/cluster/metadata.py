@@ -1,6 +1,6 @@
 """The changes to the cluster's metadata: every one is in the store before anybody sees it.
 
-Topics are stored under their ids, so that no key is ever recreated; a key per name makes two creations of one
+Topics are stored under their lineages, so that no key is ever recreated; a key per name makes two creations of one
 name conflict in the store itself. A topic or a broker's configuration is changed by a function from what is stored
 to what shall be: if somebody else was faster, it is asked again with what that left. Any broker may do that. Where the
 store does not say whether it made a change, it is asked what there is before anything else is decided.
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
-from uuid import UUID
 
 from tailrace.cluster.archives import ArchiveCommit, ArchiveState, with_deleted
 from tailrace.cluster.feature_changes import FeatureChanges
+from tailrace.cluster.features import LINEAGES_LEVEL, TAILRACE_VERSION
 from tailrace.cluster.image import (
     ALL_BROKERS,
     TopicImage,
@@ -48,6 +48,7 @@ from tailrace.cluster.store import (
 from tailrace.cluster.stored_changes import bounded, timed_out, unknown_topic
 from tailrace.cluster.topic_plans import TopicPlans, exists_already
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import Lineage, TopicId
 
 logger = logging.getLogger("tailrace.cluster")
 
@@ -64,7 +65,7 @@ _TRANSACTION_BYTES = 512 << 10
 class IsrChange:
     """What the leader of a partition wants its ISR to be."""
 
-    topic_id: UUID
+    lineage: Lineage
     partition: int
     leader_epoch: int
     isr: tuple[int, ...]
@@ -126,12 +127,12 @@ class ClusterMetadata(FeatureChanges):
         await self._to_its_end(self._delete_topic(topic))
 
     async def _create_topic(self, topic: TopicImage) -> None:
-        names, key = name_key(topic.name), topic_key(topic.topic_id)
-        writes = [Write(names, str(topic.topic_id).encode()), Write(key, bounded(self._stored(topic)))]
+        names, key = name_key(topic.name), topic_key(topic.lineage)
+        writes = [Write(names, str(topic.lineage).encode()), Write(key, bounded(self._stored(topic)))]
         try:
             versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
         except Unavailable as error:
-            # Nobody else makes a topic of this id: if it is there, it is this one.
+            # Nobody else makes a topic of this lineage: if it is there, it is this one.
             entry = await self._get(key)
             if entry is None:
                 raise timed_out(error) from error
@@ -156,8 +157,8 @@ class ClusterMetadata(FeatureChanges):
 
     async def _create_together(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> bool:
         """Create topics with one transaction; False where one of them kept it from being made."""
-        keys = [key for topic in topics for key in (name_key(topic.name), topic_key(topic.topic_id))]
-        values = [value for topic in topics for value in (str(topic.topic_id).encode(), self._stored(topic))]
+        keys = [key for topic in topics for key in (name_key(topic.name), topic_key(topic.lineage))]
+        values = [value for topic in topics for value in (str(topic.lineage).encode(), self._stored(topic))]
         writes = [Write(key, value) for key, value in zip(keys, values, strict=True)]
         try:
             versions = await self._store.txn([Check(key, ABSENT) for key in keys], writes)
@@ -174,10 +175,10 @@ class ClusterMetadata(FeatureChanges):
     async def _find_created(
         self, topics: Sequence[TopicImage], refusal: KafkaError, refusals: dict[str, KafkaError]
     ) -> None:
-        """Find out about topics whose creation was not answered: nobody else makes topics of their ids."""
+        """Find out about topics whose creation was not answered: nobody else makes topics of their lineages."""
         for number, topic in enumerate(topics):
             try:
-                entry = await self._get(topic_key(topic.topic_id))
+                entry = await self._get(topic_key(topic.lineage))
             except KafkaError as error:
                 entry, refusal = None, error
             if entry is None:
@@ -195,26 +196,26 @@ class ClusterMetadata(FeatureChanges):
             await self.settle()
 
     async def _delete_topic(self, topic: TopicImage) -> None:
-        key, archive = topic_key(topic.topic_id), archive_key(topic.topic_id)
+        key, archive = topic_key(topic.lineage), archive_key(topic.lineage)
         writes = [Write(key, None), Write(name_key(topic.name), None), Write(archive, None)]
         failures: list[Unavailable] = []
         while len(failures) < ATTEMPTS:
             entry = await self._get(key)
             if entry is None:
-                await self._forget(topic.topic_id)
+                await self._forget(topic.lineage)
                 if not failures:
                     raise unknown_topic()
                 return  # what was not answered was applied
             try:
                 if await self._store.txn([Check(key, entry.version)], writes) is not None:
-                    await self._forget(topic.topic_id)
+                    await self._forget(topic.lineage)
                     return
             except Unavailable as error:
                 failures.append(error)
         raise timed_out(failures[-1]) from failures[-1]
 
-    async def _forget(self, topic_id: UUID) -> None:
-        self._known.forget_topic(topic_id)
+    async def _forget(self, lineage: Lineage) -> None:
+        self._known.forget_topic(lineage)
         await self.settle()
 
     def plan_partitions(self, topic: TopicImage, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicImage:
@@ -250,12 +251,24 @@ class ClusterMetadata(FeatureChanges):
 
     async def alter_topic(self, topic: TopicImage, change: TopicChange) -> None:
         """Make a topic what a function makes of it as it is stored; a KafkaError of the function changes nothing."""
-        await self._to_its_end(self._alter_topic(topic.topic_id, change))
+        await self._to_its_end(self._alter_topic(topic.lineage, change))
 
-    async def _alter_topic(self, topic_id: UUID, change: TopicChange) -> None:
+    async def change_topic_id(self, topic: TopicImage) -> TopicId:
+        """Have clients take a living topic for another one: it gets a new id, and all that is stored stays its own."""
+        if self._known.features.level(TAILRACE_VERSION) < LINEAGES_LEVEL:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"The id of {topic.name} cannot change before the cluster is finalized at {TAILRACE_VERSION}="
+                f"{LINEAGES_LEVEL}: older releases would take it for another topic and remove its records.",
+            )
+        topic_id = TopicId(self.new_id())
+        await self.alter_topic(topic, lambda stored: replace(stored, topic_id=topic_id))
+        return topic_id
+
+    async def _alter_topic(self, lineage: Lineage, change: TopicChange) -> None:
         def changed(value: bytes | None) -> bytes:
             if value is None:
-                self._known.forget_topic(topic_id)
+                self._known.forget_topic(lineage)
                 self._step()
                 raise unknown_topic()
             stored = TopicImage.from_bytes(value)
@@ -263,13 +276,13 @@ class ClusterMetadata(FeatureChanges):
             return value if wanted == stored else bounded(self._stored(wanted), value)
 
         # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
-        self._known.learn_topic_entry(await self._alter(topic_key(topic_id), changed))
+        self._known.learn_topic_entry(await self._alter(topic_key(lineage), changed))
         await self.settle()
 
     # --- many topics at once
 
     async def alter_topics(
-        self, changes: Mapping[UUID, TopicChange], checks: Sequence[Check] = (), recheck: Recheck | None = None
+        self, changes: Mapping[Lineage, TopicChange], checks: Sequence[Check] = (), recheck: Recheck | None = None
     ) -> None:
         """Make topics what functions make of them as they are stored, in as few transactions as the store takes.
 
@@ -287,22 +300,22 @@ class ClusterMetadata(FeatureChanges):
             if not refused:
                 most = MAX_OPERATIONS
                 continue
-            waiting = {**{topic_id: changes[topic_id] for topic_id in batch}, **waiting}
+            waiting = {**{lineage: changes[lineage] for lineage in batch}, **waiting}
             # One topic that others keep changing must not hold up all.
             most = max(1, len(batch) // 2)
             if recheck is not None:
                 checks = await recheck()
-            for topic_id in batch:
-                if not await self._look_at(topic_id):
-                    del waiting[topic_id]
+            for lineage in batch:
+                if not await self._look_at(lineage):
+                    del waiting[lineage]
             self._step()
         await self.settle()
 
-    async def _look_at(self, topic_id: UUID) -> bool:
+    async def _look_at(self, lineage: Lineage) -> bool:
         """Learn how a topic is now; False where this release cannot read it, which must not hold up other topics."""
-        entry = await self._store.get(topic_key(topic_id))
+        entry = await self._store.get(topic_key(lineage))
         if entry is None:
-            self._known.forget_topic(topic_id)
+            self._known.forget_topic(lineage)
             return True
         try:
             self._known.learn_topic_entry(entry)
@@ -311,38 +324,38 @@ class ClusterMetadata(FeatureChanges):
             return False
         return True
 
-    def is_doubtful(self, topic_id: UUID) -> bool:
+    def is_doubtful(self, lineage: Lineage) -> bool:
         """Whether a change to a topic may still be applied that was not answered; the next one prevents it."""
-        return self._known.is_doubtful(topic_id)
+        return self._known.is_doubtful(lineage)
 
     def _next_batch(
-        self, waiting: dict[UUID, TopicChange], checks: Sequence[Check], most: int
-    ) -> dict[UUID, tuple[TopicImage, bytes]]:
+        self, waiting: dict[Lineage, TopicChange], checks: Sequence[Check], most: int
+    ) -> dict[Lineage, tuple[TopicImage, bytes]]:
         """Take topics that change out of those that wait, as many as go into one transaction."""
-        batch: dict[UUID, tuple[TopicImage, bytes]] = {}
+        batch: dict[Lineage, tuple[TopicImage, bytes]] = {}
         size = 0
         while waiting and len(batch) < most and len(checks) + 2 * len(batch) + 2 <= MAX_OPERATIONS:
-            topic_id = next(iter(waiting))
-            stored = self._known.topics.get(topic_id)
+            lineage = next(iter(waiting))
+            stored = self._known.topics.get(lineage)
             if stored is None:
-                del waiting[topic_id]
+                del waiting[lineage]
                 continue
-            changed = waiting[topic_id](stored)
+            changed = waiting[lineage](stored)
             # What may still be applied is only out of the way when the version is another.
-            if not self._known.is_doubtful(topic_id) and (changed is stored or changed == stored):
-                del waiting[topic_id]
+            if not self._known.is_doubtful(lineage) and (changed is stored or changed == stored):
+                del waiting[lineage]
                 continue
             value = self._stored(changed)
             size += len(value)
             if batch and size > _TRANSACTION_BYTES:
                 break
-            batch[topic_id] = (changed, value)
-            del waiting[topic_id]
+            batch[lineage] = (changed, value)
+            del waiting[lineage]
         return batch
 
-    async def _write_batch(self, batch: Mapping[UUID, tuple[TopicImage, bytes]], checks: Sequence[Check]) -> bool:
-        own = [Check(topic_key(topic_id), self._known.version_of(topic_id)) for topic_id in batch]
-        writes = [Write(topic_key(topic_id), value) for topic_id, (_, value) in batch.items()]
+    async def _write_batch(self, batch: Mapping[Lineage, tuple[TopicImage, bytes]], checks: Sequence[Check]) -> bool:
+        own = [Check(topic_key(lineage), self._known.version_of(lineage)) for lineage in batch]
+        writes = [Write(topic_key(lineage), value) for lineage, (_, value) in batch.items()]
         try:
             versions = await self._store.txn([*checks, *own], writes)
         except TooLarge:
@@ -350,8 +363,8 @@ class ClusterMetadata(FeatureChanges):
                 return False  # fewer at once may be taken
             raise
         except BaseException:  # not answered, or not waited for
-            for topic_id in batch:
-                self._known.doubt(topic_id)
+            for lineage in batch:
+                self._known.doubt(lineage)
             raise
         if versions is None:
             return False
@@ -367,9 +380,9 @@ class ClusterMetadata(FeatureChanges):
         since its fetches. On `Unavailable` it may or may not be applied, and has to be asked for again until it is
         known. When it returns, nothing that was asked for earlier can still be applied.
         """
-        by_topic: dict[UUID, list[IsrChange]] = {}
+        by_topic: dict[Lineage, list[IsrChange]] = {}
         for change in changes:
-            by_topic.setdefault(change.topic_id, []).append(change)
+            by_topic.setdefault(change.lineage, []).append(change)
         added = dict.fromkeys(broker_id for change in changes for broker_id in change.added)
         epochs: dict[int, int] = {}
 
@@ -383,7 +396,7 @@ class ClusterMetadata(FeatureChanges):
             return lambda topic: _with_isrs(topic, wanted, self._broker_id, epochs)
 
         await self.alter_topics(
-            {topic_id: altered(wanted) for topic_id, wanted in by_topic.items()},
+            {lineage: altered(wanted) for lineage, wanted in by_topic.items()},
             await epochs_of_added(),
             epochs_of_added,
         )
@@ -423,20 +436,20 @@ class ClusterMetadata(FeatureChanges):
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {beyond[0]}.")
             return commit.applied_to(state)
 
-        await self._to_its_end(self._alter_archive(topic.topic_id, changed))
-        return self.image.archives.get(topic.topic_id, ArchiveState(topic.topic_id))
+        await self._to_its_end(self._alter_archive(topic.lineage, changed))
+        return self.image.archives.get(topic.lineage, ArchiveState(topic.lineage))
 
     async def delete_archived(self, topic: TopicImage, below: Mapping[int, int]) -> None:
         """Let nobody read records of partitions below offsets, wherever they are archived."""
-        await self._to_its_end(self._alter_archive(topic.topic_id, lambda state: with_deleted(state, below)))
+        await self._to_its_end(self._alter_archive(topic.lineage, lambda state: with_deleted(state, below)))
 
-    async def _alter_archive(self, topic_id: UUID, change: Callable[[ArchiveState], ArchiveState]) -> None:
+    async def _alter_archive(self, lineage: Lineage, change: Callable[[ArchiveState], ArchiveState]) -> None:
         def changed(value: bytes | None) -> bytes | None:
-            stored = ArchiveState(topic_id) if value is None else ArchiveState.from_bytes(value)
+            stored = ArchiveState(lineage) if value is None else ArchiveState.from_bytes(value)
             wanted = change(stored)
             return value if wanted == stored else bounded(wanted.to_bytes(), value)
 
-        entry = await self._alter(archive_key(topic_id), changed, beside=topic_key(topic_id))
+        entry = await self._alter(archive_key(lineage), changed, beside=topic_key(lineage))
         if entry.version != ABSENT:
             self._known.learn_archive(entry)
         await self.settle()

@@ -163,9 +163,9 @@ class Registration:
 
     async def _depart(self, departed: _Departure) -> None:
         changes = {
-            topic.topic_id: departed
+            topic.lineage: departed
             for topic in self._metadata.topics
-            if departed(topic) is not topic or self._metadata.is_doubtful(topic.topic_id)
+            if departed(topic) is not topic or self._metadata.is_doubtful(topic.lineage)
         }
         await self._metadata.alter_topics(changes)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.cluster.placement import Load, place_replicas, require_few, use_assignment
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import topic_name_problem
+from tailrace.model import TopicId, topic_name_problem
 
 
 class TopicPlans:
@@ -50,7 +50,7 @@ class TopicPlans:
                 self._load.add(state.replicas)
         else:
             states = place_replicas(self._image.brokers, partitions, replication_factor, self._load)
-        topic = self._planned[name] = TopicImage(name, self._new_id(), states, MappingProxyType(dict(configs)))
+        topic = self._planned[name] = TopicImage(name, TopicId(self._new_id()), states, MappingProxyType(dict(configs)))
         self._collisions[_for_metrics(name)] = name
         self._partitions += len(states)
         return topic

@@ -1,16 +1,16 @@
-"""Sets of partitions by topic id, as the newer group protocol moves them around: immutable values and their algebra."""
+"""Sets of partitions by lineage, as the newer group protocol moves them around: immutable values and their algebra."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
-from uuid import UUID
 
 from tailrace.groups.records import TopicPartitions
+from tailrace.model import Lineage
 
 #: No topic has an empty set.
-Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
+Assignment: TypeAlias = Mapping[Lineage, frozenset[int]]
 
 NOTHING: Assignment = MappingProxyType({})
 
@@ -20,44 +20,44 @@ def nothing() -> Assignment:
     return NOTHING
 
 
-def of_pairs(pairs: Iterable[tuple[UUID, int]]) -> Assignment:
+def of_pairs(pairs: Iterable[tuple[Lineage, int]]) -> Assignment:
     """The partitions named one by one."""
-    topics: dict[UUID, set[int]] = {}
-    for topic_id, partition in pairs:
-        topics.setdefault(topic_id, set()).add(partition)
-    return {topic_id: frozenset(numbers) for topic_id, numbers in topics.items()}
+    topics: dict[Lineage, set[int]] = {}
+    for lineage, partition in pairs:
+        topics.setdefault(lineage, set()).add(partition)
+    return {lineage: frozenset(numbers) for lineage, numbers in topics.items()}
 
 
-def pairs_of(assignment: Assignment) -> Iterator[tuple[UUID, int]]:
+def pairs_of(assignment: Assignment) -> Iterator[tuple[Lineage, int]]:
     """Each partition, in the order of topics as they stand and of numbers."""
-    for topic_id, numbers in assignment.items():
+    for lineage, numbers in assignment.items():
         for number in sorted(numbers):
-            yield topic_id, number
+            yield lineage, number
 
 
 def both(one: Assignment, other: Assignment) -> Assignment:
     """What is in both."""
-    found = {topic_id: numbers & other.get(topic_id, frozenset()) for topic_id, numbers in one.items()}
-    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+    found = {lineage: numbers & other.get(lineage, frozenset()) for lineage, numbers in one.items()}
+    return {lineage: numbers for lineage, numbers in found.items() if numbers}
 
 
 def without(one: Assignment, other: Assignment) -> Assignment:
     """What is only in the first."""
-    found = {topic_id: numbers - other.get(topic_id, frozenset()) for topic_id, numbers in one.items()}
-    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+    found = {lineage: numbers - other.get(lineage, frozenset()) for lineage, numbers in one.items()}
+    return {lineage: numbers for lineage, numbers in found.items() if numbers}
 
 
 def either(one: Assignment, other: Assignment) -> Assignment:
     """What is in one or the other."""
     topics = dict(one)
-    for topic_id, numbers in other.items():
-        topics[topic_id] = topics.get(topic_id, frozenset()) | numbers
+    for lineage, numbers in other.items():
+        topics[lineage] = topics.get(lineage, frozenset()) | numbers
     return topics
 
 
 def contains(one: Assignment, other: Assignment) -> bool:
     """Whether all of the second is in the first."""
-    return all(numbers <= one.get(topic_id, frozenset()) for topic_id, numbers in other.items())
+    return all(numbers <= one.get(lineage, frozenset()) for lineage, numbers in other.items())
 
 
 def from_records(topics: Iterable[TopicPartitions]) -> Assignment:
@@ -67,4 +67,4 @@ def from_records(topics: Iterable[TopicPartitions]) -> Assignment:
 
 def to_records(assignment: Assignment) -> list[TopicPartitions]:
     """As a record holds it."""
-    return [TopicPartitions(topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in assignment.items()]
+    return [TopicPartitions(topic_id=lineage, partitions=sorted(numbers)) for lineage, numbers in assignment.items()]

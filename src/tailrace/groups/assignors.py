@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
-from uuid import UUID
 
 from tailrace.groups.assignment import NOTHING, Assignment, of_pairs, pairs_of
+from tailrace.model import Lineage
 
-Pair: TypeAlias = tuple[UUID, int]
+Pair: TypeAlias = tuple[Lineage, int]
 
 
 class AssignedTopic(NamedTuple):
     """A topic to be shared out: its partitions, and the racks in which each has a replica."""
 
-    topic_id: UUID
+    lineage: Lineage
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
 
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     """A member that wants partitions of some topics, and those that it was to have before."""
 
     member_id: str
-    topics: frozenset[UUID]
+    topics: frozenset[Lineage]
     before: Assignment = NOTHING
     instance_id: str | None = None
     rack: str | None = None
@@ -42,15 +42,15 @@ class Candidate(NamedTuple):
         return self.instance_id or self.member_id
 
 
-Assignor: TypeAlias = Callable[[Sequence[Candidate], Mapping[UUID, AssignedTopic]], dict[str, Assignment]]
+Assignor: TypeAlias = Callable[[Sequence[Candidate], Mapping[Lineage, AssignedTopic]], dict[str, Assignment]]
 
 
-def assign_range(candidates: Sequence[Candidate], topics: Mapping[UUID, AssignedTopic]) -> dict[str, Assignment]:
+def assign_range(candidates: Sequence[Candidate], topics: Mapping[Lineage, AssignedTopic]) -> dict[str, Assignment]:
     """Neighbouring partitions of each topic to each member that wants it."""
-    found: dict[str, dict[UUID, frozenset[int]]] = {candidate.member_id: {} for candidate in candidates}
+    found: dict[str, dict[Lineage, frozenset[int]]] = {candidate.member_id: {} for candidate in candidates}
     ordered = sorted(candidates, key=lambda candidate: (candidate.instance_id is None, candidate.place))
     for topic in topics.values():
-        wanting = [candidate for candidate in ordered if topic.topic_id in candidate.topics]
+        wanting = [candidate for candidate in ordered if topic.lineage in candidate.topics]
         if not wanting:
             continue
         share, more = divmod(topic.partitions, len(wanting))
@@ -58,12 +58,12 @@ def assign_range(candidates: Sequence[Candidate], topics: Mapping[UUID, Assigned
         for index, candidate in enumerate(wanting):
             count = share + (index < more)
             if count:
-                found[candidate.member_id][topic.topic_id] = frozenset(range(first, first + count))
+                found[candidate.member_id][topic.lineage] = frozenset(range(first, first + count))
             first += count
     return dict(found)
 
 
-def assign_uniform(candidates: Sequence[Candidate], topics: Mapping[UUID, AssignedTopic]) -> dict[str, Assignment]:
+def assign_uniform(candidates: Sequence[Candidate], topics: Mapping[Lineage, AssignedTopic]) -> dict[str, Assignment]:
     """As even as the subscriptions allow, moving as little as that takes."""
     return _Uniform(candidates, topics).solve()
 
@@ -71,14 +71,13 @@ def assign_uniform(candidates: Sequence[Candidate], topics: Mapping[UUID, Assign
 class _Uniform:
     """One computation of the uniform assignor."""
 
-    def __init__(self, candidates: Sequence[Candidate], topics: Mapping[UUID, AssignedTopic]) -> None:
+    def __init__(self, candidates: Sequence[Candidate], topics: Mapping[Lineage, AssignedTopic]) -> None:
         self._topics = topics
         self._candidates = sorted(candidates, key=lambda candidate: candidate.place)
         self._owned: dict[str, dict[Pair, None]] = {candidate.member_id: {} for candidate in self._candidates}
         self._owner: dict[Pair, Candidate] = {}
-        self._wanting: dict[UUID, list[Candidate]] = {
-            topic_id: [candidate for candidate in self._candidates if topic_id in candidate.topics]
-            for topic_id in topics
+        self._wanting: dict[Lineage, list[Candidate]] = {
+            lineage: [candidate for candidate in self._candidates if lineage in candidate.topics] for lineage in topics
         }
 
     def solve(self) -> dict[str, Assignment]:
@@ -110,11 +109,11 @@ class _Uniform:
     def _give_out_the_rest(self) -> None:
         """Scarce partitions first; each to the least loaded who wants it, in its rack if that costs no evenness."""
         free = [
-            (topic.topic_id, number)
+            (topic.lineage, number)
             for topic in self._topics.values()
-            if self._wanting[topic.topic_id]
+            if self._wanting[topic.lineage]
             for number in range(topic.partitions)
-            if (topic.topic_id, number) not in self._owner
+            if (topic.lineage, number) not in self._owner
         ]
         free.sort(key=lambda pair: len(self._wanting[pair[0]]))
         for pair in free:
@@ -144,13 +143,13 @@ class _Uniform:
     def _best_move(self, giver: Candidate) -> tuple[Pair, Candidate] | None:
         best: tuple[Pair, Candidate] | None = None
         lowest = self._load(giver) - 1
-        for topic_id in dict.fromkeys(pair[0] for pair in self._owned[giver.member_id]):
-            for receiver in self._wanting[topic_id]:
+        for lineage in dict.fromkeys(pair[0] for pair in self._owned[giver.member_id]):
+            for receiver in self._wanting[lineage]:
                 if self._load(receiver) >= lowest:
                     continue
-                pairs = [pair for pair in self._owned[giver.member_id] if pair[0] == topic_id]
+                pairs = [pair for pair in self._owned[giver.member_id] if pair[0] == lineage]
                 # What suits the receiver's rack goes first, then what came last.
-                racks = self._topics[topic_id]
+                racks = self._topics[lineage]
                 best = max(pairs, key=lambda pair: (receiver.rack in racks.rack_of(pair[1]), pair[1])), receiver
                 lowest = self._load(receiver)
         return best

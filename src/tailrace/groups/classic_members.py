@@ -133,7 +133,7 @@ class ClassicMembers:
             return NOTHING
         topics = self._image().topics
         return of_pairs(
-            (topics[item.topic].topic_id, number)
+            (topics[item.topic].lineage, number)
             for item in subscription.owned_partitions
             if item.topic in topics
             for number in item.partitions
@@ -245,7 +245,7 @@ class ClassicMembers:
                         epoch=group.generation,
                         previous_epoch=group.generation,
                         assigned=of_pairs(
-                            (topics[item.topic].topic_id, number)
+                            (topics[item.topic].lineage, number)
                             for item in assignment.assigned_partitions
                             if item.topic in topics
                             for number in item.partitions

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
-from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.coordinator.deadlines import Deadline
@@ -49,6 +48,7 @@ from tailrace.groups.records import (
 )
 from tailrace.groups.settings import GroupSettings
 from tailrace.groups.topic_patterns import matching_topics
+from tailrace.model import TopicId
 from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
@@ -418,7 +418,7 @@ class ConsumerProtocol:
             Candidate(
                 member.member_id,
                 frozenset(
-                    topics[topic].topic_id
+                    topics[topic].lineage
                     for topic in (*member.topics, *resolved.get(member.regex or "", ()))
                     if topic in topics
                 ),
@@ -428,7 +428,7 @@ class ConsumerProtocol:
             )
             for member in members.values()
         ]
-        shared = {topic.topic_id: _assigned_topic(topic, image) for topic in topics.values()}
+        shared = {topic.lineage: _assigned_topic(topic, image) for topic in topics.values()}
         target = ASSIGNORS.get(name, ASSIGNORS[settings.consumer_assignors[0]])(candidates, shared)
         for member_id, share in target.items():
             if member_id not in group.target or group.target[member_id] != share:
@@ -640,7 +640,7 @@ def _assigned_topic(topic: TopicImage, image: ClusterImage) -> AssignedTopic:
         )
         for state in topic.partitions
     )
-    return AssignedTopic(topic.topic_id, len(topic.partitions), racks)
+    return AssignedTopic(topic.lineage, len(topic.partitions), racks)
 
 
 def _hash_of(topics: Mapping[str, TopicImage], image: ClusterImage) -> int:
@@ -651,14 +651,14 @@ def _hash_of(topics: Mapping[str, TopicImage], image: ClusterImage) -> int:
     for name, topic in topics.items():
         described = _assigned_topic(topic, image)
         racks = [",".join(sorted(racks)) for racks in described.racks]
-        digest.update(f"{name}\0{topic.topic_id}\0{described.partitions}\0{';'.join(racks)}\n".encode())
+        digest.update(f"{name}\0{topic.lineage}\0{described.partitions}\0{';'.join(racks)}\n".encode())
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
-def partitions_by_name(assignment: Assignment, image: ClusterImage) -> list[tuple[UUID, str, list[int]]]:
+def partitions_by_name(assignment: Assignment, image: ClusterImage) -> list[tuple[TopicId, str, list[int]]]:
     """An assignment with the names of its topics, without those that are gone."""
     return [
-        (topic_id, topic.name, sorted(numbers))
-        for topic_id, numbers in assignment.items()
-        if (topic := image.topics_by_id.get(topic_id)) is not None
+        (topic.topic_id, topic.name, sorted(numbers))
+        for lineage, numbers in assignment.items()
+        if (topic := image.topics_by_lineage.get(lineage)) is not None
     ]

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
-from uuid import UUID
 
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.groups.assignment import (
@@ -31,6 +30,7 @@ from tailrace.groups.records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupRegularExpressionValue,
 )
+from tailrace.model import Lineage
 
 #: The epoch with which a member joins, and those with which it leaves for good or for a while.
 JOINING = 0
@@ -146,7 +146,7 @@ class ConsumerGroup:
     #: What each regular expression matched.
     resolved: dict[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
     #: The member that owns a partition, or still has to give it up.
-    _owners: dict[tuple[UUID, int], str] = field(default_factory=dict)
+    _owners: dict[tuple[Lineage, int], str] = field(default_factory=dict)
     #: Not kept: when members count as gone, when they must have given up partitions, and what was looked at last.
     sessions: dict[str, Deadline] = field(default_factory=dict)
     revocations: dict[str, Deadline] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class ConsumerGroup:
 
     # --- what follows
 
-    def is_free(self, pair: tuple[UUID, int], own_ids: tuple[str, ...]) -> bool:
+    def is_free(self, pair: tuple[Lineage, int], own_ids: tuple[str, ...]) -> bool:
         """Whether nobody but these has a partition, or still has to let go of it."""
         owner = self._owners.get(pair)
         return owner is None or owner in own_ids

@@ -101,7 +101,7 @@ class Housekeeping:
     def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
         """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
         topic = self._image().topics.get(topic_name)
-        if committed.topic_id is None or (topic is not None and topic.topic_id == committed.topic_id):
+        if committed.lineage is None or (topic is not None and topic.lineage == committed.lineage):
             return True
         if not self._knows_topics:
             raise KafkaError(
@@ -128,10 +128,10 @@ class Housekeeping:
                 if committed is None:
                     continue
                 topic = topics.get(partition.topic)
-                if topic is not None and topic.topic_id == committed.topic_id:
+                if topic is not None and topic.lineage == committed.lineage:
                     continue
-                if topic is not None and committed.topic_id is None:
-                    known = committed._replace(topic_id=topic.topic_id)
+                if topic is not None and committed.lineage is None:
+                    known = committed._replace(lineage=topic.lineage)
                     if committed.expire_timestamp == NO_TIMESTAMP:
                         identified.append(commit_record(group_id, partition, known))
                     else:

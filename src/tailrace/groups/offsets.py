@@ -1,17 +1,16 @@
 """Committed offsets of the groups of one shard: a table that is the replay of its records, and what may leave it.
 
-A commit belongs to a topic, not to its name: it has the topic's id, and says nothing of another topic that has the same
-name later. Only what was written before ids were, or in the one version of the record that has an expiry, has none.
+A commit belongs to a topic, not to its name: it has the topic's lineage, and says nothing of another topic that has the
+same name later. Only what was written before records had it, or in the one version that has an expiry, has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
-from uuid import UUID
 
 from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_committed, encode_key, encode_value
-from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_UUID, TopicPartition
+from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_UUID, Lineage, TopicPartition
 
 #: The offset of a partition for which nothing was committed.
 NO_COMMITTED_OFFSET = -1
@@ -27,7 +26,7 @@ class CommittedOffset(NamedTuple):
     #: Only what very old clients asked for; otherwise the broker's retention counts.
     expire_timestamp: int = NO_TIMESTAMP
     #: The topic it was committed for; None where that was not written down.
-    topic_id: UUID | None = None
+    lineage: Lineage | None = None
 
 
 class Offsets:
@@ -35,8 +34,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        # One object for each id while records are replayed, of which many name the same topic.
-        self._topic_ids: dict[UUID, UUID] = {}
+        # One object for each lineage while records are replayed, of which many name the same topic.
+        self._lineages: dict[Lineage, Lineage] = {}
 
     def __len__(self) -> int:
         return sum(len(offsets) for offsets in self._by_group.values())
@@ -59,14 +58,14 @@ class Offsets:
                 if not offsets:
                     del self._by_group[key.group]
             return
-        topic_id = None if value.topic_id == ZERO_UUID else self._topic_ids.setdefault(value.topic_id, value.topic_id)
+        lineage = None if value.topic_id == ZERO_UUID else self._lineages.setdefault(value.topic_id, value.topic_id)
         self._by_group.setdefault(key.group, {})[partition] = CommittedOffset(
-            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp, topic_id
+            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp, lineage
         )
 
     def loaded(self) -> None:
         """All records of the log were replayed."""
-        self._topic_ids.clear()
+        self._lineages.clear()
 
     def take(self, group_id: str, made: Mapping[TopicPartition, CommittedOffset]) -> None:
         """What the replay of the records of these commits would do, without decoding what was just encoded."""
@@ -93,9 +92,9 @@ def is_expired(committed: CommittedOffset, now_ms: int, retention_ms: int, empty
 def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> tuple[bytes, bytes]:
     """The record that commits an offset."""
     topic, number = partition
-    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id = committed
+    offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, lineage = committed
     if expire_timestamp == NO_TIMESTAMP:
-        return encode_committed(group_id, topic, number, offset, leader_epoch, metadata, commit_timestamp, topic_id)
+        return encode_committed(group_id, topic, number, offset, leader_epoch, metadata, commit_timestamp, lineage)
     value = OffsetCommitValue(
         offset=offset,
         leader_epoch=leader_epoch,

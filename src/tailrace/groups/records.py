@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import TypeAlias, overload
-from uuid import UUID
 
 from tailrace.errors import WireError
-from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP
+from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, Lineage
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.codec import (
     NEVER,
@@ -28,9 +27,9 @@ from tailrace.wire.codec import (
     int8,
     int32,
     int64,
+    lineage_uuid,
     optional_struct,
     string,
-    uuid,
 )
 from tailrace.wire.primitives import encode_uvarint
 
@@ -93,7 +92,8 @@ class OffsetCommitValue(Message):
     metadata: str = string()
     commit_timestamp: int = int64()
     expire_timestamp: int = int64(since=1, until=1, default=NO_TIMESTAMP)
-    topic_id: UUID = uuid(since=4, tag=0)
+    #: The lineage.
+    topic_id: Lineage = lineage_uuid(since=4, tag=0)
 
 
 class GroupMetadataKey(Message):
@@ -183,7 +183,8 @@ class PartitionMetadata(Struct):
 class TopicMetadata(Struct):
     """A topic as a group saw it."""
 
-    topic_id: UUID = uuid()
+    #: The lineage.
+    topic_id: Lineage = lineage_uuid()
     topic_name: str = string()
     num_partitions: int = int32()
     partition_metadata: list[PartitionMetadata] = array(PartitionMetadata)
@@ -284,7 +285,8 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
 class TopicPartitions(Struct):
     """Partitions of one topic."""
 
-    topic_id: UUID = uuid()
+    #: The lineage.
+    topic_id: Lineage = lineage_uuid()
     partitions: list[int] = array(Kind.INT32)
 
 
@@ -413,22 +415,22 @@ def encode_committed(
     leader_epoch: int,
     metadata: str,
     commit_timestamp: int,
-    topic_id: UUID | None,
+    lineage: Lineage | None,
 ) -> tuple[bytes, bytes]:
     """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
     key = _committed_key(group, topic, partition)
-    if topic_id is not None and not metadata:
-        id_bytes = topic_id.int.to_bytes(_ID_BYTES, "big")
+    if lineage is not None and not metadata:
+        id_bytes = lineage.int.to_bytes(_ID_BYTES, "big")
         return key, _pack_value_without_metadata(
             _COMMITTED_VERSION, offset, leader_epoch, 1, commit_timestamp, 1, 0, _ID_BYTES, id_bytes
         )
     metadata_bytes = metadata.encode()
     start = _pack_value_start(_COMMITTED_VERSION, offset, leader_epoch)
     length = encode_uvarint(len(metadata_bytes) + 1)
-    if topic_id is None:
+    if lineage is None:
         end = _pack_value_end_without_id(commit_timestamp)
     else:
-        end = _pack_value_end(commit_timestamp, 1, 0, _ID_BYTES, topic_id.bytes)
+        end = _pack_value_end(commit_timestamp, 1, 0, _ID_BYTES, lineage.bytes)
     return key, b"".join((start, length, metadata_bytes, end))
 
 

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
-from uuid import UUID
 
 from tailrace.cluster.image import ClusterImage
 from tailrace.coordinator.journal import JournalRecord
@@ -37,7 +36,7 @@ from tailrace.groups.newcomers import Newcomers
 from tailrace.groups.offsets import CommittedOffset, commit_record, removal_record
 from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
 from tailrace.groups.settings import GroupSettings
-from tailrace.model import NO_TIMESTAMP, TopicPartition
+from tailrace.model import NO_TIMESTAMP, Lineage, TopicPartition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
 
@@ -272,9 +271,9 @@ class GroupShard:
                 refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             topic = topics.get(partition.topic)
-            topic_id = None if topic is None else topic.topic_id
+            lineage = None if topic is None else topic.lineage
             committed = made[partition] = CommittedOffset(
-                offset, leader_epoch, metadata or "", now_ms, expires_ms, topic_id
+                offset, leader_epoch, metadata or "", now_ms, expires_ms, lineage
             )
             records.append(commit_record(group_id, partition, committed))
         if not records:
@@ -291,7 +290,7 @@ class GroupShard:
         instance_id: str | None,
         generation: int,
         partition: TopicPartition,
-        topic_id: UUID,
+        lineage: Lineage,
         offset: int,
         leader_epoch: int,
         written: Outcome[None],
@@ -301,7 +300,7 @@ class GroupShard:
         `written` ends when it is committed, or cannot be; not where this raises.
         """
         self._check_commit(group_id, member_id, instance_id, generation)
-        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, topic_id)
+        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, lineage)
         record = commit_record(group_id, partition, committed)
         take = partial(self.offsets.take_one, group_id, partition, committed)
         self._operations.write_shared((record,), take, written)

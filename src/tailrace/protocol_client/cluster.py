@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
-from uuid import UUID
 
 from tailrace.errors import ErrorCode
-from tailrace.model import TopicPartition
+from tailrace.model import TopicId, TopicPartition
 from tailrace.protocol_client.connection import BrokerConnection
 from tailrace.protocol_client.errors import (
     ConnectFailedError,
@@ -51,7 +50,7 @@ GROUP = 0
 class TopicState:
     """A topic, or the error code that a broker answers about it."""
 
-    topic_id: UUID
+    topic_id: TopicId
     is_internal: bool
     error_code: int
     #: Where the leader of each partition listens, None where nobody leads.

@@ -152,7 +152,7 @@ class Leading:
         if wanted is None:
             return None
         isr, added = wanted
-        self._pending = IsrChange(partition.topic_id, partition.partition.partition, partition.leader_epoch, isr, added)
+        self._pending = IsrChange(partition.lineage, partition.partition.partition, partition.leader_epoch, isr, added)
         self.followers.wait_for_change(isr)
         return self._pending
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from uuid import UUID
 
 from tailrace.cluster.archives import ArchivedRange
 from tailrace.cluster.image import NO_LEADER, PartitionState
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
+from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, Lineage, TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced, read_header
 from tailrace.replication.acknowledging import ACKS_ALL, ACKS_LEADER, Acknowledging
 from tailrace.replication.append_queue import AppendQueue
@@ -44,7 +43,7 @@ class Partition:
     def __init__(
         self,
         partition: TopicPartition,
-        topic_id: UUID,
+        topic_id: Lineage,
         log: PartitionLog,
         directory: LogDirectory,
         broker_id: int,
@@ -52,7 +51,7 @@ class Partition:
         holds_lease: Callable[[], bool] | None = None,
     ) -> None:
         self.partition = partition
-        self.topic_id = topic_id
+        self.lineage = topic_id
         self.log = log
         self.directory = directory
         #: Shared by all partitions of a broker, once they have been told so: whether its lease is over unnoticed.

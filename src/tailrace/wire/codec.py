@@ -26,11 +26,13 @@ from tailrace.wire.fields import (
     int16,
     int32,
     int64,
+    lineage_uuid,
     optional_struct,
     record_data,
     record_parts,
     string,
     struct,
+    topic_uuid,
     uuid,
 )
 
@@ -48,11 +50,13 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "lineage_uuid",
     "optional_struct",
     "record_data",
     "record_parts",
     "string",
     "struct",
+    "topic_uuid",
     "uuid",
 ]
 

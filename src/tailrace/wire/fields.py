@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform, overload
 from uuid import UUID
 
-from tailrace.model import ZERO_UUID
+from tailrace.model import ZERO_UUID, Lineage, TopicId
 from tailrace.runtime.disk import Buffer
 from tailrace.runtime.transport import Part
 
@@ -186,6 +186,16 @@ def boolean(*, since: int = 0, until: int = FOREVER, default: bool = False, tag:
 def uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> UUID:
     """Sixteen bytes that name a topic, a directory or a process."""
     return cast(UUID, Field(Kind.UUID, since, until, None, tag, ZERO_UUID))
+
+
+def topic_uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> TopicId:
+    """The id by which clients and brokers name a topic."""
+    return cast(TopicId, uuid(since=since, until=until, tag=tag))
+
+
+def lineage_uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> Lineage:
+    """The identity of a topic, for those who store something of it."""
+    return cast(Lineage, uuid(since=since, until=until, tag=tag))
 
 
 @overload

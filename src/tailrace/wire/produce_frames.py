@@ -7,11 +7,12 @@ request. Every length is bounded by the bytes that remain; whatever is malformed
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tailrace.errors import WireError
+from tailrace.model import TopicId
 from tailrace.wire.primitives import (
     MOST_ELEMENTS,
     encode_uvarint,
@@ -21,7 +22,9 @@ from tailrace.wire.primitives import (
     uuid_from_bytes,
 )
 
-Topic: TypeAlias = str | UUID
+Topic: TypeAlias = str | TopicId
+
+_topic_id_from_bytes = cast(Callable[[bytes], TopicId], uuid_from_bytes)
 
 _FLEXIBLE_FROM = 9
 _IDS_FROM = 13
@@ -119,7 +122,7 @@ def _decode_flexible(version: int, view: memoryview) -> ProduceCall:
         if version >= _IDS_FROM:
             if at + 16 > end:
                 raise WireError("a topic id runs past the end")
-            topic = uuid_from_bytes(bytes(view[at : at + 16]))
+            topic = _topic_id_from_bytes(bytes(view[at : at + 16]))
             at += 16
         else:
             length = view[at]

@@ -42,7 +42,7 @@ def write_files(
             is_last = begin + rows_per_file >= len(messages)
             span = first, end if is_last else place_of(messages[begin + rows_per_file])[2]
             first = span[1]
-            files.append(write_file(location, archive.topic, archive.topic_id, number, span, [_rows(chunk)]))
+            files.append(write_file(location, archive.topic, archive.lineage, number, span, [_rows(chunk)]))
     return files
 
 

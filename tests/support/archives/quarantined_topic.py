@@ -40,7 +40,7 @@ def quarantined_topic(bootstrap: str, port: int, topic: str, place: Path) -> Non
     location = open_location(status.uri)
     location.create()
     files = write_files(bootstrap, status, {0: 100})
-    aside = SideFileWriter(topic, status.topic_id, 0, 100)
+    aside = SideFileWriter(topic, status.lineage, 0, 100)
     data = fetch_batches(port, topic, 100)
     for position, header in iterate_batches(data):
         if header.base_offset in (100, 103):
@@ -60,4 +60,4 @@ def _widened(location: Location, status: ArchiveStatus, file: ArchivedFile) -> A
     """The same rows in a file whose range begins with the batches that are set aside."""
     table = pq.read_table(Path(status.uri) / status.archive.directory / file.name, partitioning=None)
     location.delete(f"{status.archive.directory}/{file.name}")
-    return write_file(location, status.topic, status.topic_id, 0, (100, file.next_offset), [table])
+    return write_file(location, status.topic, status.lineage, 0, (100, file.next_offset), [table])

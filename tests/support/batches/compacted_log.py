@@ -15,7 +15,7 @@ from uuid import UUID
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.upkeep.cleaner import Cleaner
 from tailrace.cluster.image import PartitionState
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.records.batch import has_valid_crc, iterate_batches, read_header
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, Record, build_batch, iterate_records
@@ -32,7 +32,7 @@ from tailrace.testing.loop import SimLoop
 from tailrace.testing.network import SimNetwork
 
 NAME = TopicPartition("state", 0)
-TOPIC_ID = UUID(int=7)
+LINEAGE = Lineage(UUID(int=7))
 FOREVER_MS = 10**12
 CONFIG = LogConfig(
     segment_bytes=600,
@@ -139,9 +139,9 @@ class World:
         """Start on whatever the disk has."""
         self.directory = LogDirectory("/data", self.runtime, background_bytes=1 << 30, background_ms=-1)
         self.directory.open()
-        self.log = self.directory.open_partition(NAME, TOPIC_ID, self.config)
+        self.log = self.directory.open_partition(NAME, LINEAGE, self.config)
         self.directory.start()
-        self.partition = Partition(NAME, TOPIC_ID, self.log, self.directory, 1)
+        self.partition = Partition(NAME, LINEAGE, self.log, self.directory, 1)
         self.partition.apply_state(PartitionState((1,), (1,), 1, 0), {}, 0.0)
         self.directory.on_promise = lambda _: self.partition.advance()
         self.cleaner = Cleaner(self._settings, self.runtime, [self.partition], self._tasks)  # type: ignore[arg-type]

@@ -191,7 +191,7 @@ def test_a_later_version_is_read_from_where_the_known_one_ends(location: Locatio
     reader = ArchiveReader(location)
     snapshot = reader.snapshot(first)
     manifest = snapshot.commit([store(location, [row(1)], (1, 2))])
-    later = TopicArchive(location.uri, first.topic, first.topic_id, write_manifest(location, manifest))
+    later = TopicArchive(location.uri, first.topic, first.lineage, write_manifest(location, manifest))
     # Without the first manifest nothing but what the reader knows could say what came before.
     location.delete(f"{first.directory}/manifest/{first.manifest}")
     with pytest.raises(FileMissingError):

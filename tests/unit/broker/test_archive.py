@@ -120,7 +120,7 @@ async def commit(tested: TestedBroker, end: int, **fields: Any) -> ArchiveCommit
     known = await describe(tested)
     request = ArchiveCommitRequest(
         **{
-            "topic_id": known.topic_id,
+            "lineage": known.lineage,
             "expected_version": known.version,
             "uri": PLACE,
             "manifest": "first",
@@ -194,7 +194,7 @@ def test_a_commit_is_described(tmp_path: Path) -> None:
         ({"expected_version": 1}, ErrorCode.INVALID_UPDATE_VERSION),
         ({"uri": "/elsewhere"}, ErrorCode.INVALID_CONFIG),
         ({"manifest": ""}, ErrorCode.INVALID_REQUEST),
-        ({"topic_id": UUID(int=5)}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"lineage": UUID(int=5)}, ErrorCode.UNKNOWN_TOPIC_ID),
         ({"end": 4}, ErrorCode.OFFSET_OUT_OF_RANGE),
         (
             {"partitions": [ArchivedPartition(partition_index=1, start_offset=0, end_offset=0)]},

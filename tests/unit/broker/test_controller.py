@@ -383,7 +383,7 @@ def test_names_without_a_topic_are_freed_when_a_controller_is_elected() -> None:
         await asyncio.sleep(1)
         assert await world.store.get(name_key("ghost")) is None
         assert await world.store.get(name_key("orders")) is not None
-        assert await world.store.get(topic_key(topic.topic_id)) is not None
+        assert await world.store.get(topic_key(topic.lineage)) is not None
         await member.metadata.create_topic(member.metadata.plan_topic("ghost", 1, 1, {}, {}))
 
     run(test)

@@ -189,8 +189,8 @@ def test_a_change_of_a_process_that_has_ended_is_not_made_any_more() -> None:
         await cluster.stop(1)
         await cluster.start(1)
         later = cluster.brokers[1].metadata
-        version = later._known.version_of(topic.topic_id)
-        key = f"{TOPICS}/{topic.topic_id}"
+        version = later._known.version_of(topic.lineage)
+        key = f"{TOPICS}/{topic.lineage}"
         late = [*checks, Check(key, version)]
         assert await cluster._stores[2].txn(late, [Write(key, topic.to_bytes())]) is None
         metadata._store = cluster._stores[2]

@@ -315,7 +315,8 @@ def test_a_partition_is_found_by_name_and_by_id_or_refused(tmp_path: Path) -> No
         await broker.create("orders")
         partitions = broker.broker.partitions
         found = partitions.find("orders", 0)
-        assert partitions.find_by_id(found.topic_id, 0) is found
+        assert partitions.find_by_lineage(found.lineage, 0) is found
+        assert partitions.find_by_id(broker.broker.metadata.image.topics["orders"].topic_id, 0) is found
         with pytest.raises(KafkaError) as caught:
             partitions.find("orders", 1)
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -590,8 +590,8 @@ def test_a_follower_of_what_is_archived_begins_where_the_leaders_own_log_does_an
         producers.update(read_header(known), 3, 1_700_000_000_000)
         epochs = [EpochStart(epoch=0, start_offset=0), EpochStart(epoch=3, start_offset=7)]
         asked = await start_asked(leader, start_offset=12, leader_epochs=epochs, producers=producers.snapshot())
-        assert (asked.topic_id, asked.partition_index, asked.current_leader_epoch) == (
-            cluster.partition(1).topic_id,
+        assert (asked.lineage, asked.partition_index, asked.current_leader_epoch) == (
+            cluster.partition(1).lineage,
             0,
             0,
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tailrace.cluster.features import OLDEST
-from tailrace.cluster.image import TopicImage
+from tailrace.cluster.features import LINEAGES_LEVEL, OLDEST
+from tailrace.cluster.image import TOPIC_FORMAT_WITH_LINEAGE, TopicImage
 from tailrace.cluster.keys import CLUSTER_ID, TOPICS, topic_key
 from tailrace.cluster.store import Check, Unavailable, Write
-from tailrace.errors import ErrorCode, StorageError
+from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -54,8 +55,8 @@ async def finalized(cluster: Cluster, asked: int = 1) -> tuple[int, int]:
 
 async def stored(cluster: Cluster, topic: str = "orders") -> dict[str, Any]:
     """A topic as it is in the store."""
-    (topic_id,) = {each.metadata.image.topics[topic].topic_id for each in cluster.brokers.values()}
-    entry = await MemoryStore(cluster.space).get(topic_key(topic_id))
+    (lineage,) = {each.metadata.image.topics[topic].lineage for each in cluster.brokers.values()}
+    entry = await MemoryStore(cluster.space).get(topic_key(lineage))
     assert entry is not None
     value: dict[str, Any] = json.loads(entry.value)
     return value
@@ -101,7 +102,7 @@ def test_an_older_broker_does_not_start_in_a_cluster_that_was_upgraded() -> None
         with pytest.raises(StorageError, match=r"finalized at tailrace\.version=3, but this release only supports"):
             await cluster.start(2)
         del cluster.brokers[2]
-        assert await finalized(cluster) == (3, 0)
+        assert await finalized(cluster) == (LINEAGES_LEVEL, 0)
         assert list(cluster.brokers[1].metadata.image.brokers) == [1]
 
     simulate(test, brokers=1)
@@ -131,13 +132,13 @@ def test_a_downgrade_loses_fields_of_newer_releases_only_if_it_is_unsafe() -> No
         await cluster.create("orders", [[1]])
         known = cluster.brokers[1].metadata.image.topics["orders"]
         value = {**await stored(cluster), "owner": "sales"}
-        await MemoryStore(cluster.space).txn([], [Write(topic_key(known.topic_id), json.dumps(value).encode())])
+        await MemoryStore(cluster.space).txn([], [Write(topic_key(known.lineage), json.dumps(value).encode())])
         await cluster.until(lambda: bool(cluster.brokers[1].metadata.image.topics["orders"].unknown))
         for validate_only in (True, False):
             refused = await update(cluster, 1, SAFE, validate_only=validate_only)
             assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
             assert "topic orders has fields that older releases do not know" in str(refused.error_message)
-            assert await finalized(cluster) == (3, 0)
+            assert await finalized(cluster) == (LINEAGES_LEVEL, 0)
             assert await stored(cluster) == value
         await done(cluster, 1, UNSAFE)
         assert await finalized(cluster) == (1, 1)
@@ -145,6 +146,32 @@ def test_a_downgrade_loses_fields_of_newer_releases_only_if_it_is_unsafe() -> No
         assert cluster.brokers[1].metadata.image.topics["orders"] == known
 
     simulate(test, brokers=1)
+
+
+def test_no_downgrade_is_made_while_a_topic_has_another_id_than_at_first() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1]])
+        metadata = cluster.brokers[1].metadata
+        await metadata.change_topic_id(metadata.image.topics["orders"])
+        before = await stored(cluster)
+        assert before["version"] == TOPIC_FORMAT_WITH_LINEAGE
+        for upgrade_type in (SAFE, UNSAFE):
+            refused = await update(cluster, 2, upgrade_type)
+            assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+            assert "topic orders has another id than at first" in str(refused.error_message)
+        # Nor does one that was begun before the topic got it end without it.
+        with pytest.raises(KafkaError, match="older releases would take it for another topic"):
+            await _rewritten_below(cluster, 2)
+        assert await stored(cluster) == before
+        assert await finalized(cluster) == (2, 1)
+
+    simulate(test, brokers=1)
+
+
+async def _rewritten_below(cluster: Cluster, level: int) -> None:
+    metadata = cluster.brokers[1].metadata
+    await metadata.alter_features(lambda features: replace(features, epoch=1, levels={NAME: level}))
+    await metadata.rewrite_topics(may_lose_fields=True)
 
 
 def test_a_downgrade_that_was_interrupted_is_finished_when_it_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +203,10 @@ def test_a_downgrade_that_was_interrupted_is_finished_when_it_is_repeated(monkey
 def test_validation_alone_changes_nothing() -> None:
     async def test(cluster: Cluster) -> None:
         await done(cluster, 1, SAFE, validate_only=True)
-        assert (await update(cluster, 4, validate_only=True)).error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert await finalized(cluster) == (3, 0)
+        assert (
+            await update(cluster, LINEAGES_LEVEL + 1, validate_only=True)
+        ).error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert await finalized(cluster) == (LINEAGES_LEVEL, 0)
 
     simulate(test, brokers=1)
 
@@ -205,7 +234,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         twice = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=NAME, max_version_level=2)] * 2)
         response = await cluster.ask(1, twice, 1, UpdateFeaturesResponse)
         assert response.error_code == ErrorCode.INVALID_REQUEST
-        assert await finalized(cluster) == (3, 0)
+        assert await finalized(cluster) == (LINEAGES_LEVEL, 0)
 
     simulate(test, brokers=1)
 
@@ -217,6 +246,6 @@ def test_clients_of_old_versions_are_told_nothing_of_features() -> None:
         named = ApiVersionsRequest(client_software_name="a-test", client_software_version="1.0")
         response = await cluster.ask(1, named, 4, ApiVersionsResponse)
         (supported,) = response.supported_features
-        assert (supported.name, supported.min_version, supported.max_version) == (NAME, 1, 3)
+        assert (supported.name, supported.min_version, supported.max_version) == (NAME, 1, LINEAGES_LEVEL)
 
     simulate(test, brokers=1)

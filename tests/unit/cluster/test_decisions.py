@@ -275,7 +275,7 @@ def test_what_the_controller_does_next(row: Row) -> None:
         assert decision == row.then
         return
     assert isinstance(decision, row.then.change)
-    assert decision.topic_ids == (ORDERS,)
+    assert decision.lineages == (ORDERS,)
     after = decision.applied_to(whole, list(going_by.brokers))
     assert after.partitions == (row.then.becomes,)
     assert decision.applied_to(after, list(going_by.brokers)) is after, "made once, it is made"
@@ -304,7 +304,7 @@ def test_a_failover_checks_the_leaders_of_all_topics_that_are_due() -> None:
     unseen = topic(state("56", "56", 5), name="ghosts", topic_id=UUID(int=9))
     decision = decide([one, other, unseen], situation([one, other], "24"))
     assert isinstance(decision, FailOver)
-    assert decision.topic_ids == (one.topic_id, other.topic_id)
+    assert decision.lineages == (one.lineage, other.lineage)
     assert decision.gone([2, 4]) == [1, 3]
     assert (decision.moved, decision.leaderless) == (2, 0)
 
@@ -362,7 +362,7 @@ def test_a_topic_that_was_deleted_since_its_replicas_were_asked_is_not_written()
     answers = answered(ask_log_ends(6, "23"), {2: (5, 90), 3: (5, 91)})
     decision = decide([], situation([whole], "23"), answers)
     assert isinstance(decision, Elect)
-    assert decision.topic_ids == ()
+    assert decision.lineages == ()
 
 
 def test_a_leader_hands_over_only_what_it_still_leads_to_who_is_still_in_sync() -> None:
@@ -410,7 +410,7 @@ def test_a_round_ends_with_leaders_wherever_somebody_in_sync_answers(
                 },
             )
         else:
-            whole, past = decision.applied_to(whole, list(going_by.brokers)) if decision.topic_ids else whole, decision
+            whole, past = decision.applied_to(whole, list(going_by.brokers)) if decision.lineages else whole, decision
     order = [FailOver, LogEndsQuestion, Elect, LeadersQuestion, Shrink, RaiseReplication]
     assert kinds == [kind for kind in order if kind in kinds], "each at most once, in the order of the round"
     for old, new in zip(partitions, whole.partitions, strict=True):

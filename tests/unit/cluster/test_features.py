@@ -109,7 +109,7 @@ def test_a_cluster_that_was_there_before_stays_at_the_oldest_level() -> None:
         assert one.metadata.image.features == FinalizedFeatures(0, {TAILRACE_VERSION: 1})
         topic = one.metadata.plan_topic("orders", 1, 1, {}, {})
         await one.metadata.create_topic(topic)
-        entry = await world.store.get(topic_key(topic.topic_id))
+        entry = await world.store.get(topic_key(topic.lineage))
         assert entry is not None
         assert json.loads(entry.value)["version"] == 2
         assert await world.store.get(FINALIZED_FEATURES) is None
@@ -141,21 +141,21 @@ def test_a_broker_that_meets_a_newer_level_and_newer_values_says_so_and_serves_w
         known = one.metadata.image.topics["orders"]
         assert known.partitions[0].leader == 2
         await finalize(world, 4)
-        newer = b'{"version":4,"name":"orders","rows":"as only a newer release reads them"}'
-        await world.put(topic_key(orders.topic_id), newer)
+        newer = b'{"version":5,"name":"orders","rows":"as only a newer release reads them"}'
+        await world.put(topic_key(orders.lineage), newer)
         await asyncio.sleep(1)
         assert "finalized at tailrace.version=4, but this release only supports versions 1-3" in caplog.text
-        assert "a topic is stored in format 4, this software knows 3" in caplog.text
+        assert "a topic is stored in format 5, this software knows 4" in caplog.text
         assert one.metadata.image.topics["orders"] == known
         # The controller changes what it can read, and overwrites nothing else.
         assert one.controller.is_active
         two.kill()
         await world.until(lambda: one.metadata.image.topics["bills"].partitions[0].leader == 1)
         assert (await world.stored(bills)).partitions[0].leader == 1
-        entry = await world.store.get(topic_key(orders.topic_id))
+        entry = await world.store.get(topic_key(orders.lineage))
         assert entry is not None
         assert entry.value == newer
-        assert "Cannot change a topic: a topic is stored in format 4" in caplog.text
+        assert "Cannot change a topic: a topic is stored in format 5" in caplog.text
 
     run(test)
 

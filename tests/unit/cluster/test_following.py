@@ -45,7 +45,7 @@ async def told(world: World) -> tuple[Member, ToldStore]:
 
 
 async def entry_of(world: World, topic: TopicImage) -> Entry:
-    entry = await world.store.get(topic_key(topic.topic_id))
+    entry = await world.store.get(topic_key(topic.lineage))
     assert entry is not None
     return entry
 
@@ -131,7 +131,7 @@ def test_a_deleted_topic_never_comes_back() -> None:
         assert member.metadata.image.topics == {}
         again = member.metadata.plan_topic("orders", 1, 1, {}, {})
         await member.metadata.create_topic(again)
-        store.tell("/topics", removed=(topic_key(topic.topic_id),))
+        store.tell("/topics", removed=(topic_key(topic.lineage),))
         await turns()
         assert member.metadata.image.topics == {"orders": again}
 
@@ -144,7 +144,7 @@ def test_a_topic_that_is_newer_than_all_there_was_stays_and_one_that_is_gone_goe
         member, store = await told(world)
         fresh = member.metadata.plan_topic("fresh", 1, 1, {}, {})
         await member.metadata.create_topic(fresh)
-        await world.store.txn([], [Write(topic_key(gone.topic_id), None)])
+        await world.store.txn([], [Write(topic_key(gone.lineage), None)])
         store.tell("/topics", is_complete=True)
         await turns()
         assert member.metadata.image.topics == {"fresh": fresh}
@@ -156,10 +156,11 @@ def test_a_topic_is_replaced_by_another_of_its_name_in_one_step() -> None:
     async def test(world: World) -> None:
         first = await world.put_topic("orders", state("1", "1", 1))
         member, store = await told(world)
-        await world.store.txn([], [Write(topic_key(first.topic_id), None), Write("/topic-names/orders", None)])
-        second = replace(first, topic_id=member.metadata.new_id())
-        store.tell("/topics", Entry(topic_key(second.topic_id), second.to_bytes(), 77))
-        store.tell("/topics", removed=(topic_key(first.topic_id),))
+        await world.store.txn([], [Write(topic_key(first.lineage), None), Write("/topic-names/orders", None)])
+        new_id = member.metadata.new_id()
+        second = replace(first, topic_id=new_id, lineage=new_id)
+        store.tell("/topics", Entry(topic_key(second.lineage), second.to_bytes(), 77))
+        store.tell("/topics", removed=(topic_key(first.lineage),))
         await turns()
         assert member.metadata.image.topics_by_id == {second.topic_id: second}
         assert member.metadata.image.topics == {"orders": second}
@@ -242,7 +243,7 @@ def test_a_topic_that_others_deleted_is_unknown_to_whoever_changes_it() -> None:
     async def test(world: World) -> None:
         topic = await world.put_topic("orders", state("1", "1", 1))
         member, _ = await told(world)
-        await world.store.txn([Check("/nothing", 0)], [Write(topic_key(topic.topic_id), None)])
+        await world.store.txn([Check("/nothing", 0)], [Write(topic_key(topic.lineage), None)])
         with pytest.raises(KafkaError) as caught:
             await member.metadata.alter_topic(topic, lambda each: with_config(each, "1"))
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -279,7 +280,7 @@ def test_a_value_that_cannot_be_read_costs_nobody_more_than_itself(caplog: pytes
         for topic in topics:
             await one.metadata.create_topic(topic)
         broken = [
-            Write(topic_key(topics[0].topic_id), value)
+            Write(topic_key(topics[0].lineage), value)
             for value in (b"", b"\xff", b"[]", b'{"version":99}', b'{"version":2,"partitions":[7]}', b'{"version":"x"}')
         ]
         strays = ["/topics/no-id", "/archives/no-id", "/brokers/no-number", "/configs/brokers/1", CONTROLLER]

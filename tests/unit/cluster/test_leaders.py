@@ -336,7 +336,10 @@ def test_partitions_that_are_not_there_elect_nobody_and_others_go_on() -> None:
 def test_a_plan_of_ten_thousand_partitions_is_a_matter_of_less_than_a_second() -> None:
     brokers = {broker_id: BrokerImage(broker_id, ()) for broker_id in range(1, 11)}
     states = tuple(state("123", "123", 1 + number % 3) for number in range(10))
-    many = [replace(topic(*states), topic_id=UUID(int=number), name=f"t{number}") for number in range(1000)]
+    many = [
+        replace(topic(*states), topic_id=UUID(int=number), lineage=UUID(int=number), name=f"t{number}")
+        for number in range(1000)
+    ]
     began = time.process_time()
     planned = plan_failover(many, [2, 3, 4], clean)
     plan_preferred(planned, [1, 2, 3], 10)

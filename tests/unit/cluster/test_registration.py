@@ -143,9 +143,9 @@ def test_a_follower_of_an_earlier_epoch_cannot_be_added_to_an_isr_again() -> Non
         follower.kill()
         again = world.member(1)
         await again.start()
-        await leader.metadata.alter_isr([IsrChange(topic.topic_id, 0, 5, (1, 2), {1: fetched_in})])
+        await leader.metadata.alter_isr([IsrChange(topic.lineage, 0, 5, (1, 2), {1: fetched_in})])
         assert (await world.stored(topic)).partitions == (state("12", "2", 2),)
-        await leader.metadata.alter_isr([IsrChange(topic.topic_id, 0, 5, (1, 2), {1: again.registration.epoch})])
+        await leader.metadata.alter_isr([IsrChange(topic.lineage, 0, 5, (1, 2), {1: again.registration.epoch})])
         assert (await world.stored(topic)).partitions == (state("12", "12", 2),)
 
     run(test)
@@ -365,7 +365,7 @@ def test_a_broker_that_stops_leaves_the_isrs_of_leaders_that_answer_and_is_not_t
         assert _partition(one, 1) == state("213", "23", 2)
         assert _partition(one, 0) == state("123", "123", 1), "what no heir was found for is the controller's"
         assert _partition(one, 3) == state("321", "321", 3), "the log of a leader that is silent may be lost"
-        await two.metadata.alter_isr([IsrChange(topic.topic_id, 1, 5, (2, 3, 1), {1: epoch})])
+        await two.metadata.alter_isr([IsrChange(topic.lineage, 1, 5, (2, 3, 1), {1: epoch})])
         assert (await world.stored(topic)).partitions[1] == state("213", "23", 2)
         mark = await one.stop()
         # The controller chooses the heirs of one that is gone, and asks them.

@@ -57,7 +57,7 @@ def configured(topic: TopicImage) -> TopicImage:
 
 def rewrite(world: World, topic: TopicImage) -> None:
     """Change a topic behind a broker's back."""
-    key = topic_key(topic.topic_id)
+    key = topic_key(topic.lineage)
     entry = world.space.get(key)
     assert entry is not None
     stored = TopicImage.from_bytes(entry.value)
@@ -71,7 +71,7 @@ def test_many_topics_go_into_few_transactions() -> None:
         topics = [await world.put_topic(f"t{number}", state("12", "12", 1)) for number in range(120)]
         member, store = await member_of(world)
         fence = Check("/fence", 0)
-        await member.metadata.alter_topics({topic.topic_id: configured for topic in topics}, [fence])
+        await member.metadata.alter_topics({topic.lineage: configured for topic in topics}, [fence])
         assert [len(writes) for _, writes in store.transactions] == [49, 49, 22]
         assert all(len(checks) + len(writes) <= MAX_OPERATIONS for checks, writes in store.transactions)
         assert all(checks[0] == fence for checks, _ in store.transactions)
@@ -86,10 +86,10 @@ def test_a_topic_of_a_newer_format_is_left_alone_and_holds_up_no_other(caplog: p
         newer, *others = [await world.put_topic(f"t{number}", state("12", "12", 1)) for number in range(3)]
         member, _ = await member_of(world)
         value = b'{"version":99}'
-        await world.put(topic_key(newer.topic_id), value)
-        await member.metadata.alter_topics({topic.topic_id: configured for topic in (newer, *others)})
+        await world.put(topic_key(newer.lineage), value)
+        await member.metadata.alter_topics({topic.lineage: configured for topic in (newer, *others)})
         assert [await world.stored(topic) for topic in others] == [configured(topic) for topic in others]
-        entry = await world.store.get(topic_key(newer.topic_id))
+        entry = await world.store.get(topic_key(newer.lineage))
         assert entry is not None
         assert entry.value == value
         assert member.metadata.image.topics["t0"] == newer, "as it was known before"
@@ -103,7 +103,7 @@ def test_large_topics_go_into_transactions_of_half_a_mebibyte() -> None:
         large = [state("123", "123", 1)] * 11_000
         topics = [await world.put_topic(f"t{number}", *large) for number in range(5)]
         member, store = await member_of(world)
-        await member.metadata.alter_topics({topic.topic_id: configured for topic in topics})
+        await member.metadata.alter_topics({topic.lineage: configured for topic in topics})
         sizes = [sum(len(write.value or b"") for write in writes) for _, writes in store.transactions]
         assert max(sizes) <= 512 << 10
         assert len(sizes) == 3
@@ -124,7 +124,7 @@ def test_one_topic_that_others_keep_changing_does_not_hold_up_the_rest() -> None
                 rewrite(world, topics[0])
 
         store.before_txn = interfere
-        await member.metadata.alter_topics({topic.topic_id: configured for topic in topics})
+        await member.metadata.alter_topics({topic.lineage: configured for topic in topics})
         for topic in topics:
             assert (await world.stored(topic)).configs["a"] == "b"
         assert (await world.stored(topics[0])).configs["count"] == "6", "what the others did is kept"
@@ -137,11 +137,11 @@ def test_topics_that_need_no_change_or_are_gone_cost_nothing() -> None:
     async def test(world: World) -> None:
         topics = [await world.put_topic(f"t{number}", state("12", "12", 1)) for number in range(3)]
         member, store = await member_of(world)
-        changes = {topic.topic_id: (lambda each: replace(each)) for topic in topics[:2]}
+        changes = {topic.lineage: (lambda each: replace(each)) for topic in topics[:2]}
         await member.metadata.alter_topics({**changes, UUID(int=1): configured})
         assert store.transactions == []
-        world.space.txn([], [(topic_key(topics[2].topic_id), None, 0)])
-        await member.metadata.alter_topics({topics[2].topic_id: configured})
+        world.space.txn([], [(topic_key(topics[2].lineage), None, 0)])
+        await member.metadata.alter_topics({topics[2].lineage: configured})
         assert sorted(member.metadata.image.topics) == ["t0", "t1"]
 
     run(test)
@@ -159,7 +159,7 @@ def test_a_check_that_fails_for_good_ends_it_and_nothing_is_written() -> None:
             raise Deposed("somebody else rules")
 
         with pytest.raises(Deposed):
-            await member.metadata.alter_topics({topic.topic_id: configured}, [Check("/fence", 99)], recheck)
+            await member.metadata.alter_topics({topic.lineage: configured}, [Check("/fence", 99)], recheck)
         assert await world.stored(topic) == topic
 
     run(test)
@@ -184,8 +184,8 @@ def test_leaders_change_isrs_in_one_write_for_each_topic() -> None:
         )
         await member.metadata.alter_isr(
             [
-                IsrChange(topic.topic_id, 0, 5, (1, 3), {}),
-                IsrChange(topic.topic_id, 1, 5, (1, 2, 3), {2: 20, 3: 30}),
+                IsrChange(topic.lineage, 0, 5, (1, 3), {}),
+                IsrChange(topic.lineage, 1, 5, (1, 2, 3), {2: 20, 3: 30}),
             ]
         )
         assert len(store.transactions) == 1
@@ -210,7 +210,7 @@ def test_leaders_change_isrs_in_one_write_for_each_topic() -> None:
 def test_a_leader_that_is_out_of_date_changes_no_isr(change: IsrChange) -> None:
     async def test(world: World) -> None:
         member, _, topic = await isr_world(world, state("123", "13", 1))
-        wanted = replace(change, topic_id=topic.topic_id) if change.topic_id.int == 0 else change
+        wanted = replace(change, lineage=topic.lineage) if change.lineage.int == 0 else change
         await member.metadata.alter_isr([wanted])
         assert await world.stored(topic) == topic
 
@@ -220,7 +220,7 @@ def test_a_leader_that_is_out_of_date_changes_no_isr(change: IsrChange) -> None:
 def test_a_broker_that_does_not_lead_changes_no_isr() -> None:
     async def test(world: World) -> None:
         member, _, topic = await isr_world(world, state("123", "123", 2))
-        await member.metadata.alter_isr([IsrChange(topic.topic_id, 0, 5, (1, 2), {})])
+        await member.metadata.alter_isr([IsrChange(topic.lineage, 0, 5, (1, 2), {})])
         assert await world.stored(topic) == topic
 
     run(test)
@@ -230,7 +230,7 @@ def test_a_follower_that_starts_again_in_between_is_not_added() -> None:
     async def test(world: World) -> None:
         member, store, topic = await isr_world(world, state("123", "1", 1))
         store.before_txn = lambda: None if len(store.transactions) > 1 else _start_again(world, 2, 21)
-        await member.metadata.alter_isr([IsrChange(topic.topic_id, 0, 5, (1, 2), {2: 20})])
+        await member.metadata.alter_isr([IsrChange(topic.lineage, 0, 5, (1, 2), {2: 20})])
         assert (await world.stored(topic)).partitions == (state("123", "1", 1),)
 
     run(test)
@@ -247,10 +247,10 @@ def test_a_leader_that_was_deposed_in_between_changes_no_isr_and_learns_of_it() 
 
         def depose() -> None:
             if len(store.transactions) == 1:
-                world.space.txn([], [(topic_key(topic.topic_id), deposed.to_bytes(), 0)])
+                world.space.txn([], [(topic_key(topic.lineage), deposed.to_bytes(), 0)])
 
         store.before_txn = depose
-        await member.metadata.alter_isr([IsrChange(topic.topic_id, 0, 5, (1, 2), {})])
+        await member.metadata.alter_isr([IsrChange(topic.lineage, 0, 5, (1, 2), {})])
         assert await world.stored(topic) == member.metadata.image.topics["orders"] == deposed
 
     run(test)
@@ -263,12 +263,12 @@ def test_a_follower_that_left_in_between_is_not_brought_back_by_a_change_that_wa
 
         def leave() -> None:
             if len(store.transactions) == 1:
-                world.space.txn([], [(topic_key(topic.topic_id), left.to_bytes(), 0)])
+                world.space.txn([], [(topic_key(topic.lineage), left.to_bytes(), 0)])
 
         store.before_txn = leave
         # Broker 3 is slow and shall go; that broker 2 has crashed meanwhile, and left, the leader does not know yet.
         await member.metadata.alter_isr(
-            [IsrChange(topic.topic_id, 0, 5, (1, 2), {}), IsrChange(topic.topic_id, 1, 5, (1, 2), {})]
+            [IsrChange(topic.lineage, 0, 5, (1, 2), {}), IsrChange(topic.lineage, 1, 5, (1, 2), {})]
         )
         assert (await world.stored(topic)).partitions == (state("123", "13", 1), state("123", "12", 1))
 
@@ -279,13 +279,13 @@ def test_a_follower_that_left_in_between_is_not_brought_back_by_a_change_that_wa
 def test_what_was_not_answered_can_not_be_applied_any_more_once_a_change_returns(wants_it_still: bool) -> None:
     async def test(world: World) -> None:
         member, store, topic = await isr_world(world, state("123", "1", 1))
-        growth = IsrChange(topic.topic_id, 0, 5, (1, 2), {2: 20})
+        growth = IsrChange(topic.lineage, 0, 5, (1, 2), {2: 20})
         store.loses = 1
         with pytest.raises(Unavailable):
             await member.metadata.alter_isr([growth])
-        assert member.metadata.is_doubtful(topic.topic_id)
-        await member.metadata.alter_isr([growth if wants_it_still else IsrChange(topic.topic_id, 0, 5, (1,), {})])
-        assert not member.metadata.is_doubtful(topic.topic_id)
+        assert member.metadata.is_doubtful(topic.lineage)
+        await member.metadata.alter_isr([growth if wants_it_still else IsrChange(topic.lineage, 0, 5, (1,), {})])
+        assert not member.metadata.is_doubtful(topic.lineage)
         shown = member.metadata.image.topics["orders"]
         assert shown.partitions == (state("123", "12" if wants_it_still else "1", 1),)
         ((checks, writes),) = store.late
@@ -298,7 +298,7 @@ def test_what_was_not_answered_can_not_be_applied_any_more_once_a_change_returns
 def test_what_was_applied_and_not_answered_is_learned_by_the_next_attempt() -> None:
     async def test(world: World) -> None:
         member, store, topic = await isr_world(world, state("123", "1", 1))
-        growth = IsrChange(topic.topic_id, 0, 5, (1, 2), {2: 20})
+        growth = IsrChange(topic.lineage, 0, 5, (1, 2), {2: 20})
         store.loses = 1
         with pytest.raises(Unavailable):
             await member.metadata.alter_isr([growth])

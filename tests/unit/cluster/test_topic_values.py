@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tailrace.cluster.image import (
     TOPIC_FORMAT_BY_NAME,
     TOPIC_FORMAT_BY_POSITION,
+    TOPIC_FORMAT_WITH_LINEAGE,
     PartitionState,
     TopicImage,
 )
@@ -72,9 +73,31 @@ def test_the_third_format_is_read_and_written() -> None:
 
 
 def test_a_newer_format_is_refused() -> None:
-    newer = json.loads(TOPIC.to_bytes()) | {"version": 4}
-    with pytest.raises(Unreadable, match="a topic is stored in format 4, this software knows 3"):
+    newer = json.loads(TOPIC.to_bytes()) | {"version": 5}
+    with pytest.raises(Unreadable, match="a topic is stored in format 5, this software knows 4"):
         TopicImage.from_bytes(as_bytes(newer))
+
+
+@pytest.mark.parametrize("topic_format", [*FORMATS, TOPIC_FORMAT_WITH_LINEAGE])
+def test_a_topic_with_its_first_id_is_stored_without_a_lineage(topic_format: int) -> None:
+    value = json.loads(TOPIC.to_bytes(topic_format))
+    assert value["version"] == min(topic_format, TOPIC_FORMAT_BY_NAME)
+    assert "lineage" not in value
+    assert TopicImage.from_bytes(as_bytes(value)).lineage == TOPIC_ID == TOPIC.lineage
+
+
+@pytest.mark.parametrize("topic_format", [*FORMATS, TOPIC_FORMAT_WITH_LINEAGE])
+def test_a_topic_with_another_id_is_stored_in_a_format_that_older_releases_refuse(topic_format: int) -> None:
+    renamed = replace(TOPIC, topic_id=UUID(int=6))
+    assert renamed.lineage == TOPIC_ID
+    stored = renamed.to_bytes(topic_format)
+    value = json.loads(stored)
+    assert (value["version"], value["topic_id"], value["lineage"]) == (4, str(UUID(int=6)), str(TOPIC_ID))
+    assert TopicImage.from_bytes(stored) == renamed
+    # Fields of a newer release stay as well.
+    newer = TopicImage.from_bytes(as_bytes({**value, "owner": "sales"}))
+    assert json.loads(newer.to_bytes(topic_format))["owner"] == "sales"
+    assert newer.without_unknown() == renamed
 
 
 @pytest.mark.parametrize("topic_format", FORMATS)

@@ -60,8 +60,8 @@ class Cluster:
         for entry in self.coordination.space.list(TOPICS):
             topic = TopicImage.from_bytes(entry.value)
             for number, state in enumerate(topic.partitions):
-                before = self.states.get((topic.topic_id, number), state)
-                self.states[topic.topic_id, number] = state
+                before = self.states.get((topic.lineage, number), state)
+                self.states[topic.lineage, number] = state
                 assert state.leader == NO_LEADER or state.leader in state.isr, (topic.name, state)
                 assert state.leader_epoch >= before.leader_epoch
                 if state.leader != before.leader:
@@ -71,13 +71,13 @@ class Cluster:
 
     def _led(self, topic: TopicImage, number: int, state: PartitionState) -> None:
         if state.leader != NO_LEADER:
-            leader = self.leaders.setdefault((topic.topic_id, number, state.leader_epoch), state.leader)
+            leader = self.leaders.setdefault((topic.lineage, number, state.leader_epoch), state.leader)
             assert leader == state.leader, f"two leaders in one epoch of {topic.name}-{number}"
 
     def _seen(self, member: Member, before: ClusterImage) -> None:
         """A broker never sees an epoch go back."""
-        for topic_id, topic in member.metadata.image.topics_by_id.items():
-            known = before.topics_by_id.get(topic_id)
+        for lineage, topic in member.metadata.image.topics_by_lineage.items():
+            known = before.topics_by_lineage.get(lineage)
             for number, state in enumerate(topic.partitions):
                 self._led(topic, number, state)
                 if known is not None and number < len(known.partitions):
@@ -117,7 +117,7 @@ class Cluster:
         for entry in self.coordination.space.list(TOPICS):
             topic = TopicImage.from_bytes(entry.value)
             for number, state in enumerate(topic.partitions):
-                if (topic.topic_id, number) in there:
+                if (topic.lineage, number) in there:
                     is_alone = state.isr == (broker_id,)
                     assert broker_id not in state.isr or is_alone, "a crashed broker is in sync with others"
 
@@ -157,7 +157,7 @@ class Cluster:
             if each == state.leader or (each in image.brokers and self.random.random() < 0.7)
         ]
         added = {each: image.brokers[each].epoch for each in wanted if each not in state.isr}
-        return IsrChange(topic.topic_id, number, state.leader_epoch, tuple(wanted), added)
+        return IsrChange(topic.lineage, number, state.leader_epoch, tuple(wanted), added)
 
     async def make_first_topic(self) -> None:
         """Have one topic that is never deleted, however long the store takes."""
@@ -244,7 +244,7 @@ def check_well(cluster: Cluster) -> None:
         assert member.registration.is_registered
     names = {entry.key for entry in cluster.coordination.space.list("/topic-names")}
     assert names == {name_key(name) for name in stored}
-    assert {topic_key(topic.topic_id) for topic in stored.values()} == {
+    assert {topic_key(topic.lineage) for topic in stored.values()} == {
         entry.key for entry in cluster.coordination.space.list(TOPICS)
     }
 

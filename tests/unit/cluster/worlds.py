@@ -129,12 +129,12 @@ class World:
 
     async def put_topic(self, name: str, *states: PartitionState, **configs: str) -> TopicImage:
         """Store a topic as if some broker had made it so."""
-        topic_id = uuid5(NAMESPACE_DNS, name)
+        lineage = uuid5(NAMESPACE_DNS, name)
         named = {key.replace("_", "."): value for key, value in configs.items()}
-        topic = TopicImage(name, topic_id, states, MappingProxyType(named))
+        topic = TopicImage(name, lineage, states, MappingProxyType(named))
         done = await self.store.txn(
-            [Check(topic_key(topic_id), ABSENT)],
-            [Write(topic_key(topic_id), topic.to_bytes()), Write(name_key(name), str(topic_id).encode())],
+            [Check(topic_key(lineage), ABSENT)],
+            [Write(topic_key(lineage), topic.to_bytes()), Write(name_key(name), str(lineage).encode())],
         )
         assert done is not None
         return topic
@@ -146,7 +146,7 @@ class World:
         assert await self.store.txn([Check(key, entry.version)], [Write(key, value)]) is not None
 
     async def stored(self, topic: TopicImage) -> TopicImage:
-        entry = await self.store.get(topic_key(topic.topic_id))
+        entry = await self.store.get(topic_key(topic.lineage))
         assert entry is not None
         return TopicImage.from_bytes(entry.value)
 

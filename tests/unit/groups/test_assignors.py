@@ -17,8 +17,8 @@ TOPICS = [UUID(int=number) for number in range(1, 5)]
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[list[Candidate], dict[UUID, AssignedTopic]]:
     topics = {
-        topic_id: AssignedTopic(topic_id, draw(st.integers(1, 12)))
-        for topic_id in draw(st.lists(st.sampled_from(TOPICS), min_size=1, unique=True))
+        lineage: AssignedTopic(lineage, draw(st.integers(1, 12)))
+        for lineage in draw(st.lists(st.sampled_from(TOPICS), min_size=1, unique=True))
     }
     members = [
         Candidate(f"m{number:02d}", frozenset(draw(st.sets(st.sampled_from(TOPICS), min_size=1))))
@@ -30,8 +30,8 @@ def problems(draw: st.DrawFn) -> tuple[list[Candidate], dict[UUID, AssignedTopic
 def check(members: list[Candidate], topics: dict[UUID, AssignedTopic], found: dict) -> None:
     assert set(found) == {member.member_id for member in members}
     given_out = [pair for share in found.values() for pair in pairs_of(share)]
-    wanted = {topic_id for member in members for topic_id in member.topics if topic_id in topics}
-    expected = [(topic_id, number) for topic_id in wanted for number in range(topics[topic_id].partitions)]
+    wanted = {lineage for member in members for lineage in member.topics if lineage in topics}
+    expected = [(lineage, number) for lineage in wanted for number in range(topics[lineage].partitions)]
     assert sorted(given_out) == sorted(expected)
     for member in members:
         assert set(found[member.member_id]) <= member.topics
@@ -62,7 +62,7 @@ def test_uniform_is_even_and_keeps_what_it_can(first: tuple, second: tuple) -> N
             mine, theirs = list(pairs_of(moved[one.member_id])), list(pairs_of(moved[other.member_id]))
             if len(mine) > len(theirs) + 1:
                 # Nothing that the richer has is wanted by the poorer.
-                assert not any(topic_id in other.topics for topic_id, _ in mine)
+                assert not any(lineage in other.topics for lineage, _ in mine)
 
 
 @pytest.mark.parametrize("partitions", [9, 12, 30])
@@ -88,8 +88,8 @@ def test_a_member_is_preferred_where_its_rack_has_a_replica() -> None:
 
 
 def test_range_gives_the_same_numbers_of_every_topic() -> None:
-    topics = {topic_id: AssignedTopic(topic_id, 5) for topic_id in TOPICS[:2]}
+    topics = {lineage: AssignedTopic(lineage, 5) for lineage in TOPICS[:2]}
     wants = frozenset(TOPICS[:2])
     found = assign_range([Candidate("b", wants), Candidate("a", wants)], topics)
-    assert found["a"] == {topic_id: frozenset({0, 1, 2}) for topic_id in TOPICS[:2]}
-    assert found["b"] == {topic_id: frozenset({3, 4}) for topic_id in TOPICS[:2]}
+    assert found["a"] == {lineage: frozenset({0, 1, 2}) for lineage in TOPICS[:2]}
+    assert found["b"] == {lineage: frozenset({3, 4}) for lineage in TOPICS[:2]}

@@ -30,9 +30,9 @@ async def commit(
     return refused.get(ORDERS, ErrorCode.NONE)
 
 
-def topic_id(world: GroupWorld) -> UUID:
+def lineage(world: GroupWorld) -> UUID:
     assert world.broker is not None
-    return world.broker.metadata.image.topics["orders"].topic_id
+    return world.broker.metadata.image.topics["orders"].lineage
 
 
 async def committed(world: GroupWorld) -> int | None:
@@ -61,7 +61,7 @@ def test_an_offset_committed_alone_is_kept_like_any_other() -> None:
         (one,) = await world.form(1)
         assert await commit(world, 4, one.member_id, 1) is ErrorCode.NONE
         written: Outcome[None] = Outcome()
-        world.shard.commit_one(GROUP, one.member_id, None, 1, ORDERS, topic_id(world), 5, 8, written)
+        world.shard.commit_one(GROUP, one.member_id, None, 1, ORDERS, lineage(world), 5, 8, written)
         await written
         found = (await now(world.shard.committed(GROUP)))[ORDERS]
         assert (found.offset, found.leader_epoch, found.metadata) == (5, 8, "")
@@ -70,7 +70,7 @@ def test_an_offset_committed_alone_is_kept_like_any_other() -> None:
             (one.member_id, 2, ErrorCode.ILLEGAL_GENERATION),
         ):
             with pytest.raises(KafkaError) as refused:
-                world.shard.commit_one(GROUP, member_id, None, generation, ORDERS, topic_id(world), 6, 8, Outcome())
+                world.shard.commit_one(GROUP, member_id, None, generation, ORDERS, lineage(world), 6, 8, Outcome())
             assert refused.value.code is code
         world.node.kill()
         await world.start()

@@ -67,10 +67,10 @@ async def recreate_elsewhere(world: GroupWorld, *, again: bool = True) -> None:
     """Delete a topic, and perhaps create another one of its name, while this broker is down."""
     former = topic(world)
     await world.node.stop()
-    writes = [Write(topic_key(former.topic_id), None), Write(name_key("orders"), None)]
+    writes = [Write(topic_key(former.lineage), None), Write(name_key("orders"), None)]
     assert await world.node.store.txn([], writes) is not None
     if again:
-        newer = replace(former, topic_id=NEW_ID)
+        newer = replace(former, topic_id=NEW_ID, lineage=NEW_ID)
         writes = [Write(topic_key(NEW_ID), newer.to_bytes()), Write(name_key("orders"), str(NEW_ID).encode())]
         assert await world.node.store.txn([], writes) is not None
     await world.start()
@@ -101,15 +101,15 @@ def test_a_topic_deleted_and_made_again_in_one_step_of_the_image_leaves_no_offse
         await world.create_topic("orders", 1)
         await commit(world, 500)
         former = topic(world)
-        newer = replace(former, topic_id=NEW_ID)
+        newer = replace(former, topic_id=NEW_ID, lineage=NEW_ID)
         writes = [
-            Write(topic_key(former.topic_id), None),
+            Write(topic_key(former.lineage), None),
             Write(name_key("orders"), str(NEW_ID).encode()),
             Write(topic_key(NEW_ID), newer.to_bytes()),
         ]
         assert await world.node.store.txn([], writes) is not None
         await asyncio.sleep(1)
-        assert topic(world).topic_id == NEW_ID
+        assert topic(world).lineage == NEW_ID
         assert await fetched(world, 9, by_name=True) == (ErrorCode.NONE, -1)
         assert len(world.shard.offsets) == 0
 
@@ -123,7 +123,7 @@ def test_a_commit_without_an_id_is_of_the_topic_that_has_its_name_when_it_is_loa
         assert await fetched(world, 9, by_name=True) == (ErrorCode.NONE, 500)
         await world.node.stop()
         await world.start()
-        assert world.shard.offsets.of_group(GROUP)[ORDERS].topic_id == topic(world).topic_id
+        assert world.shard.offsets.of_group(GROUP)[ORDERS].lineage == topic(world).lineage
         assert await fetched(world, 9, by_name=True) == (ErrorCode.NONE, 500)
         await recreate_elsewhere(world)
         assert await fetched(world, 9, by_name=True) == (ErrorCode.NONE, -1)
@@ -148,7 +148,7 @@ def test_an_offset_with_an_expiry_of_its_own_has_the_id_only_in_memory_and_goes_
         world.node.kill()
         await world.start()
         found = world.shard.offsets.of_group(GROUP)[ORDERS]
-        assert (found.offset, found.topic_id) == (500, topic(world).topic_id)
+        assert (found.offset, found.lineage) == (500, topic(world).lineage)
         assert world.broker is not None
         await world.broker.metadata.delete_topic(topic(world))
         assert len(world.shard.offsets) == 0
@@ -200,8 +200,8 @@ def test_what_the_image_does_not_know_yet_is_neither_removed_nor_denied() -> Non
             GroupCounters(),
         )
         # Written by a coordinator that knew of the topic that has the name by now.
-        found = CommittedOffset(500, topic_id=NEW_ID)
-        gone = CommittedOffset(7, topic_id=UUID(int=2, version=4))
+        found = CommittedOffset(500, lineage=NEW_ID)
+        gone = CommittedOffset(7, lineage=UUID(int=2, version=4))
         table.offsets.take_one(GROUP, ORDERS, found)
         table.offsets.take_one(GROUP, TopicPartition("payments", 0), gone)
         housekeeping.begin()
@@ -214,7 +214,7 @@ def test_what_the_image_does_not_know_yet_is_neither_removed_nor_denied() -> Non
         housekeeping.topics_deleted()
         await asyncio.sleep(1)
         assert len(table.offsets) == 2
-        image = image.with_topic_changes([replace(old, topic_id=NEW_ID)], [old.topic_id])
+        image = image.with_topic_changes([replace(old, topic_id=NEW_ID, lineage=NEW_ID)], [old.lineage])
         assert housekeeping.counts("orders", found)
         with pytest.raises(KafkaError):
             housekeeping.counts("payments", gone)
@@ -234,7 +234,7 @@ def test_that_a_topic_is_gone_is_asked_of_the_store() -> None:
         await world.create_topic("orders", 1)
         await commit(world, 500)
         # A commit of a topic that this broker does not know: only the store can say that it was deleted.
-        unknown = CommittedOffset(9, topic_id=NEW_ID)
+        unknown = CommittedOffset(9, lineage=NEW_ID)
         world.shard.keep([commit_record(GROUP, TopicPartition("payments", 0), unknown)])
         await world.node.stop()
         await world.start()
@@ -337,7 +337,7 @@ def test_who_deletes_a_group_is_told_when_it_is_coordinated_elsewhere() -> None:
 
 
 def test_a_commit_is_written_with_its_topics_id_as_kafka_writes_it() -> None:
-    key, value = commit_record(GROUP, ORDERS, CommittedOffset(5, topic_id=NEW_ID))
+    key, value = commit_record(GROUP, ORDERS, CommittedOffset(5, lineage=NEW_ID))
     assert key == encode_key(OffsetCommitKey(group=GROUP, topic="orders", partition=0))
     decoded = decode_value(OffsetCommitKey(), value)
     assert isinstance(decoded, OffsetCommitValue)

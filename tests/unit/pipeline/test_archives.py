@@ -72,7 +72,7 @@ def archive(tmp_path: Path) -> DescribedArchive:
     head = commit(location, files)
     return DescribedArchive(
         name=TOPIC,
-        topic_id=TOPIC_ID,
+        lineage=TOPIC_ID,
         is_enabled=True,
         uri=str(tmp_path),
         version=1,
@@ -133,7 +133,7 @@ def test_nobody_is_asked_where_files_shall_not_be_read(archive: DescribedArchive
 
 
 @pytest.mark.parametrize(
-    "change", [{"is_enabled": False}, {"manifest": ""}, {"error_code": 3}, {"topic_id": UUID(int=9)}]
+    "change", [{"is_enabled": False}, {"manifest": ""}, {"error_code": 3}, {"lineage": UUID(int=9)}]
 )
 def test_an_archive_that_is_switched_off_empty_or_of_another_topic_does_not_count(
     archive: DescribedArchive, change: dict[str, Any]

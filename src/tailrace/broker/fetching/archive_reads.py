@@ -16,13 +16,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
-from uuid import UUID
 
 from tailrace.archive.errors import ArchiveError
 from tailrace.archive.layout import TopicArchive
 from tailrace.broker.fetching.archive_calls import check_archive, find_largest_timestamp, find_timestamp, read_batches
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import Lineage
 from tailrace.records.batch import HEADER_BYTES, read_header
 from tailrace.replication.partition import Partition
 from tailrace.runtime.disk import Buffer, FileRange
@@ -59,7 +59,7 @@ _FAILED_SECONDS = 1.0
 class _Key(NamedTuple):
     """What a fetch asks for: one offset of one partition."""
 
-    topic_id: UUID
+    lineage: Lineage
     partition: int
     offset: int
 
@@ -87,7 +87,7 @@ class ArchiveReads:
         self._tasks = tasks
         self._reads: dict[_Key, ArchiveRead] = {}
         self._turns = asyncio.Semaphore(_READS_AT_ONCE)
-        self._turns_of_topics: dict[UUID, asyncio.Semaphore] = {}
+        self._turns_of_topics: dict[Lineage, asyncio.Semaphore] = {}
         self._ready_bytes = 0
         #: What comes after each of the last reads that were taken.
         self._follows: dict[_Key, None] = {}
@@ -113,7 +113,7 @@ class ArchiveReads:
 
         Raises why the archive cannot be read. What is larger than the limit stays for another time, unless it may be.
         """
-        key = _Key(partition.topic_id, partition.partition.partition, offset)
+        key = _Key(partition.lineage, partition.partition.partition, offset)
         read = self._reads.get(key)
         if read is None:
             begun = self._begin(key, partition, min(max_bytes, _MOST_BYTES))
@@ -162,7 +162,7 @@ class ArchiveReads:
     async def _read(self, key: _Key, read: ArchiveRead, archive: TopicArchive, partition: Partition) -> None:
         try:
             arguments = (archive, key.partition, key.offset, read.max_bytes)
-            batches = await self._ask(key.topic_id, lambda helper: helper.run_for_bytes(read_batches, *arguments))
+            batches = await self._ask(key.lineage, lambda helper: helper.run_for_bytes(read_batches, *arguments))
             if not batches:
                 raise ArchiveError(f"manifest {archive.manifest} has nothing at offset {key.offset}")
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
@@ -206,7 +206,7 @@ class ArchiveReads:
         self.searches += 1
         try:
             arguments = (archive, partition.partition.partition, *wanted, archived.start)
-            found = await self._ask(partition.topic_id, lambda helper: helper.run(function, *arguments))
+            found = await self._ask(partition.lineage, lambda helper: helper.run(function, *arguments))
         except Exception as error:
             self.failures += 1
             raise _refusal(partition, archive, error) from error
@@ -215,7 +215,7 @@ class ArchiveReads:
     async def check(self, archive: TopicArchive) -> str | int:
         """See whether an archive can be read from here; why not, or how many quarantined batches it has."""
         try:
-            return await self._ask(archive.topic_id, lambda helper: helper.run(check_archive, archive))
+            return await self._ask(archive.lineage, lambda helper: helper.run(check_archive, archive))
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
             return _reason(error)
 
@@ -223,12 +223,12 @@ class ArchiveReads:
 
     def archive_of(self, partition: Partition) -> TopicArchive:
         """The archive of a partition's topic as the image shows it now."""
-        state = self._metadata.image.archives.get(partition.topic_id)
+        state = self._metadata.image.archives.get(partition.lineage)
         manifest = None if state is None else state.manifest or None
-        return TopicArchive(partition.log.config.archive_uri, partition.partition.topic, partition.topic_id, manifest)
+        return TopicArchive(partition.log.config.archive_uri, partition.partition.topic, partition.lineage, manifest)
 
-    async def _ask(self, topic_id: UUID, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
-        of_topic = self._turns_of_topics.setdefault(topic_id, asyncio.Semaphore(_READS_OF_TOPIC))
+    async def _ask(self, lineage: Lineage, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
+        of_topic = self._turns_of_topics.setdefault(lineage, asyncio.Semaphore(_READS_OF_TOPIC))
         async with asyncio.timeout(_DEADLINE_SECONDS), of_topic, self._turns:
             try:
                 answer = await self._first_answer(call)

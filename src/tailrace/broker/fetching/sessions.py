@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
-from uuid import UUID
 
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicId
 from tailrace.runtime.clock import Clock
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
@@ -28,7 +28,8 @@ MAX_SESSION_EPOCH = 2**31 - 1
 #: A session unused for this long may be taken away for another.
 _EVICTABLE_AFTER_SECONDS = 120.0
 
-TopicKey: TypeAlias = str | UUID
+#: The name of a topic, or its id on the wire.
+TopicKey: TypeAlias = str | TopicId
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 
 

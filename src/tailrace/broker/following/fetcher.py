@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.following.leader_session import Followed, LeaderSession, PartitionKey
@@ -24,7 +23,7 @@ from tailrace.broker.network.peer import Backoff, PeerConnection
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.errors import ErrorCode, KafkaError, WireError
-from tailrace.model import NO_OFFSET
+from tailrace.model import NO_OFFSET, TopicId
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
@@ -130,18 +129,18 @@ class ReplicaFetcher:
             self._backoff.succeeded()
             self._task = self._start()
 
-    def add(self, partition: Partition) -> None:
-        """Follow a partition in its present leader epoch."""
-        if self.session.add(partition):
+    def add(self, partition: Partition, topic_id: TopicId) -> None:
+        """Follow a partition in its present leader epoch, by an id of its topic."""
+        if self.session.add(partition, topic_id):
             self._look_soon()
 
-    def remove(self, partition: Partition) -> None:
+    def remove(self, partition: Partition, topic_id: TopicId) -> None:
         """Follow a partition no more; an answer that is under way is not for it."""
-        self.session.remove(partition)
+        self.session.remove(partition, topic_id)
 
-    def promised(self, partition: Partition) -> None:
+    def promised(self, partition: Partition, topic_id: TopicId) -> None:
         """A partition may be able to go on."""
-        followed = self.session.take_confirmed(partition)
+        followed = self.session.take_confirmed(partition, topic_id)
         if followed is not None:
             self._resume((followed,))
 
@@ -412,9 +411,10 @@ class ReplicaFetcher:
         Producers whose last records were removed may still send those again. Epochs of before are asked for only where
         the records are in an archive.
         """
-        topic_id, number = followed.key
         request = ReplicaStartRequest(
-            topic_id=topic_id, partition_index=number, current_leader_epoch=followed.leader_epoch
+            lineage=followed.partition.lineage,
+            partition_index=followed.partition.partition.partition,
+            current_leader_epoch=followed.leader_epoch,
         )
         seconds = self._patience_ms() / 1000
         response = await connection.call(request, _REPLICA_START_VERSION, ReplicaStartResponse, seconds)
@@ -432,10 +432,10 @@ class ReplicaFetcher:
         self, connection: PeerConnection, partitions: list[Followed], timestamp: int
     ) -> dict[PartitionKey, int]:
         topics: dict[str, ListOffsetsTopic] = {}
-        ids: dict[str, UUID] = {}
+        ids: dict[str, TopicId] = {}
         for followed in partitions:
             name, number = followed.partition.partition
-            ids[name] = followed.partition.topic_id
+            ids[name] = followed.topic_id
             topics.setdefault(name, ListOffsetsTopic(name=name, partitions=[])).partitions.append(
                 ListOffsetsPartition(
                     partition_index=number, current_leader_epoch=followed.leader_epoch, timestamp=timestamp

@@ -6,16 +6,25 @@ Whoever applies the image says what is to be followed, after the partition itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.following.fetcher import Follower, ReplicaFetcher
-from tailrace.broker.following.leader_session import PartitionKey, key_of
 from tailrace.broker.network.broker_identity import BrokerIdentity
 from tailrace.broker.network.peer import peer_endpoint
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage
+from tailrace.model import Lineage, TopicId
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
+
+
+class _Place(NamedTuple):
+    """Which fetcher follows a partition, and by which id of its topic."""
+
+    #: By its leader and its number.
+    fetcher: tuple[int, int]
+    topic_id: TopicId
 
 
 class ReplicaFetchers:
@@ -35,7 +44,7 @@ class ReplicaFetchers:
             broker_id, broker_epoch, config, runtime, tasks, identity, self._endpoint_of, self.promised
         )
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._places: dict[PartitionKey, tuple[int, int]] = {}
+        self._places: dict[tuple[Lineage, int], _Place] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         """The partitions that are followed."""
@@ -46,36 +55,36 @@ class ReplicaFetchers:
         """How many partitions are followed but could not be fetched when that was last tried."""
         return sum(1 for fetcher in self._fetchers.values() for followed in fetcher.session if followed.failures)
 
-    def follow(self, partition: Partition, leader: BrokerImage) -> None:
+    def follow(self, partition: Partition, leader: BrokerImage, topic_id: TopicId) -> None:
         """Pull a partition, in its present leader epoch, from its leader; nothing where that is done already."""
-        key = key_of(partition)
-        number = (partition.topic_id.int + key[1]) % self._config.get_int("num.replica.fetchers")
-        place = leader.broker_id, number
+        key = _key_of(partition)
+        number = (partition.lineage.int + key[1]) % self._config.get_int("num.replica.fetchers")
+        place = _Place((leader.broker_id, number), topic_id)
         if self._places.get(key, place) != place:
             self.unfollow(partition)
         self._places[key] = place
-        fetcher = self._fetchers.get(place)
+        fetcher = self._fetchers.get(place.fetcher)
         if fetcher is None:
-            fetcher = self._fetchers[place] = ReplicaFetcher(self._follower, leader, number)
+            fetcher = self._fetchers[place.fetcher] = ReplicaFetcher(self._follower, leader, number)
         fetcher.meet(leader)
-        fetcher.add(partition)
+        fetcher.add(partition, topic_id)
 
     def unfollow(self, partition: Partition) -> None:
         """Pull a partition no more."""
-        place = self._places.pop(key_of(partition), None)
+        place = self._places.pop(_key_of(partition), None)
         if place is None:
             return
-        fetcher = self._fetchers[place]
-        fetcher.remove(partition)
+        fetcher = self._fetchers[place.fetcher]
+        fetcher.remove(partition, place.topic_id)
         if not len(fetcher.session):
-            del self._fetchers[place]
+            del self._fetchers[place.fetcher]
             fetcher.close()
 
     def promised(self, partition: Partition) -> None:
         """A log is as durable as its topic asks for up to its end: its leader may be told of what was appended."""
-        place = self._places.get(key_of(partition))
+        place = self._places.get(_key_of(partition))
         if place is not None:
-            self._fetchers[place].promised(partition)
+            self._fetchers[place.fetcher].promised(partition, place.topic_id)
 
     def close(self) -> None:
         """Pull nothing any more."""
@@ -86,3 +95,7 @@ class ReplicaFetchers:
 
     def _endpoint_of(self, broker: BrokerImage) -> BrokerEndpoint:
         return peer_endpoint(broker, self._config.get_optional_str("inter.broker.listener.name"))
+
+
+def _key_of(partition: Partition) -> tuple[Lineage, int]:
+    return partition.lineage, partition.partition.partition

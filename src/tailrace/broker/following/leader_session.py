@@ -10,29 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
-from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.fetching.sessions import MAX_SESSION_EPOCH, NO_SESSION
+from tailrace.model import TopicId
 from tailrace.replication.partition import Partition
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 
 #: Asks for a new session.
 _FIRST_EPOCH = 0
 
-PartitionKey: TypeAlias = tuple[UUID, int]
-
-
-def key_of(partition: Partition) -> PartitionKey:
-    """By what a session knows a partition."""
-    return partition.topic_id, partition.partition.partition
+#: By the id on the wire, as requests and answers name it.
+PartitionKey: TypeAlias = tuple[TopicId, int]
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One partition in one leader epoch; another epoch makes another one."""
+    """One partition in one leader epoch; another epoch makes another one, and so does another id of its topic."""
 
     partition: Partition
+    #: By what the leader is asked for it.
+    topic_id: TopicId
     leader_epoch: int
     #: The number of the first request that named it; answers to earlier ones are not for it.
     first_request: int | None = None
@@ -45,7 +43,7 @@ class Followed:
 
     @property
     def key(self) -> PartitionKey:
-        return key_of(self.partition)
+        return self.topic_id, self.partition.partition.partition
 
     @property
     def is_current(self) -> bool:
@@ -104,20 +102,20 @@ class LeaderSession:
 
     # --- what is followed
 
-    def add(self, partition: Partition) -> bool:
+    def add(self, partition: Partition, topic_id: TopicId) -> bool:
         """Follow a partition in its present leader epoch; False where that is done already."""
-        key = key_of(partition)
+        key = topic_id, partition.partition.partition
         known = self._followed.get(key)
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
             return False
-        self._followed[key] = Followed(partition, partition.leader_epoch)
+        self._followed[key] = Followed(partition, topic_id, partition.leader_epoch)
         self._unconfirmed.pop(key, None)
         self._changed[key] = None
         return True
 
-    def remove(self, partition: Partition) -> None:
+    def remove(self, partition: Partition, topic_id: TopicId) -> None:
         """Follow a partition no more."""
-        followed = self._followed.pop(key_of(partition), None)
+        followed = self._followed.pop((topic_id, partition.partition.partition), None)
         if followed is not None:
             self._unconfirmed.pop(followed.key, None)
             self.set_aside(followed)
@@ -149,11 +147,11 @@ class LeaderSession:
         self._changed[followed.key] = None
         return True
 
-    def take_confirmed(self, partition: Partition) -> Followed | None:
+    def take_confirmed(self, partition: Partition, topic_id: TopicId) -> Followed | None:
         """What waited for its log to promise more, if that has happened."""
         if not partition.following.may_fetch:
             return None
-        return self._unconfirmed.pop(key_of(partition), None)
+        return self._unconfirmed.pop((topic_id, partition.partition.partition), None)
 
     # --- telling the leader
 
@@ -201,7 +199,7 @@ class LeaderSession:
         return request
 
     def _named(self) -> list[FetchTopic]:
-        topics: dict[UUID, FetchTopic] = {}
+        topics: dict[TopicId, FetchTopic] = {}
         max_bytes = self._config.get_int("replica.fetch.max.bytes")
         for key in list(self._changed):
             followed = self._followed.get(key)
@@ -236,7 +234,7 @@ class LeaderSession:
         return list(topics.values())
 
     def _given_up(self) -> list[ForgottenTopic]:
-        topics: dict[UUID, ForgottenTopic] = {}
+        topics: dict[TopicId, ForgottenTopic] = {}
         for key in self._forgotten:
             self._known_to_leader.pop(key, None)
             topic_id, number = key

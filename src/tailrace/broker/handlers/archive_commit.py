@@ -24,9 +24,9 @@ logger = logging.getLogger("tailrace.archive")
 
 async def handle(services: Services, context: RequestContext, request: ArchiveCommitRequest) -> ArchiveCommitResponse:
     try:
-        topic = access.find_topic(services, context, Operation.ALTER, request.topic_id)
+        topic = access.find_topic_by_lineage(services, context, Operation.ALTER, request.lineage)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {encode_uuid(request.topic_id)}.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {encode_uuid(request.lineage)}.")
         _check_place(services, topic, request.uri)
         _check_readers(services, topic)
         if not request.manifest:
@@ -69,10 +69,9 @@ def _check_readers(services: Services, topic: TopicImage) -> None:
 def _check_committed(
     services: Services, context: RequestContext, topic: TopicImage, ranges: dict[int, ArchivedRange]
 ) -> None:
-    find = access.partition_finder(services, context, Operation.ALTER, True)
     for number, archived in ranges.items():
         try:
-            partition = find(topic.topic_id, number)
+            partition = access.find_partition_by_lineage(services, context, None, topic.lineage, number)
         except KafkaError:
             continue
         if not partition.surely_leads or not partition.has_current_high_watermark:

@@ -32,10 +32,10 @@ async def handle(
 
 
 async def _read_failure(services: Services, context: RequestContext, archive: DescribedArchive) -> str | None:
-    find = access.partition_finder(services, context, Operation.DESCRIBE, True)
     for described in archive.partitions:
+        number = described.partition_index
         try:
-            partition = find(archive.topic_id, described.partition_index)
+            partition = access.find_partition_by_lineage(services, context, None, archive.lineage, number)
         except KafkaError:
             continue
         return await services.archive_access.check(partition)
@@ -50,11 +50,11 @@ def _describe(services: Services, context: RequestContext, name: str) -> Describ
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     except KafkaError as refusal:
         return DescribedArchive(name=name, error_code=refusal.code, error_message=refusal.message)
-    state = image.archives.get(topic.topic_id, ArchiveState(topic.topic_id))
+    state = image.archives.get(topic.lineage, ArchiveState(topic.lineage))
     uri = services.config.topic_value("tailrace.archive.uri", topic.configs).value
     return DescribedArchive(
         name=name,
-        topic_id=topic.topic_id,
+        lineage=topic.lineage,
         is_enabled=services.config.topic_bool("tailrace.archive.enable", topic.configs),
         uri=uri or "",
         retention_ms=services.config.topic_int("tailrace.archive.retention.ms", topic.configs),

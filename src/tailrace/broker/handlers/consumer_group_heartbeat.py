@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat 0 to 1: a member of the newer protocol joins, stays or leaves, and is told what it owns.
 
-Odd: in version 0 the coordinator gives a newcomer its id, from 1 on the member chooses it.
+Odd: in version 0 the coordinator gives a newcomer its id, from 1 on the member chooses it. Groups know topics by their
+lineages: a member keeps what it owns when the id of a topic changes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
+from tailrace.cluster.image import ClusterImage
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.groups.assignment import Assignment
+from tailrace.groups.assignment import Assignment, of_pairs
 from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, LEAVING_FOR_A_WHILE
 from tailrace.security.needs import each, whole
@@ -48,19 +50,19 @@ def handle(
             topics=None if names is None else frozenset(names),
             regex=request.subscribed_topic_regex,
             assignor=request.server_assignor,
-            owned=_owned(request),
+            owned=_owned(services.metadata.image, request),
             client_id=context.client_id or "",
             client_host=context.host,
         )
         result = services.groups.shard(request.group_id).consumer_heartbeat(request.group_id, call)
     except KafkaError as error:
         return _refusal(error)
-    return _wait(result) if isinstance(result, asyncio.Future) else _response(result)
+    return _wait(services, result) if isinstance(result, asyncio.Future) else _response(services.metadata.image, result)
 
 
-async def _wait(result: asyncio.Future[HeartbeatResult]) -> ConsumerGroupHeartbeatResponse:
+async def _wait(services: Services, result: asyncio.Future[HeartbeatResult]) -> ConsumerGroupHeartbeatResponse:
     try:
-        return _response(await asyncio.shield(result))
+        return _response(services.metadata.image, await asyncio.shield(result))
     except KafkaError as error:
         return _refusal(error)
 
@@ -91,19 +93,21 @@ def _check(version: int, request: ConsumerGroupHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
+def _owned(image: ClusterImage, request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
     if request.topic_partitions is None:
         return None
-    return {item.topic_id: frozenset(item.partitions) for item in request.topic_partitions if item.partitions}
+    return of_pairs(
+        (image.lineage_of(item.topic_id), number) for item in request.topic_partitions for number in item.partitions
+    )
 
 
-def _response(result: HeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+def _response(image: ClusterImage, result: HeartbeatResult) -> ConsumerGroupHeartbeatResponse:
     assignment = None
     if result.assignment is not None:
         assignment = AssignmentMessage(
             topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
-                for topic_id, numbers in result.assignment.items()
+                TopicPartitions(topic_id=image.topic_id_of(lineage), partitions=sorted(numbers))
+                for lineage, numbers in result.assignment.items()
             ]
         )
     return ConsumerGroupHeartbeatResponse(

@@ -93,7 +93,7 @@ async def _advance(
 
 
 async def _delete_archived(services: Services, context: RequestContext, partition: Partition, offset: int) -> None:
-    topic = access.find_topic(services, context, Operation.DELETE, partition.topic_id)
+    topic = access.find_topic_by_lineage(services, context, Operation.DELETE, partition.lineage)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await services.metadata.delete_archived(topic, {partition.partition.partition: offset})
@@ -107,7 +107,7 @@ def _refuse(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
 async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout_ms: int) -> None:
     """Let followers hear of it at once, and wait until their own fetches say that they have done the same."""
     for partition, _, _ in waiting:
-        key = partition.topic_id, partition.partition.partition
+        key = services.metadata.image.topic_id_of(partition.lineage), partition.partition.partition
         for session in services.fetch_sessions:
             if isinstance(session, ReplicaSession):
                 session.look_at(key)

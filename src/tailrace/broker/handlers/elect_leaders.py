@@ -7,7 +7,6 @@ asked, and passes the question on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from uuid import UUID
 
 from tailrace.broker import access
 from tailrace.broker.events import log_change
@@ -19,7 +18,7 @@ from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.cluster.metadata import TopicChange
 from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.security.needs import whole
 from tailrace.security.operations import Operation, ResourceType
 from tailrace.wire.messages.elect_leaders import (
@@ -102,7 +101,7 @@ async def _elect(
 ) -> dict[str, dict[int, KafkaError]]:
     """Make the elections; why there was none, by topic and partition."""
     outcomes: dict[str, dict[int, KafkaError]] = {}
-    changes: dict[UUID, TopicChange] = {}
+    changes: dict[Lineage, TopicChange] = {}
 
     def elected(name: str, live: Sequence[int]) -> TopicChange:
         def change(topic: TopicImage) -> TopicImage:
@@ -115,7 +114,7 @@ async def _elect(
     try:
         live = list(await services.metadata.registered_brokers())
         for name, topic in known.items():
-            changes[topic.topic_id] = elected(name, live)
+            changes[topic.lineage] = elected(name, live)
         await services.metadata.alter_topics(changes)
     except Unavailable as error:
         refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Hashable
 from typing import Any
-from uuid import UUID
 
 from tailrace.broker import access
 from tailrace.broker.handlers import create_topics
@@ -21,7 +20,7 @@ from tailrace.broker.partition_view import ListenerView
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import INTERNAL_TOPICS, topic_name_problem
+from tailrace.model import INTERNAL_TOPICS, TopicId, topic_name_problem
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
 from tailrace.runtime.transport import Part
 from tailrace.security.needs import each
@@ -137,7 +136,7 @@ async def _find(
 
 
 def _find_by_id(
-    services: Services, context: RequestContext, topic_id: UUID, view: ListenerView
+    services: Services, context: RequestContext, topic_id: TopicId, view: ListenerView
 ) -> MetadataResponseTopic:
     try:
         topic = access.find_topic(services, context, Operation.DESCRIBE, topic_id)

@@ -18,7 +18,7 @@ from tailrace.wire.messages.replica_start import EpochStart, ReplicaStartRequest
 def handle(services: Services, context: RequestContext, request: ReplicaStartRequest) -> ReplicaStartResponse:
     try:
         require_broker(services, context)
-        partition = access.find_partition(services, context, None, request.topic_id, request.partition_index)
+        partition = access.find_partition_by_lineage(services, context, None, request.lineage, request.partition_index)
         partition.require_leader(request.current_leader_epoch, by_replica=True)
     except KafkaError as error:
         return ReplicaStartResponse(error_code=error.code)

@@ -58,6 +58,8 @@ async def _apply(
     brokers = await _supported(services)
     is_downgrade = any(update.upgrade_type is not UpgradeType.UPGRADE for update in updates)
     may_lose = any(update.upgrade_type is UpgradeType.UNSAFE_DOWNGRADE for update in updates)
+    if is_downgrade:
+        _check_no_topic_is_renamed(services)
     if is_downgrade and not may_lose:
         _check_nothing_is_lost(services)
     if validate_only:
@@ -99,6 +101,16 @@ async def _supported(services: Services) -> Mapping[int, SupportedFeatures]:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
     registered = {broker_id: broker.features for broker_id, broker in brokers.items()}
     return {**registered, services.broker_id: services.metadata.supported}
+
+
+def _check_no_topic_is_renamed(services: Services) -> None:
+    for topic in services.metadata.topics:
+        if topic.is_renamed:
+            raise KafkaError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Refusing to perform the requested downgrade because topic {topic.name} has another id than at first: "
+                "older releases would take it for another topic and remove its records.",
+            )
 
 
 def _check_nothing_is_lost(services: Services) -> None:

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
-from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.leading.log_ends import Leaderless
@@ -38,7 +37,7 @@ from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.cluster.registration import Registration
 from tailrace.cluster.store import ABSENT, Check, Store, Unavailable, Write
 from tailrace.errors import ConfigError
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.controller")
@@ -84,7 +83,7 @@ class Controller:
         self._work: list[asyncio.Task[None]] = []
         #: What the last round has seen to: who was alive, and which topics.
         self._live: tuple[int, ...] = ()
-        self._settled: dict[UUID, TopicImage] = {}
+        self._settled: dict[Lineage, TopicImage] = {}
         self._is_look_due = False
 
     @property
@@ -244,22 +243,22 @@ class Controller:
         # Now and then all are looked at, for what no event tells: a default that was changed, above all.
         topics = seen if live != self._live or self._is_look_due else self._unsettled(seen)
         self._is_look_due = False
-        undecided: Sequence[UUID] = ()
+        undecided: Sequence[Lineage] = ()
         if topics:
             factors = self._replication_factors()
             undecided = await self._carry_out(fence, Situation(brokers, topics, self._is_unclean, factors))
         # What was changed meanwhile, by this round too, is looked at in the next one.
         self._live = live
-        self._settled = {topic.topic_id: topic for topic in seen if topic.topic_id not in undecided}
+        self._settled = {topic.lineage: topic for topic in seen if topic.lineage not in undecided}
         return True
 
     def _unsettled(self, topics: Sequence[TopicImage]) -> Sequence[TopicImage]:
         """Those that changed since they were seen to."""
-        return [topic for topic in topics if self._settled.get(topic.topic_id) is not topic]
+        return [topic for topic in topics if self._settled.get(topic.lineage) is not topic]
 
-    async def _carry_out(self, fence: Fence, situation: Situation) -> Sequence[UUID]:
+    async def _carry_out(self, fence: Fence, situation: Situation) -> Sequence[Lineage]:
         """Carry out what `decide` says until nothing is left; the topics with partitions that have to wait."""
-        undecided: list[UUID] = []
+        undecided: list[Lineage] = []
         past: Answers | Change | None = None
         while (decision := decide(self._metadata.topics, situation, past)) is not None:
             if isinstance(decision, LogEndsQuestion | LeadersQuestion):
@@ -270,7 +269,7 @@ class Controller:
             self._log(decision, situation, len(waiting))
             if waiting:
                 asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
-            undecided += [topic_id for topic_id, _ in waiting]
+            undecided += [lineage for lineage, _ in waiting]
             past = decision
         return undecided
 
@@ -289,7 +288,7 @@ class Controller:
             return [*await self._election.renew(fence), *further]
 
         first = await checks() if isinstance(change, FailOver | Elect) else [fence.check]
-        changes = dict.fromkeys(change.topic_ids, lambda topic: change.applied_to(topic, live))
+        changes = dict.fromkeys(change.lineages, lambda topic: change.applied_to(topic, live))
         await self._metadata.alter_topics(changes, first, checks)
 
     async def _checks_of(self, change: Change, situation: Situation, live: list[int]) -> Sequence[Check]:
@@ -349,12 +348,12 @@ class Controller:
 
     async def _remove_orphans(self, fence: Fence) -> None:
         """Free names whose topics are not there: a store that was restored or filled by hand may hold some."""
-        known = dict.fromkeys(str(topic.topic_id) for topic in self._metadata.topics)
+        known = dict.fromkeys(str(topic.lineage) for topic in self._metadata.topics)
         for entry in await self._store.list(TOPIC_NAMES):
-            topic_id = entry.value.decode()
-            if topic_id in known:
+            lineage = entry.value.decode()
+            if lineage in known:
                 continue
-            checks = [fence.check, Check(entry.key, entry.version), Check(f"{TOPICS}/{topic_id}", ABSENT)]
+            checks = [fence.check, Check(entry.key, entry.version), Check(f"{TOPICS}/{lineage}", ABSENT)]
             if await self._store.txn(checks, [Write(entry.key, None)]) is not None:
                 logger.warning("the name %s is free again: its topic is not there", entry.key.rpartition("/")[2])
 

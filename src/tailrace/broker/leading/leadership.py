@@ -15,7 +15,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from uuid import UUID
 
 from tailrace.broker.config.broker_config import BrokerConfig
 from tailrace.broker.network.broker_identity import BrokerIdentity, UnknownBrokerError
@@ -26,7 +25,7 @@ from tailrace.cluster.image import TopicImage
 from tailrace.cluster.metadata import ClusterMetadata, TopicChange
 from tailrace.cluster.store import Unavailable
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.runtime import Runtime
 from tailrace.runtime.tasks import Tasks
@@ -83,13 +82,13 @@ class Leadership:
         if lost:
             self._tasks.spawn(self._give_up(lost), f"give up what is in {directory.path}")
 
-    async def _give_up(self, lost: Sequence[tuple[UUID, int]]) -> None:
-        numbers: dict[UUID, list[int]] = {}
-        for topic_id, number in lost:
-            numbers.setdefault(topic_id, []).append(number)
+    async def _give_up(self, lost: Sequence[tuple[Lineage, int]]) -> None:
+        numbers: dict[Lineage, list[int]] = {}
+        for lineage, number in lost:
+            numbers.setdefault(lineage, []).append(number)
 
         def given_up(topic: TopicImage) -> TopicImage:
-            return without_replicas(topic, self._broker_id, numbers[topic.topic_id])
+            return without_replicas(topic, self._broker_id, numbers[topic.lineage])
 
         while True:
             try:
@@ -116,10 +115,10 @@ class Leadership:
         percent = self._config.get_int("leader.imbalance.per.broker.percentage")
         planned = plan_preferred(image.topics.values(), list(image.brokers), percent)
         heirs = {
-            (topic.topic_id, number): state.leader
+            (topic.lineage, number): state.leader
             for topic in planned
             for number, state in enumerate(topic.partitions)
-            if image.topics_by_id[topic.topic_id].partitions[number].leader == self._broker_id != state.leader
+            if image.topics_by_lineage[topic.lineage].partitions[number].leader == self._broker_id != state.leader
         }
         moved = await self.hand_over(heirs)
         if moved:
@@ -128,22 +127,22 @@ class Leadership:
     async def prefer(self, wanted: Sequence[TopicPartition], *, may_forward: bool) -> dict[TopicPartition, KafkaError]:
         """Have the first replicas of partitions lead, whoever leads them now; why it could not be."""
         image = self._metadata.image
-        heirs: dict[tuple[UUID, int], int] = {}
+        heirs: dict[tuple[Lineage, int], int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         refusals: dict[TopicPartition, KafkaError] = {}
         for partition in wanted:
             topic = image.topics[partition.topic]
             state = topic.partitions[partition.partition]
             if state.leader == self._broker_id:
-                heirs[topic.topic_id, partition.partition] = state.replicas[0]
+                heirs[topic.lineage, partition.partition] = state.replicas[0]
             elif may_forward and state.leader in image.brokers:
                 elsewhere.setdefault(state.leader, []).append(partition)
             else:
                 refusals[partition] = _not_handed_over(partition)
         moved = await self.hand_over(heirs)
-        for topic_id, number in heirs:
-            if (topic_id, number) not in moved:
-                partition = TopicPartition(image.topics_by_id[topic_id].name, number)
+        for lineage, number in heirs:
+            if (lineage, number) not in moved:
+                partition = TopicPartition(image.topics_by_lineage[lineage].name, number)
                 refusals[partition] = _not_handed_over(partition)
         for leader, partitions in elsewhere.items():
             refusals.update(await self._forward(leader, partitions))
@@ -214,7 +213,7 @@ class Leadership:
             )
         self._warn_of_loss(self._heirs())
 
-    def _heirs(self) -> dict[tuple[UUID, int], int]:
+    def _heirs(self) -> dict[tuple[Lineage, int], int]:
         """Who of those in sync is furthest, for each partition that is led here and has one."""
         live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
         return {
@@ -223,7 +222,7 @@ class Leadership:
             if partition.is_leader and (heir := partition.leading.furthest_follower(live)) is not None
         }
 
-    def _warn_of_loss(self, left: Mapping[tuple[UUID, int], int]) -> None:
+    def _warn_of_loss(self, left: Mapping[tuple[Lineage, int], int]) -> None:
         if left:
             names = [str(found.partition) for key in left if (found := self._find(*key)) is not None]
             logger.warning(
@@ -233,16 +232,16 @@ class Leadership:
                 ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else ""),
             )
 
-    async def hand_over(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
+    async def hand_over(self, heirs: Mapping[tuple[Lineage, int], int]) -> list[tuple[Lineage, int]]:
         """Make heirs the leaders of partitions led here; those that were handed over."""
-        moved: list[tuple[UUID, int]] = []
+        moved: list[tuple[Lineage, int]] = []
         keys = list(heirs)
         for first in range(0, len(keys), _AT_ONCE):
             some = {key: heirs[key] for key in keys[first : first + _AT_ONCE]}
             moved += await self._hand_over_some(some)
         return moved
 
-    async def _hand_over_some(self, heirs: Mapping[tuple[UUID, int], int]) -> list[tuple[UUID, int]]:
+    async def _hand_over_some(self, heirs: Mapping[tuple[Lineage, int], int]) -> list[tuple[Lineage, int]]:
         held = [partition for key in heirs if (partition := self._find(*key)) is not None and partition.is_leader]
         for partition in held:
             partition.leading.hold_appends()
@@ -266,7 +265,7 @@ class Leadership:
 
     async def _find_out(self, undecided: Sequence[Partition]) -> None:
         """Take records again when the image shows whether others lead, and nothing can change that any more."""
-        changes: dict[UUID, TopicChange] = dict.fromkeys([each.topic_id for each in undecided], lambda topic: topic)
+        changes: dict[Lineage, TopicChange] = dict.fromkeys([each.lineage for each in undecided], lambda topic: topic)
         is_told = False
         while True:
             try:
@@ -285,7 +284,7 @@ class Leadership:
         for partition in undecided:
             partition.leading.release_appends()
 
-    async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[UUID, int], int]) -> list[Partition]:
+    async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[Lineage, int], int]) -> list[Partition]:
         """Those whose heirs have everything, when all have or the time is over."""
         deadline = self._clock.monotonic() + _PATIENCE_SECONDS
         while True:
@@ -294,9 +293,9 @@ class Leadership:
                 return ready
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _find(self, topic_id: UUID, number: int) -> Partition | None:
+    def _find(self, lineage: Lineage, number: int) -> Partition | None:
         try:
-            return self._partitions.find_by_id(topic_id, number)
+            return self._partitions.find_by_lineage(lineage, number)
         except KafkaError:
             return None
 
@@ -308,15 +307,15 @@ def _not_handed_over(partition: TopicPartition) -> KafkaError:
     )
 
 
-def _key(partition: Partition) -> tuple[UUID, int]:
-    return partition.topic_id, partition.partition.partition
+def _key(partition: Partition) -> tuple[Lineage, int]:
+    return partition.lineage, partition.partition.partition
 
 
 def _changes(
-    epochs: Mapping[tuple[UUID, int], int], heirs: Mapping[tuple[UUID, int], int], leader: int
-) -> dict[UUID, TopicChange]:
+    epochs: Mapping[tuple[Lineage, int], int], heirs: Mapping[tuple[Lineage, int], int], leader: int
+) -> dict[Lineage, TopicChange]:
     """For each topic the function that makes the heirs its leaders, where nothing else has happened to it."""
-    by_topic: dict[UUID, dict[int, tuple[int, int]]] = {}
-    for (topic_id, number), epoch in epochs.items():
-        by_topic.setdefault(topic_id, {})[number] = (epoch, heirs[topic_id, number])
-    return {topic_id: partial(with_heirs, leader=leader, heirs=of_topic) for topic_id, of_topic in by_topic.items()}
+    by_topic: dict[Lineage, dict[int, tuple[int, int]]] = {}
+    for (lineage, number), epoch in epochs.items():
+        by_topic.setdefault(lineage, {})[number] = (epoch, heirs[lineage, number])
+    return {lineage: partial(with_heirs, leader=leader, heirs=of_topic) for lineage, of_topic in by_topic.items()}

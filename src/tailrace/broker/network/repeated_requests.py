@@ -169,7 +169,7 @@ class RepeatedCommits:
         answer = _CommitAnswer(self, call, correlation_id, connection.last_active)
         try:
             services.groups.shard(group_id).commit_one(
-                group_id, member_id, instance_id, generation, partition, topic.topic_id, offset, leader_epoch, answer
+                group_id, member_id, instance_id, generation, partition, topic.lineage, offset, leader_epoch, answer
             )
         except KafkaError:
             return None

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from uuid import UUID
 
 from tailrace.archive.layout import TopicArchive
 from tailrace.broker.fetching.archive_reads import ArchiveReads
@@ -21,6 +20,7 @@ from tailrace.cluster.archives import ArchiveState
 from tailrace.cluster.image import BrokerImage
 from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import Lineage
 from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
@@ -62,8 +62,8 @@ class ArchiveAccess:
         self._partitions = partitions
         self._clock = clock
         self._tasks = tasks
-        self._checks: dict[UUID, _Check] = {}
-        self._under_way: dict[UUID, asyncio.Task[None]] = {}
+        self._checks: dict[Lineage, _Check] = {}
+        self._under_way: dict[Lineage, asyncio.Task[None]] = {}
 
     @property
     def unreadable_count(self) -> int:
@@ -75,26 +75,26 @@ class ArchiveAccess:
         """How many batches of the archive of each topic nobody can decode, as of the last look at it."""
         return {check.archive.topic: check.quarantined for check in self._checks.values()}
 
-    def is_unreadable(self, topic_id: UUID) -> bool:
+    def is_unreadable(self, lineage: Lineage) -> bool:
         """Whether the last look at a topic's archive failed."""
-        check = self._checks.get(topic_id)
+        check = self._checks.get(lineage)
         return check is not None and check.failure is not None
 
     def look(self) -> list[asyncio.Task[None]]:
         """Let partitions know what may be given up of them, and begin the checks that are due."""
-        held: dict[UUID, list[Partition]] = {}
+        held: dict[Lineage, list[Partition]] = {}
         for partition in self._partitions:
             if partition.log.config.is_archived:
-                held.setdefault(partition.topic_id, []).append(partition)
-        for topic_id in [each for each in self._checks if each not in held]:
-            del self._checks[topic_id]
+                held.setdefault(partition.lineage, []).append(partition)
+        for lineage in [each for each in self._checks if each not in held]:
+            del self._checks[lineage]
         begun = []
-        for topic_id, partitions in held.items():
-            state = self._metadata.image.archives.get(topic_id)
+        for lineage, partitions in held.items():
+            state = self._metadata.image.archives.get(lineage)
             if state is None or not state.version:
                 continue
             archive = self._reads.archive_of(partitions[0])
-            check = self._checks.get(topic_id)
+            check = self._checks.get(lineage)
             _confirm(partitions, archive, check)
             if self._is_due(archive, check) and len(self._under_way) < _CHECKS_AT_ONCE:
                 begun.append(self._begin(archive, state))
@@ -103,11 +103,11 @@ class ArchiveAccess:
     async def check(self, partition: Partition) -> str | None:
         """Look at the archive of a partition's topic now; why it cannot be read, None where it can."""
         archive = self._reads.archive_of(partition)
-        state = self._metadata.image.archives.get(partition.topic_id, ArchiveState(partition.topic_id))
+        state = self._metadata.image.archives.get(partition.lineage, ArchiveState(partition.lineage))
         task = self._begin(archive, state)
         # A task that is waited for in this way goes on if whoever asked goes away.
         done, _ = await asyncio.wait([task], timeout=_ASKED_SECONDS)
-        check = self._checks.get(partition.topic_id)
+        check = self._checks.get(partition.lineage)
         return NO_ANSWER if not done or check is None else check.failure
 
     def _is_due(self, archive: TopicArchive, check: _Check | None) -> bool:
@@ -117,24 +117,24 @@ class ArchiveAccess:
         return self._clock.monotonic() >= check.at + counts_for
 
     def _begin(self, archive: TopicArchive, state: ArchiveState) -> asyncio.Task[None]:
-        task = self._under_way.get(archive.topic_id)
+        task = self._under_way.get(archive.lineage)
         if task is None:
             task = self._tasks.spawn(self._look_at(archive, state), f"check of the archive of {archive.topic}")
-            self._under_way[archive.topic_id] = task
+            self._under_way[archive.lineage] = task
         return task
 
     async def _look_at(self, archive: TopicArchive, state: ArchiveState) -> None:
         try:
             found = await self._reads.check(archive)
         finally:
-            self._under_way.pop(archive.topic_id, None)
-        former = self._checks.get(archive.topic_id)
+            self._under_way.pop(archive.lineage, None)
+        former = self._checks.get(archive.lineage)
         failure, quarantined = (found, 0) if isinstance(found, str) else (None, found)
         if failure is not None and former is not None:
             quarantined = former.quarantined
         said_at = None if former is None else former.said_at
         check = _Check(archive, state, failure, self._clock.monotonic(), said_at, quarantined)
-        self._checks[archive.topic_id] = check
+        self._checks[archive.lineage] = check
         self._say(check)
 
     def _say(self, check: _Check) -> None:

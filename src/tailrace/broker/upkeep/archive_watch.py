@@ -95,7 +95,7 @@ class ArchiveWatch:
                 partition
                 for partitions in behind.values()
                 for partition in partitions
-                if not self._access.is_unreadable(partition.topic_id)
+                if not self._access.is_unreadable(partition.lineage)
             ]
         )
         held: dict[Partition, None] = {}

@@ -167,15 +167,15 @@ def check_ownership(found: Sequence[Contents], image: ClusterImage, broker_id: i
             continue
         topic = owned.get(files.partition)
         try:
-            topic_id = read_topic_id(disk, files.path)
+            lineage = read_topic_id(disk, files.path)
         except StorageError as error:
             advice = "start the newer version of tailrace that wrote it"
             findings.append(problem(str(files.partition), str(error), advice))
             continue
-        if topic is None and topic_id is not None:
+        if topic is None and lineage is not None:
             text = f"{files.path} ({size_text(files.size)}) is of no topic; the next start sets it aside"
             findings.append(warning(str(files.partition), text, "bring back the metadata store it belongs to, if any"))
-        elif topic is not None and topic_id is not None and topic_id != topic.topic_id:
+        elif topic is not None and lineage is not None and lineage != topic.lineage:
             text = (
                 f"{files.path} ({size_text(files.size)}) is of another topic of that name; the next start sets it aside"
             )

@@ -332,7 +332,7 @@ class _Run:
         for piece in pieces:
             archiver = self._topics[piece.topic].archiver
             assert archiver is not None
-            tasks.append(FileTask(self._client, archiver.status.uri, archiver.status.topic_id, piece))
+            tasks.append(FileTask(self._client, archiver.status.uri, archiver.status.lineage, piece))
         context = self._spark.sparkContext
         running = self._pool.submit(lambda: context.parallelize(tasks, len(tasks)).map(write_file).collect())
         is_cancelled = False

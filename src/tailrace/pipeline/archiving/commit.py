@@ -51,7 +51,7 @@ class TopicArchiver:
         self._warn = warn
         self.location = location
         self.status = status
-        self.snapshot = Snapshot(status.topic, status.topic_id)
+        self.snapshot = Snapshot(status.topic, status.lineage)
 
     @property
     def topic(self) -> str:
@@ -61,7 +61,7 @@ class TopicArchiver:
         """Learn what others committed or changed."""
         found = describe(self._bootstrap, self.topic)
         known = self.status
-        if found.topic_id != known.topic_id:
+        if found.lineage != known.lineage:
             raise ArchiveChangedError(f"topic {self.topic} was deleted and created again", is_elsewhere=True)
         if not found.is_enabled:
             raise ArchiveChangedError(

@@ -107,7 +107,7 @@ class Compaction:
         if not status.version:
             how = "" if status.is_enabled else "; set tailrace.archive.enable=true, and run: tailrace pipeline archive"
             raise ClientError(f"nothing of {topic} is archived{how}")
-        self._topic_id = status.topic_id
+        self._lineage = status.lineage
         self._location: Location = open_location(status.uri)
         self._reader = ArchiveReader(self._location)
         self._location.check()
@@ -119,7 +119,7 @@ class Compaction:
     def head(self) -> tuple[ArchiveStatus, Snapshot]:
         """The archive as it is now."""
         status = describe(self._bootstrap, self._topic)
-        if status.topic_id != self._topic_id:
+        if status.lineage != self._lineage:
             raise ClientError(f"topic {self._topic} was deleted and created again: begin anew")
         if status.uri != self._location.uri:
             raise ClientError(f"the archive of {self._topic} has moved to {status.uri}: begin anew")

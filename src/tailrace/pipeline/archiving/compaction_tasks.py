@@ -36,7 +36,7 @@ def merger_on(spark: SparkSession, uri: str) -> Merger:
     """Merge files on Spark, as many at a time as it has cores."""
 
     def merge(snapshot: Snapshot, merges: Sequence[Merge]) -> list[ArchivedFile]:
-        task = _MergeTask(uri, Snapshot(snapshot.topic, snapshot.topic_id))
+        task = _MergeTask(uri, Snapshot(snapshot.topic, snapshot.lineage))
         with in_users_words():
             return spark.sparkContext.parallelize(merges, len(merges)).map(task).collect()
 

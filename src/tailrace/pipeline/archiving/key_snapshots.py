@@ -66,7 +66,7 @@ def write_key_snapshot(spark: SparkSession, status: ArchiveStatus, snapshot: Sna
         written = KeySnapshot(path, session.read.parquet(path).count(), coverage)
         document = {
             "topic": snapshot.topic,
-            "topic_id": encode_uuid(snapshot.topic_id),
+            "topic_id": encode_uuid(snapshot.lineage),
             "archive_version": snapshot.version,
             "keys": written.keys,
             "partitions": written.as_json()["partitions"],

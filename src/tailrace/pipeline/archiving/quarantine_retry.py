@@ -63,7 +63,7 @@ def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> b
     """Retry one side file; False where somebody else committed first and nothing was changed."""
     snapshot, location = archiver.snapshot, archiver.location
     content = read_side_file(location, snapshot.directory, aside)
-    rest = SideFileWriter(snapshot.topic, snapshot.topic_id, aside.partition, aside.first_offset)
+    rest = SideFileWriter(snapshot.topic, snapshot.lineage, aside.partition, aside.first_offset)
     left: list[BatchHeader] = []
 
     def keep(header: BatchHeader, data: memoryview, reason: str) -> None:
@@ -95,7 +95,7 @@ def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> b
 def _rewritten(archiver: TopicArchiver, file: ArchivedFile, more: pa.Table) -> ArchivedFile:
     """A file with the same range that has the records of one and more."""
     snapshot, location = archiver.snapshot, archiver.location
-    writer = FileWriter(snapshot.topic, snapshot.topic_id, file.partition, file.first_offset)
+    writer = FileWriter(snapshot.topic, snapshot.lineage, file.partition, file.first_offset)
     wanted = Wanted(file.first_offset, file.next_offset, tuple(RECORD_SCHEMA.names))
     rows = more.num_rows
     for scanned in scan_files(location, snapshot.directory, [file], wanted):

@@ -9,7 +9,6 @@ for the driver to decide about.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tailrace.archive.location import open_location
 from tailrace.archive.manifest import ArchivedFile
 from tailrace.archive.parquet import RECORD_SCHEMA, FileWriter
 from tailrace.archive.quarantine import SideFile, SideFileWriter
+from tailrace.model import Lineage
 from tailrace.pipeline.archiving.plan import Piece
 from tailrace.pipeline.arrow.decoding import LEADER_EPOCH, TIMESTAMP_MS, RecordDecoder
 from tailrace.pipeline.failures import CorruptRecordsError, SourceError
@@ -41,7 +41,7 @@ class FileTask:
 
     client: ClientSettings
     uri: str
-    topic_id: UUID
+    lineage: Lineage
     piece: Piece
 
 
@@ -92,8 +92,8 @@ class _SideFileFullError(Exception):
 def _write(task: FileTask) -> Written:
     piece = task.piece
     wanted = OffsetRange(piece.topic, piece.partition, piece.start, piece.end)
-    writer = FileWriter(piece.topic, task.topic_id, piece.partition, piece.first_offset)
-    aside = SideFileWriter(piece.topic, task.topic_id, piece.partition, piece.first_offset)
+    writer = FileWriter(piece.topic, task.lineage, piece.partition, piece.first_offset)
+    aside = SideFileWriter(piece.topic, task.lineage, piece.partition, piece.first_offset)
 
     def put_aside(header: BatchHeader, data: memoryview, reason: str) -> None:
         if not aside.has_room_for(len(data)):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
-from uuid import UUID
 
 from tailrace.errors import ErrorCode
-from tailrace.model import ZERO_UUID, TopicPartition
+from tailrace.model import ZERO_UUID, Lineage, TopicPartition
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.source.client_settings import ClientSettings
 from tailrace.pipeline.source.offsets import Offsets
@@ -72,6 +72,14 @@ def source_errors(doing: str | None = None) -> Iterator[None]:
         raise SourceError(str(error)) from None
 
 
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Which topic it is, and where the leader of each partition listens, None where nobody leads."""
+
+    lineage: Lineage
+    leaders: Mapping[int, Address | None]
+
+
 class Brokers:
     """A cluster behind its bootstrap addresses, as queries need to see it."""
 
@@ -96,9 +104,12 @@ class Brokers:
         """Ask any broker, and retry until one answers or the time is up."""
         return self._retry(doing, lambda: self._cluster.ask_any(request, usable, kind))
 
-    def topics(self, names: tuple[str, ...] | None) -> dict[str, TopicState]:
+    def topics(self, names: tuple[str, ...] | None) -> dict[str, Topic]:
         """The topics of these names, or all that are not internal; those that do not exist are left out."""
-        return self._retry("looking up topics", lambda: self._topics(names))
+        return self._retry("looking up topics", lambda: self._identified(self._topics(names)))
+
+    def _identified(self, topics: Mapping[str, TopicState]) -> dict[str, Topic]:
+        return {name: Topic(Lineage(state.topic_id), state.leaders) for name, state in topics.items()}
 
     def _topics(self, names: tuple[str, ...] | None) -> dict[str, TopicState]:
         found: dict[str, TopicState] = {}
@@ -120,8 +131,8 @@ class Brokers:
         found = [one.value for result in answer.results for one in result.configs if one.name == key]
         return found[0] if found else None
 
-    def partitions(self, selection: Selection) -> dict[TopicPartition, UUID]:
-        """The partitions that are selected and exist, each with its topic's id."""
+    def partitions(self, selection: Selection) -> dict[TopicPartition, Lineage]:
+        """The partitions that are selected and exist, each with its topic's lineage."""
         if selection.pattern is not None:
             # As Spark's Kafka connector does it: found anywhere in the name.
             pattern = re.compile(selection.pattern)
@@ -130,7 +141,7 @@ class Brokers:
             names = selection.topics or tuple(dict.fromkeys(name.topic for name in selection.assigned))
             topics = self.topics(names)
         found = {
-            TopicPartition(topic, partition): state.topic_id
+            TopicPartition(topic, partition): state.lineage
             for topic, state in sorted(topics.items())
             for partition in sorted(state.leaders)
         }
@@ -188,21 +199,21 @@ class Brokers:
         if problem is not None:
             raise RetriableError(problem)
 
-    def leader_of(self, name: TopicPartition, topic_id: UUID | None = None) -> Address:
-        """Who leads a partition now; UnknownTopicError where its topic is not the one that has this id."""
+    def leader_of(self, name: TopicPartition, lineage: Lineage | None = None) -> Address:
+        """Who leads a partition now; UnknownTopicError where its topic is another one."""
         with source_errors():
             topics = self._topics((name.topic,))
             leader = leader_in(topics, name)
-        if is_other_topic(topics[name.topic].topic_id, topic_id):
+        if is_other_topic(Lineage(topics[name.topic].topic_id), lineage):
             raise UnknownTopicError(f"topic '{name.topic}' was deleted and created again")
         return leader
 
-    def is_replaced(self, topic: str, topic_id: UUID | None) -> bool:
+    def is_replaced(self, topic: str, lineage: Lineage | None) -> bool:
         """Whether another topic has the name now; one that is gone is not replaced."""
-        if topic_id is None:
+        if lineage is None:
             return False
         state = self.topics((topic,)).get(topic)
-        return state is not None and is_other_topic(state.topic_id, topic_id)
+        return state is not None and is_other_topic(state.lineage, lineage)
 
     def _by_leader(self, names: Mapping[TopicPartition, int]) -> dict[Address, list[TopicPartition]]:
         topics = self._topics(tuple(dict.fromkeys(name.topic for name in names)))
@@ -216,8 +227,8 @@ class Brokers:
             return self._cluster.retry(look)
 
 
-def is_other_topic(one: UUID | None, other: UUID | None) -> bool:
-    """Whether two ids are of different topics; old brokers have none."""
+def is_other_topic(one: Lineage | None, other: Lineage | None) -> bool:
+    """Whether two lineages are of different topics; old brokers have none."""
     return one is not None and other is not None and ZERO_UUID not in (one, other) and one != other
 
 

@@ -78,9 +78,9 @@ class Replay:
         """What has to stay the same for a replay to go on where it was."""
         return {
             "source": self.source,
-            "source topic id": encode_uuid(source.topic_id),
+            "source topic id": encode_uuid(source.lineage),
             "target": self.target,
-            "target topic id": target.topic_id,
+            "target topic id": target.lineage,
             **self.bounds.as_json(),
             "--where": self.where,
             "--format": self.format,
@@ -95,7 +95,7 @@ class Target:
     """The topic that is written to."""
 
     topic: str
-    topic_id: str
+    lineage: str
     partitions: int
     #: How long it keeps records, by their times; None where for ever, or not known.
     retention_ms: int | None
@@ -124,7 +124,7 @@ def find_target(bootstrap: str, topic: str) -> Target:
     deletes = "delete" in (configs.get("cleanup.policy") or "delete")
     return Target(
         topic,
-        encode_uuid(state.topic_id),
+        encode_uuid(state.lineage),
         len(state.leaders),
         int(retention) if deletes and retention is not None and int(retention) >= 0 else None,
         configs.get("message.timestamp.type") == "LogAppendTime",
@@ -133,7 +133,7 @@ def find_target(bootstrap: str, topic: str) -> Target:
 
 def check_target(replay: Replay, source: Source, target: Target, partitions: Iterable[int]) -> None:
     """Refuse what would go round in circles, or lose the order that is promised."""
-    if encode_uuid(source.topic_id) == target.topic_id:
+    if encode_uuid(source.lineage) == target.lineage:
         raise ConfigError(
             f"topic '{target.topic}' cannot be replayed into itself: every record would be there twice; name another "
             "topic with --to"

@@ -157,7 +157,7 @@ def run_replay(
     while progress.left and stop.signal is None:
         began = time.monotonic()
         ahead = _ahead(source.topic, progress, limit.offsets(replay.max_offsets_per_batch))
-        spans = source.spans(ranges_between(*ahead, {source.topic: source.topic_id}))
+        spans = source.spans(ranges_between(*ahead, {source.topic: source.lineage}))
         written, oldest_ms = tasks.run(spans)
         if written is None:
             break

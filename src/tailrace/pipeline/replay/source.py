@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
-from uuid import UUID
 
 from tailrace.archive.errors import ArchiveCorruptError, ArchiveError, FileMissingError, NewerFormatError
 from tailrace.archive.layout import MANIFEST_DIRECTORY, TopicArchive, is_manifest, manifest_version
@@ -21,7 +20,7 @@ from tailrace.archive.reader import ArchiveReader
 from tailrace.client.archive import ArchiveStatus, describe
 from tailrace.client.errors import ClientError
 from tailrace.errors import ConfigError
-from tailrace.model import NO_OFFSET, TopicPartition, topic_name_problem
+from tailrace.model import NO_OFFSET, Lineage, TopicPartition, topic_name_problem
 from tailrace.pipeline.connections.brokers import Brokers, unknown_topic
 from tailrace.pipeline.source.client_settings import ClientSettings, parse_client_settings
 from tailrace.pipeline.source.offsets import EARLIEST, LATEST
@@ -47,7 +46,7 @@ class Source(Protocol):
     """What can be replayed."""
 
     topic: str
-    topic_id: UUID
+    lineage: Lineage
     #: What tasks reach brokers by; None where they need none.
     client: ClientSettings | None
 
@@ -84,7 +83,7 @@ class TopicSource:
         if state is None:
             self._brokers.close()
             raise unknown_topic(topic)
-        self.topic_id = state.topic_id
+        self.lineage = state.lineage
         self._names = [TopicPartition(topic, number) for number in sorted(state.leaders)]
 
     def ends(self) -> dict[int, tuple[int, int]]:
@@ -111,7 +110,7 @@ class TopicSource:
             return None, None
         try:
             status = describe(self._bootstrap, self.topic)
-            if not status.version or status.topic_id != self.topic_id:
+            if not status.version or status.lineage != self.lineage:
                 return None, None
             if self._reader is None or self._location is None or self._location.uri != status.uri:
                 self._location = open_location(status.uri)
@@ -138,7 +137,7 @@ class ArchiveSource:
         self.client: ClientSettings | None = None
         place, archive = parse_archive_uri(uri)
         self.topic = archive.topic
-        self.topic_id = archive.topic_id
+        self.lineage = archive.lineage
         self._location = open_location(place)
         self._snapshot = newest_whole(self._location, archive)
         self._archive = replace(archive, manifest=self._snapshot.head)
@@ -195,14 +194,14 @@ def parse_archive_uri(uri: str) -> tuple[str, TopicArchive]:
         topic, identity = segments[-2].removeprefix("topic="), segments[-1].removeprefix("id=")
         if segments[-2] == topic or segments[-1] == identity or topic_name_problem(topic) is not None:
             raise ValueError
-        topic_id = decode_uuid(identity)
+        lineage = Lineage(decode_uuid(identity))
     except (ValueError, IndexError):
         raise ConfigError(
             f"'{uri}' is not the directory of a topic in an archive, which ends in topic=NAME/id=ID; name a topic, or "
             "that directory of one that is gone"
         ) from None
     place = urlunsplit(parts._replace(path="/".join(segments[:-2]) or "/"))
-    return place, TopicArchive(place, topic, topic_id, None)
+    return place, TopicArchive(place, topic, lineage, None)
 
 
 def newest_whole(location: Location, archive: TopicArchive) -> Snapshot:

@@ -108,7 +108,7 @@ def _read_on(
 def _look_again(plan: FetchPlan, archives: Archives, before: ArchivedRange, rest: OffsetRange) -> list[Piece] | None:
     """Where the rest of a range is by now; None where that is said to be still the same."""
     for _ in range(_TRIES_FOR_A_FILE):
-        parts = archives.parts([rest], {rest.topic: before.archive.topic_id})
+        parts = archives.parts([rest], {rest.topic: before.archive.lineage})
         part = parts.get(TopicPartition(rest.topic, rest.partition))
         if part is None or part.archive.manifest != before.archive.manifest:
             return plan_pieces([rest], parts, plan.only.times_ms)

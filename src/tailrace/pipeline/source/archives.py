@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from tailrace.archive.errors import (
     ArchiveDeniedError,
@@ -22,7 +21,7 @@ from tailrace.archive.errors import (
     NewerFormatError,
 )
 from tailrace.archive.layout import TopicArchive
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.pipeline.connections.brokers import Brokers
 from tailrace.pipeline.failures import OptionError, SourceError
 from tailrace.pipeline.source.archived_ranges import ArchivedPart
@@ -67,13 +66,15 @@ class Archives:
         #: Whether these brokers have heard of archives; None until they were asked.
         self._are_known: bool | None = None
 
-    def parts(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, ArchivedPart]:
+    def parts(
+        self, ranges: Sequence[OffsetRange], lineages: Mapping[str, Lineage]
+    ) -> dict[TopicPartition, ArchivedPart]:
         """What of each partition is best read from files; nothing of those that are not here."""
         if not self._access.reads_files or not ranges or not self._ask_whether_known(ranges[0].topic):
             return {}
         parts: dict[TopicPartition, ArchivedPart] = {}
         for topic in self._describe(dict.fromkeys(one.topic for one in ranges)):
-            if topic.topic_id == topic_ids.get(topic.name):
+            if topic.lineage == lineages.get(topic.name):
                 parts |= self._parts_of(topic, [one for one in ranges if one.topic == topic.name])
         return parts
 
@@ -136,7 +137,7 @@ class Archives:
         from tailrace.archive.reader import reader_of
 
         uri = self._access.uri or topic.uri
-        archive = TopicArchive(uri, topic.name, topic.topic_id, topic.manifest)
+        archive = TopicArchive(uri, topic.name, topic.lineage, topic.manifest)
         snapshot = reader_of(uri, self._access.location_options).snapshot(archive)
         return {
             name: ArchivedPart(archive, inside.start, inside.end, snapshot.partition(name.partition))

@@ -107,8 +107,8 @@ class _RangeFetcher:
                 )
             else:
                 time.sleep(self._plan.client.cluster.retry_backoff_ms / 1000)
-        # Fetches name a topic and not its id. An id never comes back: if it is still the same, it was all the time.
-        if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.topic_id):
+        # Fetches name a topic and not its lineage. A lineage never comes back: if it is the same, it was all the time.
+        if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.lineage):
             self._lose(
                 f"topic '{self._name.topic}' was deleted and created again while offsets {self._range.start} to "
                 f"{self._range.end - 1} of {self._name} were read"
@@ -120,7 +120,7 @@ class _RangeFetcher:
     def _read_from_leader(self) -> Iterator[pa.RecordBatch]:
         """Read from one leader until the end, or until something is in the way."""
         try:
-            address = self._brokers.leader_of(self._name, self._range.topic_id)
+            address = self._brokers.leader_of(self._name, self._range.lineage)
         except UnknownTopicError as error:
             self._lose(f"{error}, so that offsets {self._decoder.next_offset} to {self._range.end - 1} are lost")
             return

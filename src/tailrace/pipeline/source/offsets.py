@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
-from uuid import UUID
 
-from tailrace.model import ZERO_UUID, TopicPartition
+from tailrace.model import ZERO_UUID, Lineage, TopicPartition
 from tailrace.pipeline.failures import OptionError
 from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
@@ -105,27 +104,27 @@ def _not_as_expected(option: str, text: str, example: str) -> OptionError:
 
 
 def to_stream_offset(
-    offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = MappingProxyType({})
+    offsets: Mapping[TopicPartition, int], lineages: Mapping[str, Lineage] = MappingProxyType({})
 ) -> StreamOffset:
     """Offsets as a checkpoint keeps them, always in the same order."""
     stream_offset: StreamOffset = {}
     for (topic, partition), offset in sorted(offsets.items()):
         if topic not in stream_offset:
             stream_offset[topic] = {}
-            topic_id = topic_ids.get(topic, ZERO_UUID)
-            if topic_id != ZERO_UUID:
-                stream_offset[f"{topic}{_ID_MARK}{encode_uuid(topic_id)}"] = {}
+            lineage = lineages.get(topic, ZERO_UUID)
+            if lineage != ZERO_UUID:
+                stream_offset[f"{topic}{_ID_MARK}{encode_uuid(lineage)}"] = {}
         stream_offset[topic][str(partition)] = offset
     return stream_offset
 
 
-def topic_ids_in(stream_offset: Mapping[str, object]) -> dict[str, UUID]:
+def lineages_in(stream_offset: Mapping[str, object]) -> dict[str, Lineage]:
     """The ids of topics that a checkpoint kept; one of an earlier version has none."""
-    found: dict[str, UUID] = {}
+    found: dict[str, Lineage] = {}
     for name in stream_offset:
         topic, mark, text = name.partition(_ID_MARK)
         if mark:
-            found[topic] = decode_uuid(text)
+            found[topic] = Lineage(decode_uuid(text))
     return found
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from uuid import UUID
 
-from tailrace.model import NO_OFFSET, TopicPartition
+from tailrace.model import NO_OFFSET, Lineage, TopicPartition
 from tailrace.pipeline.connections.brokers import Brokers, unknown_partition, unknown_topic
 from tailrace.pipeline.failures import DataLossError, OptionError, SourceError
 from tailrace.pipeline.source.offsets import EARLIEST, LATEST, AtEnd, AtOffsets, AtTimestamp, Offsets, Position
@@ -18,7 +17,7 @@ from tailrace.pipeline.source.options import ReadOptions, Selection
 _logger = logging.getLogger("tailrace.pipeline")
 
 
-def existing_partitions(brokers: Brokers, selection: Selection) -> dict[TopicPartition, UUID]:
+def existing_partitions(brokers: Brokers, selection: Selection) -> dict[TopicPartition, Lineage]:
     """The selected partitions; UnknownTopicError where one that was named does not exist."""
     found = brokers.partitions(selection)
     topics = {name.topic for name in found}

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from uuid import UUID
 
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.pipeline.source.offsets import Offsets
 
 
@@ -25,7 +24,7 @@ class OffsetRange:
     start: int
     end: int
     #: Which topic of that name; None where nobody knows.
-    topic_id: UUID | None = field(default=None, compare=False)
+    lineage: Lineage | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
@@ -35,11 +34,11 @@ class OffsetRange:
 def ranges_between(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    topic_ids: Mapping[str, UUID] = MappingProxyType({}),
+    lineages: Mapping[str, Lineage] = MappingProxyType({}),
 ) -> list[OffsetRange]:
     """The ranges that are not empty, in the order of their partitions."""
     return [
-        OffsetRange(name.topic, name.partition, starts[name], end, topic_ids.get(name.topic))
+        OffsetRange(name.topic, name.partition, starts[name], end, lineages.get(name.topic))
         for name, end in sorted(ends.items())
         if starts[name] < end
     ]

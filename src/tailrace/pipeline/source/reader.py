@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tailrace.model import NO_OFFSET, TopicPartition
+from tailrace.model import NO_OFFSET, Lineage, TopicPartition
 from tailrace.pipeline.connections.brokers import Brokers
 from tailrace.pipeline.source.archived_ranges import ArchivedPart, Piece, plan_pieces
 from tailrace.pipeline.source.archives import Archives
@@ -62,8 +61,8 @@ class TopicReader(DataSourceReader):
         """Find the offsets to read, and split them into tasks."""
         brokers = Brokers(self._options.client)
         try:
-            ranges, topic_ids, _ = self._ranges(brokers)
-            parts = Archives(brokers, self._options.archive).parts(ranges, topic_ids)
+            ranges, lineages, _ = self._ranges(brokers)
+            parts = Archives(brokers, self._options.archive).parts(ranges, lineages)
         finally:
             brokers.close()
         return input_partitions(self._options, ranges, parts, self._only)
@@ -77,20 +76,20 @@ class TopicReader(DataSourceReader):
         finally:
             brokers.close()
 
-    def _ranges(self, brokers: Brokers) -> tuple[list[OffsetRange], dict[str, UUID], Offsets]:
+    def _ranges(self, brokers: Brokers) -> tuple[list[OffsetRange], dict[str, Lineage], Offsets]:
         names = existing_partitions(brokers, self._options.selection)
         starts = starting_offsets(brokers, self._options, names)
         ends = ending_offsets(brokers, self._options, names)
         only = self._only
         taken = [name for name in names if only.takes(name.topic, name.partition)]
         starts = _later(starts, self._first_of_time(brokers, taken))
-        topic_ids = {name.topic: topic_id for name, topic_id in names.items()}
+        lineages = {name.topic: lineage for name, lineage in names.items()}
         ranges = [
             replace(one, start=max(one.start, only.min_offset), end=min(one.end, only.max_offset + 1))
-            for one in ranges_between(starts, {name: ends[name] for name in taken}, topic_ids)
+            for one in ranges_between(starts, {name: ends[name] for name in taken}, lineages)
             if max(one.start, only.min_offset) < min(one.end, only.max_offset + 1)
         ]
-        return ranges, topic_ids, ends
+        return ranges, lineages, ends
 
     def _first_of_time(self, brokers: Brokers, names: list[TopicPartition]) -> Offsets:
         """The offsets below which brokers find no record as young as a filter asks for.

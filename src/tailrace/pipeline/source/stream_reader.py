@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace.model import TopicPartition
+from tailrace.model import Lineage, TopicPartition
 from tailrace.pipeline.connections.brokers import Brokers, is_other_topic
 from tailrace.pipeline.failures import UnknownTopicError
 from tailrace.pipeline.source.archives import Archives
@@ -32,8 +31,8 @@ from tailrace.pipeline.source.offsets import (
     Offsets,
     StreamOffset,
     from_stream_offset,
+    lineages_in,
     to_stream_offset,
-    topic_ids_in,
 )
 from tailrace.pipeline.source.options import ReadOptions
 from tailrace.pipeline.source.planning import existing_partitions, report_data_loss, starting_offsets
@@ -61,9 +60,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Where the query ends that shall read only what is there now.
         self._target: Offsets | None = None
         #: Topics as they were when they were last looked at, or when the target was set.
-        self._topic_ids: dict[str, UUID] = {}
+        self._lineages: dict[str, Lineage] = {}
         #: Topics that were created again since offsets without ids were read, in a checkpoint of an earlier version.
-        self._created_again: set[UUID] = set()
+        self._created_again: set[Lineage] = set()
         self._last_trigger = time.monotonic()
         self._latest: Offsets | None = None
         self._progress: GroupProgress | None = None
@@ -77,7 +76,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         brokers = self._cluster()
         partitions = existing_partitions(brokers, self._options.selection)
         self._remember(partitions)
-        return to_stream_offset(starting_offsets(brokers, self._options, partitions), self._topic_ids)
+        return to_stream_offset(starting_offsets(brokers, self._options, partitions), self._lineages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now, to read no more than that."""
@@ -93,21 +92,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Where the next batch ends."""
-        before, known = from_stream_offset(start), topic_ids_in(start)
+        before, known = from_stream_offset(start), lineages_in(start)
         self._show_progress(before)
         ends = self._ends(before, known) if self._target is None else self._target
         self._check_same_topics(known)
         self._check_nothing_lost(before, ends, known)
-        begins = self._begins(before, ends, known, self._topic_ids)
+        begins = self._begins(before, ends, known, self._lineages)
         available = sum(max(0, end - begins[name]) for name, end in ends.items())
         if self._shall_wait(available, limit):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends(begins, ends, limit.max_rows)
-        if ends == before and not self._replaced(known, self._topic_ids):
+        if ends == before and not self._replaced(known, self._lineages):
             return start
         self._last_trigger = time.monotonic()
-        return to_stream_offset(ends, self._topic_ids)
+        return to_stream_offset(ends, self._lineages)
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """The ends of the logs when they were last looked at, which a query's progress shows."""
@@ -116,18 +115,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """The tasks of one batch."""
         before, ends = from_stream_offset(start), from_stream_offset(end)
-        known, planned = topic_ids_in(start), topic_ids_in(end)
-        if not self._topic_ids:  # after a restart, the last batch is planned again before anything else is asked
+        known, planned = lineages_in(start), lineages_in(end)
+        if not self._lineages:  # after a restart, the last batch is planned again before anything else is asked
             self._remember(self._cluster().partitions(self._options.selection))
         begins = self._begins(before, ends, known, planned)
-        for topic in self._replaced(planned, self._topic_ids):
+        for topic in self._replaced(planned, self._lineages):
             # Since this batch was planned for the first time.
             self._lose(f"{_created_again(topic)}, and the batch that was to be read is lost")
             ends = {name: end for name, end in ends.items() if name.topic != topic}
-        ranges = ranges_between(begins, ends, {**self._topic_ids, **planned})
+        ranges = ranges_between(begins, ends, {**self._lineages, **planned})
         if self._archives is None:
             self._archives = Archives(self._cluster(), self._options.archive)
-        return input_partitions(self._options, ranges, self._archives.parts(ranges, self._topic_ids), RecordFilter())
+        return input_partitions(self._options, ranges, self._archives.parts(ranges, self._lineages), RecordFilter())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task's range."""
@@ -157,7 +156,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._brokers = Brokers(self._options.client)
         return self._brokers
 
-    def _ends(self, before: Mapping[TopicPartition, int], known: Mapping[str, UUID]) -> Offsets:
+    def _ends(self, before: Mapping[TopicPartition, int], known: Mapping[str, Lineage]) -> Offsets:
         """The log ends of all partitions that there are now, also of those that were not there before."""
         brokers = self._cluster()
         tries = 0
@@ -168,7 +167,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except UnknownTopicError:  # deleted between the two questions
                 continue
             tries += 1
-            ids = {name.topic: topic_id for name, topic_id in partitions.items()}
+            ids = {name.topic: lineage for name, lineage in partitions.items()}
             others = self._replaced(known, ids)
             # A leader that is new may not know for a moment what was committed before it.
             if tries < _TRIES_FOR_AN_END and any(
@@ -177,12 +176,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(self._options.client.cluster.retry_backoff_ms / 1000)
                 continue
             self._note_created_again(ids, known)
-            self._topic_ids = ids
+            self._lineages = ids
             self._latest = ends
             return ends
 
     def _begins(
-        self, before: Offsets, ends: Offsets, known: Mapping[str, UUID], planned: Mapping[str, UUID]
+        self, before: Offsets, ends: Offsets, known: Mapping[str, Lineage], planned: Mapping[str, Lineage]
     ) -> Offsets:
         """Where each partition of a batch begins: at its very beginning if it is new, or is shorter than it was."""
         others = self._replaced(known, planned)
@@ -197,12 +196,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**before, **{name: min(earliest, ends[name]) for name, earliest in found.items()}}
 
     def _check_nothing_lost(
-        self, before: Mapping[TopicPartition, int], ends: Offsets, known: Mapping[str, UUID]
+        self, before: Mapping[TopicPartition, int], ends: Offsets, known: Mapping[str, Lineage]
     ) -> None:
         gone = [str(name) for name in before if name not in ends]
         if gone:
             self._lose(f"partitions {', '.join(gone)} are gone; what was not read of them is lost")
-        others = self._replaced(known, self._topic_ids)
+        others = self._replaced(known, self._lineages)
         for name, end in ends.items():
             if end < before.get(name, end) and name.topic not in others:
                 self._lose(
@@ -210,27 +209,27 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "and created again, and what was not read of the old one is lost"
                 )
 
-    def _check_same_topics(self, known: Mapping[str, UUID]) -> None:
+    def _check_same_topics(self, known: Mapping[str, Lineage]) -> None:
         """Offsets of a topic mean nothing in another one of the same name, whatever numbers it has."""
-        for topic in self._replaced(known, self._topic_ids):
+        for topic in self._replaced(known, self._lineages):
             self._lose(f"{_created_again(topic)}; what was not read of it before is lost")
 
-    def _replaced(self, known: Mapping[str, UUID], now: Mapping[str, UUID]) -> list[str]:
+    def _replaced(self, known: Mapping[str, Lineage], now: Mapping[str, Lineage]) -> list[str]:
         """The topics that are others than they were, by the ids that are known."""
         return [
             topic
-            for topic, topic_id in now.items()
-            if (is_other_topic(known[topic], topic_id) if topic in known else topic_id in self._created_again)
+            for topic, lineage in now.items()
+            if (is_other_topic(known[topic], lineage) if topic in known else lineage in self._created_again)
         ]
 
-    def _note_created_again(self, ids: Mapping[str, UUID], known: Mapping[str, UUID]) -> None:
+    def _note_created_again(self, ids: Mapping[str, Lineage], known: Mapping[str, Lineage]) -> None:
         """Remember what a checkpoint without ids cannot tell."""
-        for topic, topic_id in ids.items():
-            if topic not in known and is_other_topic(self._topic_ids.get(topic), topic_id):
-                self._created_again.add(topic_id)
+        for topic, lineage in ids.items():
+            if topic not in known and is_other_topic(self._lineages.get(topic), lineage):
+                self._created_again.add(lineage)
 
-    def _remember(self, partitions: Mapping[TopicPartition, UUID]) -> None:
-        self._topic_ids = {name.topic: topic_id for name, topic_id in partitions.items()}
+    def _remember(self, partitions: Mapping[TopicPartition, Lineage]) -> None:
+        self._lineages = {name.topic: lineage for name, lineage in partitions.items()}
 
     def _shall_wait(self, available: int, limit: ReadLimit) -> bool:
         """Whether there is too little for a batch, and it is not time for one yet."""

@@ -102,7 +102,7 @@ class ClusterAmbushes:
             if write.value is None or directory_of(write.key) != TOPICS:
                 continue
             topic = TopicImage.from_bytes(write.value)
-            before = self._watch.topics.get(topic.topic_id)
+            before = self._watch.topics.get(topic.lineage)
             if before is not None:
                 yield from zip(before.partitions, topic.partitions, strict=False)
 

@@ -74,8 +74,8 @@ class ArchiveChecks:
                     )
 
     def _look_at(self, state: ArchiveState) -> None:
-        archive = TopicArchive(self._location.uri, self._topic, state.topic_id, state.manifest)
-        before = self._snapshot or Snapshot(self._topic, state.topic_id)
+        archive = TopicArchive(self._location.uri, self._topic, state.lineage, state.manifest)
+        before = self._snapshot or Snapshot(self._topic, state.lineage)
         snapshot = load_snapshot(self._location, archive, lambda name: before if name == before.head else None)
         known = {file.name for file in before.files}
         if state.version != before.version + 1 or not known <= {file.name for file in snapshot.files}:

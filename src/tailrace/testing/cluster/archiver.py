@@ -78,7 +78,7 @@ class ClusterArchiver:
         rows = await self._read(first)
         if not rows:
             return
-        archive = TopicArchive(status.uri, status.name, status.topic_id, status.manifest or None)
+        archive = TopicArchive(status.uri, status.name, status.lineage, status.manifest or None)
         snapshot = load_snapshot(self.location, archive)
         # It may take a while until all is written; others go on meanwhile.
         await asyncio.sleep(self.random.uniform(0.0, 2.0))
@@ -131,7 +131,7 @@ class ClusterArchiver:
         return rows
 
     def _write(self, archive: TopicArchive, first: int, rows: list[dict[str, Any]]) -> ArchivedFile:
-        writer = FileWriter(archive.topic, archive.topic_id, self.partition.partition, first)
+        writer = FileWriter(archive.topic, archive.lineage, self.partition.partition, first)
         writer.write(records_of(rows))
         file, content = writer.finish()
         # Names are as a writer makes them, of this run's own chance.
@@ -142,7 +142,7 @@ class ClusterArchiver:
     def _write_manifest(self, manifest: Manifest) -> str:
         content = manifest.encode()
         name = f"{manifest.version:020d}-{self._unique()}-{crc32c(content):08x}.json"
-        directory = topic_directory(manifest.topic, manifest.topic_id)
+        directory = topic_directory(manifest.topic, manifest.lineage)
         self.location.write_new(manifest_path(directory, name), content)
         return name
 
@@ -151,7 +151,7 @@ class ClusterArchiver:
 
     async def _commit(self, status: DescribedArchive, manifest: Manifest, name: str) -> None:
         request = ArchiveCommitRequest(
-            topic_id=status.topic_id,
+            lineage=status.lineage,
             expected_version=status.version,
             uri=status.uri,
             manifest=name,

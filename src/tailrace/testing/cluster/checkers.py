@@ -36,7 +36,7 @@ def what_is_missing(cluster: SimCluster, watch: ClusterWatch) -> list[str]:
     for topic in watch.topics.values():
         for number, state in enumerate(topic.partitions):
             if state.leader == NO_LEADER or set(state.isr) != set(state.replicas):
-                name = watch.names[topic.topic_id]
+                name = watch.names[topic.lineage]
                 missing.append(f"{name}-{number} is led by {state.leader}, in sync {state.isr} of {state.replicas}")
     return missing
 

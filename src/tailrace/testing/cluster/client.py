@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from uuid import UUID
 
 from tailrace.errors import ErrorCode
-from tailrace.model import TopicPartition
+from tailrace.model import TopicId, TopicPartition
 from tailrace.runtime.transport import Network
 from tailrace.testing.client import KafkaClient
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -34,7 +33,7 @@ class ClusterClient:
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._connections: dict[tuple[str, int], KafkaClient] = {}
         #: Topics that are asked for by id, by the names that they have here.
-        self.ids: dict[str, UUID] = {}
+        self.ids: dict[str, TopicId] = {}
         #: How many partitions each topic has, as far as this client was told.
         self.partitions: dict[str, int] = {}
 
@@ -94,7 +93,7 @@ class ClusterClient:
         self._connections.clear()
 
 
-def _by_id(topic_id: UUID) -> MetadataRequestTopic:
+def _by_id(topic_id: TopicId) -> MetadataRequestTopic:
     return MetadataRequestTopic(name=None, topic_id=topic_id)
 
 

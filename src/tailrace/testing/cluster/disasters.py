@@ -184,7 +184,7 @@ class ClusterDisasters:
     def _strand(self) -> Coroutine[Any, Any, None] | None:
         """Choose a partition whose elections may be unclean, and a follower that will be the only one alive."""
         for topic in self._watch.topics.values():
-            name = self._watch.names[topic.topic_id]
+            name = self._watch.names[topic.lineage]
             if name not in self._history.unclean_topics:
                 continue
             partition, state = TopicPartition(name, 0), topic.partitions[0]

@@ -201,7 +201,7 @@ class ClusterFaults:
         return [
             state.isr
             for topic in self.watch.topics.values()
-            if self.watch.names[topic.topic_id] not in self.history.unclean_topics
+            if self.watch.names[topic.lineage] not in self.history.unclean_topics
             for state in topic.partitions
         ]
 
@@ -431,7 +431,7 @@ class ClusterFaults:
     def _depose(self) -> Coroutine[Any, Any, None] | None:
         """Choose a partition whose leader will be deposed."""
         led = [
-            (TopicPartition(self.watch.names[topic.topic_id], number), self.cluster.node(state.leader))
+            (TopicPartition(self.watch.names[topic.lineage], number), self.cluster.node(state.leader))
             for topic in self.watch.topics.values()
             for number, state in enumerate(topic.partitions)
             if state.leader == state.replicas[0] and len(state.isr) > 1

@@ -24,6 +24,7 @@ from tailrace.groups.subscription import (
     encode_subscription,
 )
 from tailrace.groups.subscription import TopicPartitions as NamedPartitions
+from tailrace.model import ZERO_UUID, TopicId
 from tailrace.runtime.transport import Network
 from tailrace.testing.client import KafkaClient
 from tailrace.testing.cluster.group_reader import GroupReader
@@ -62,7 +63,7 @@ _CONSUMER_VERSION = 1
 _RETRY_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 _JOINING, _LEAVING = 0, -1
-_NO_TOPIC = UUID(int=0)
+_NO_TOPIC = TopicId(ZERO_UUID)
 #: What makes a member look for its coordinator again.
 _ELSEWHERE = (
     ErrorCode.NOT_COORDINATOR,
@@ -393,7 +394,7 @@ class ClassicMember(_Member):
 class ConsumerMember(_Member):
     """A member of the newer protocol."""
 
-    topic_id: UUID = _NO_TOPIC
+    topic_id: TopicId = _NO_TOPIC
     #: Whether the coordinator knows what it owns, as far as it can tell.
     _has_said_all: bool = False
 

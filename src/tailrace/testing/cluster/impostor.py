@@ -109,7 +109,11 @@ class Impostor:
     def _request(self, role: _Role) -> FetchRequest | None:
         """What a follower would send that has all that its leader has; None where that no longer leads."""
         replica = self._replica_of(role)
-        if replica is None or not replica.is_leader:
+        broker = role.leader.broker
+        if replica is None or not replica.is_leader or broker is None:
+            return None
+        topic = broker.metadata.image.topics_by_lineage.get(replica.lineage)
+        if topic is None:
             return None
         wanted = FetchPartition(
             partition=role.partition.partition,
@@ -121,7 +125,7 @@ class Impostor:
         return FetchRequest(
             replica_state=ReplicaState(replica_id=role.victim.broker_id, replica_epoch=_epoch_of(role)),
             max_wait_ms=0,
-            topics=[FetchTopic(topic_id=replica.topic_id, partitions=[wanted])],
+            topics=[FetchTopic(topic_id=topic.topic_id, partitions=[wanted])],
         )
 
     def _replica_of(self, role: _Role) -> Partition | None:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from tailrace.model import TopicPartition
+from tailrace.model import TopicId, TopicPartition
 from tailrace.testing.cluster.client import ClusterClient
 from tailrace.testing.cluster.group_members import ClassicMember, ConsumerMember, GroupHistory
 from tailrace.testing.cluster.group_reader import GroupReader, GroupReading
@@ -48,7 +47,7 @@ class ClusterLoad:
     archive: ArchivedTopic | None = None
     names: list[str] = field(default_factory=list)
     #: Topics that are known by their ids, by the names they go by.
-    ids: dict[str, UUID] = field(default_factory=dict)
+    ids: dict[str, TopicId] = field(default_factory=dict)
     #: Those whose topic was deleted.
     ended_producers: list[ClusterProducer | RovingProducer] = field(default_factory=list)
     _readers: int = 0
@@ -65,7 +64,7 @@ class ClusterLoad:
         client.ids = self.ids
         return client
 
-    def use_for_a_while(self, name: str, topic_id: UUID, partitions: int) -> None:
+    def use_for_a_while(self, name: str, topic_id: TopicId, partitions: int) -> None:
         """Give a topic that may be deleted producers and readers, which know it by its id."""
         self.ids[name] = topic_id
         for number in range(partitions):
@@ -151,7 +150,7 @@ class ClusterLoad:
         self.produce(partition, acks, is_idempotent=kind == "idempotent")
         self.consume(partition)
 
-    def join(self, topic_id: UUID, partitions: int) -> None:
+    def join(self, topic_id: TopicId, partitions: int) -> None:
         """Let somebody be a member of the group."""
         loop = self.cluster.loop
         name = f"m{len(self.members)}"

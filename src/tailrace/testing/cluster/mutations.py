@@ -162,7 +162,7 @@ async def _add_any_incarnation(cluster: ClusterMetadata, changes: Sequence[IsrCh
         return lambda topic: metadata._with_isrs(topic, [wanted], cluster._broker_id, wanted.added)
 
     for change in changes:
-        await cluster.alter_topics({change.topic_id: altered(change)})
+        await cluster.alter_topics({change.lineage: altered(change)})
 
 
 def _stay(topic: TopicImage, broker_id: int, live: object) -> TopicImage:
@@ -212,7 +212,7 @@ def _first_in_sync_leads(
 async def _alter_unfenced(self: Any, fence: object, situation: decisions.Situation, change: decisions.Change) -> None:
     live = list(situation.brokers)
     await self._checks_of(change, situation, live)
-    await self._metadata.alter_topics(dict.fromkeys(change.topic_ids, lambda topic: change.applied_to(topic, live)))
+    await self._metadata.alter_topics(dict.fromkeys(change.lineages, lambda topic: change.applied_to(topic, live)))
 
 
 # --- logs and state

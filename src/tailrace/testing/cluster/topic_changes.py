@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
-from uuid import UUID
 
+from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode
-from tailrace.model import TopicPartition
+from tailrace.model import TopicId, TopicPartition
 from tailrace.testing.client import KafkaClient
 from tailrace.testing.cluster.client import ClusterClient, code_of
 from tailrace.testing.cluster.history import CONFIG, GROUP_OFFSETS, NAMESAKE, ClusterHistory, Violation
@@ -84,7 +84,7 @@ class FleetingTopic:
     random: Random
     admin: ClusterClient
     #: Let clients use a topic that goes by a name of its own, and end them.
-    begin_clients: Callable[[str, UUID, int], None]
+    begin_clients: Callable[[str, TopicId, int], None]
     end_clients: Callable[[str], None]
     lives: int = 0
     _committed: int = -1
@@ -95,35 +95,35 @@ class FleetingTopic:
         while loop.time() < until:
             self.lives += 1
             partitions = self.random.randint(1, 2)
-            topic_id = await self._create(partitions)
-            name = self.watch.names[topic_id]
-            self.begin_clients(name, topic_id, partitions)
-            await self._check_commits(topic_id)
-            await self._commit(topic_id)
+            topic = await self._create(partitions)
+            name = self.watch.names[topic.lineage]
+            self.begin_clients(name, topic.topic_id, partitions)
+            await self._check_commits(topic)
+            await self._commit(topic)
             await asyncio.sleep(self.random.uniform(*_LIFE_SECONDS))
-            await self._check_commits(topic_id)
+            await self._check_commits(topic)
             if loop.time() >= until and self.random.random() < 0.5:
                 return
-            await self._delete(topic_id)
+            await self._delete(topic)
             self.end_clients(name)
 
-    async def _create(self, partitions: int) -> UUID:
+    async def _create(self, partitions: int) -> TopicImage:
         while True:
             await create_topic(self.admin, FLEETING, partitions, {})
             for topic in self.watch.topics.values():
                 if topic.name == FLEETING:
-                    return topic.topic_id
+                    return topic
             # A broker that has not heard of the deletion yet says that it is there.
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _delete(self, topic_id: UUID) -> None:
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)], timeout_ms=5000)
-        while topic_id in self.watch.topics:
+    async def _delete(self, topic: TopicImage) -> None:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic.topic_id)], timeout_ms=5000)
+        while topic.lineage in self.watch.topics:
             try:
                 connection = await self.admin.any_broker()
                 answer = await connection.call(request, _DELETE_TOPICS_VERSION, DeleteTopicsResponse, _ANSWER_SECONDS)
                 is_done = code_of(answer.responses[0].error_code) is ErrorCode.NONE
-                if is_done and topic_id in self.watch.topics:
+                if is_done and topic.lineage in self.watch.topics:
                     raise Violation(CONFIG, f"{FLEETING} is said to be deleted, and is in the store")
             except ConnectionError:
                 pass
@@ -131,11 +131,11 @@ class FleetingTopic:
 
     # --- offsets that are committed for it
 
-    async def _commit(self, topic_id: UUID) -> None:
+    async def _commit(self, topic: TopicImage) -> None:
         offset = self.lives * _OFFSETS_A_LIFE + self.random.randrange(1000)
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-        topic = OffsetCommitRequestTopic(topic_id=topic_id, partitions=[partition])
-        request = OffsetCommitRequest(group_id=_KEEPER, topics=[topic])
+        committed = OffsetCommitRequestTopic(topic_id=topic.topic_id, partitions=[partition])
+        request = OffsetCommitRequest(group_id=_KEEPER, topics=[committed])
 
         async def commit(coordinator: KafkaClient) -> bool:
             answer = await coordinator.call(request, _COMMIT_VERSION, OffsetCommitResponse, _ANSWER_SECONDS)
@@ -144,10 +144,10 @@ class FleetingTopic:
         await self._insist(commit)
         self._committed = offset
 
-    async def _check_commits(self, topic_id: UUID) -> None:
+    async def _check_commits(self, topic: TopicImage) -> None:
         """What is committed for a topic is what was committed for it last, and nothing that was for a namesake."""
-        topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
-        group = OffsetFetchRequestGroup(group_id=_KEEPER, topics=[topic])
+        wanted = OffsetFetchRequestTopics(topic_id=topic.topic_id, partition_indexes=[0])
+        group = OffsetFetchRequestGroup(group_id=_KEEPER, topics=[wanted])
         found: list[int] = []
 
         async def fetch(coordinator: KafkaClient) -> bool:
@@ -163,7 +163,7 @@ class FleetingTopic:
             return True
 
         await self._insist(fetch)
-        name, life = self.watch.names[topic_id], self.lives * _OFFSETS_A_LIFE
+        name, life = self.watch.names[topic.lineage], self.lives * _OFFSETS_A_LIFE
         if 0 <= found[0] < life:
             raise Violation(NAMESAKE, f"{name} goes on from {found[0]}, which was committed for another topic")
         if self._committed >= life and found[0] != self._committed:
@@ -266,7 +266,7 @@ class TopicChanges:
 
     def _require_possible(self, topic: str, key: str) -> None:
         possible = [self._acknowledged[topic, key], *self._unanswered[topic, key]]
-        (stored,) = [each for each in self.watch.topics.values() if self.watch.names[each.topic_id] == topic]
+        (stored,) = [each for each in self.watch.topics.values() if self.watch.names[each.lineage] == topic]
         value = stored.configs.get(key)
         if value not in possible:
             raise Violation(CONFIG, f"{key} of {topic} is {value}, and was set to {possible[0]}")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
 from tailrace.cluster.keys import CONTROLLER, TOPICS, ElectedController, topic_of
 from tailrace.cluster.store import Entry
-from tailrace.model import INTERNAL_TOPICS, TopicPartition
+from tailrace.model import INTERNAL_TOPICS, Lineage, TopicPartition
 from tailrace.records.batch import has_valid_crc, iterate_batches
 from tailrace.records.record import iterate_records
 from tailrace.replication.partition import Partition
@@ -56,9 +55,9 @@ class ClusterWatch:
     def __init__(self, cluster: SimCluster, history: ClusterHistory) -> None:
         self._cluster = cluster
         self._history = history
-        self.topics: dict[UUID, TopicImage] = {}
+        self.topics: dict[Lineage, TopicImage] = {}
         #: By id: the name under which each topic goes here, which no other one has. The first of a name has that name.
-        self.names: dict[UUID, str] = {}
+        self.names: dict[Lineage, str] = {}
         #: Topics that were deleted, by the names they have here.
         self.deleted: dict[str, None] = {}
         #: Nodes whose disk fails, or has lost something that was synced.
@@ -88,17 +87,17 @@ class ClusterWatch:
             elif directory_of(key) == TOPICS and entry is not None:
                 self._topic_changed(entry)
             elif directory_of(key) == TOPICS and (topic := self.topics.pop(topic_of(key), None)) is not None:
-                self.deleted[self.names[topic.topic_id]] = None
-                self._cluster.note(f"store: {self.names[topic.topic_id]} is deleted, by {self._cluster.writer}")
+                self.deleted[self.names[topic.lineage]] = None
+                self._cluster.note(f"store: {self.names[topic.lineage]} is deleted, by {self._cluster.writer}")
 
     def _topic_changed(self, entry: Entry) -> None:
         topic = TopicImage.from_bytes(entry.value)
-        before = self.topics.get(topic.topic_id)
-        self.topics[topic.topic_id] = topic
-        name = self.names.get(topic.topic_id)
+        before = self.topics.get(topic.lineage)
+        self.topics[topic.lineage] = topic
+        name = self.names.get(topic.lineage)
         if name is None:
             namesakes = sum(1 for other in self.names.values() if other.partition("+")[0] == topic.name)
-            name = self.names[topic.topic_id] = f"{topic.name}+{namesakes}" if namesakes else topic.name
+            name = self.names[topic.lineage] = f"{topic.name}+{namesakes}" if namesakes else topic.name
         for number, state in enumerate(topic.partitions):
             partition = TopicPartition(name, number)
             former = before.partitions[number] if before is not None and number < len(before.partitions) else None
@@ -200,7 +199,7 @@ class ClusterWatch:
 
     def key_of(self, replica: Partition) -> TopicPartition:
         """The partition that a replica is of, by a name that no other topic ever has."""
-        return TopicPartition(self.names.get(replica.topic_id, replica.partition.topic), replica.partition.partition)
+        return TopicPartition(self.names.get(replica.lineage, replica.partition.topic), replica.partition.partition)
 
     def _look_at(self, node: ClusterNode, replica: Partition) -> None:
         partition, history = self.key_of(replica), self._history

@@ -6,10 +6,9 @@ expected version any more.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import Lineage
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Message, array, int16, int64, string, uuid
+from tailrace.wire.codec import Message, array, int16, int64, lineage_uuid, string
 from tailrace.wire.messages.archive_describe import ArchivedPartition
 
 
@@ -21,7 +20,7 @@ class ArchiveCommitRequest(Message):
     MAX_VERSION = 0
     FLEXIBLE_FROM = 0
 
-    topic_id: UUID = uuid()
+    lineage: Lineage = lineage_uuid()
     expected_version: int = int64()
     uri: str = string()
     manifest: str = string()

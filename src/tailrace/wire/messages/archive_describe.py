@@ -6,10 +6,9 @@ version 0.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import Lineage
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, int64, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, int64, lineage_uuid, string
 
 
 class ArchivedPartition(Struct):
@@ -48,7 +47,7 @@ class DescribedArchive(Struct):
     error_code: int = int16()
     error_message: str | None = string(nullable_from=0)
     name: str = string()
-    topic_id: UUID = uuid()
+    lineage: Lineage = lineage_uuid()
     is_enabled: bool = boolean()
     uri: str = string()
     retention_ms: int = int64(default=-1)

@@ -6,10 +6,9 @@ or the newer protocol (1).
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string, struct, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string, struct, topic_uuid
 from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
@@ -28,7 +27,7 @@ class ConsumerGroupDescribeRequest(Message):
 class TopicPartitions(Struct):
     """Partitions of one topic."""
 
-    topic_id: UUID = uuid()
+    topic_id: TopicId = topic_uuid()
     topic_name: str = string()
     partitions: list[int] = array(Kind.INT32)
 

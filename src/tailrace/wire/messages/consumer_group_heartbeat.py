@@ -8,16 +8,15 @@ means that the member keeps what it has.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, optional_struct, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, optional_struct, string, topic_uuid
 
 
 class TopicPartitions(Struct):
     """Partitions of one topic."""
 
-    topic_id: UUID = uuid()
+    topic_id: TopicId = topic_uuid()
     partitions: list[int] = array(Kind.INT32)
 
 

@@ -7,10 +7,9 @@ configuration asks for the default.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string, topic_uuid
 
 
 class CreatableReplicaAssignment(Struct):
@@ -64,7 +63,7 @@ class CreatableTopicResult(Struct):
     """A topic that was created, or why not."""
 
     name: str = string()
-    topic_id: UUID = uuid(since=7)
+    topic_id: TopicId = topic_uuid(since=7)
     error_code: int = int16()
     error_message: str | None = string(since=1, nullable_from=0)
     topic_config_error_code: int = int16(since=5, tag=0)

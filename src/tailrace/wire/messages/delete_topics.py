@@ -6,17 +6,16 @@ are different fields. Error messages came with 5.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, string, topic_uuid
 
 
 class DeleteTopicState(Struct):
     """A topic to delete, by name or by id."""
 
     name: str | None = string(since=6, nullable_from=6, default=None)
-    topic_id: UUID = uuid(since=6)
+    topic_id: TopicId = topic_uuid(since=6)
 
 
 class DeleteTopicsRequest(Message):
@@ -36,7 +35,7 @@ class DeletableTopicResult(Struct):
     """A topic that was deleted, or why not."""
 
     name: str | None = string(nullable_from=6)
-    topic_id: UUID = uuid(since=6)
+    topic_id: TopicId = topic_uuid(since=6)
     error_code: int = int16()
     error_message: str | None = string(since=5, nullable_from=5, default=None)
 

@@ -5,10 +5,9 @@ Odd: an empty list asks for all topics. A page that is full ends with a cursor, 
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, optional_struct, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, optional_struct, string, topic_uuid
 from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
@@ -57,7 +56,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
     error_code: int = int16()
     name: str | None = string(nullable_from=0)
-    topic_id: UUID = uuid()
+    topic_id: TopicId = topic_uuid()
     is_internal: bool = boolean()
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(DescribeTopicPartitionsResponsePartition)
     topic_authorized_operations: int = int32(default=AUTHORIZED_OPERATIONS_OMITTED)

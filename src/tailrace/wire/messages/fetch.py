@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from tailrace.model import TopicId
 from tailrace.runtime.transport import Part
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import (
@@ -24,6 +25,7 @@ from tailrace.wire.codec import (
     record_parts,
     string,
     struct,
+    topic_uuid,
     uuid,
 )
 
@@ -52,7 +54,7 @@ class FetchTopic(Struct):
     """Partitions of one topic to fetch."""
 
     topic: str = string(until=12)
-    topic_id: UUID = uuid(since=13)
+    topic_id: TopicId = topic_uuid(since=13)
     partitions: list[FetchPartition] = array(FetchPartition)
 
 
@@ -60,7 +62,7 @@ class ForgottenTopic(Struct):
     """Partitions of one topic to drop from the fetch session."""
 
     topic: str = string(since=7, until=12)
-    topic_id: UUID = uuid(since=13)
+    topic_id: TopicId = topic_uuid(since=13)
     partitions: list[int] = array(Kind.INT32, since=7)
 
 
@@ -134,7 +136,7 @@ class FetchableTopicResponse(Struct):
     """The partitions of one topic."""
 
     topic: str = string(until=12)
-    topic_id: UUID = uuid(since=13)
+    topic_id: TopicId = topic_uuid(since=13)
     partitions: list[PartitionData] = array(PartitionData)
 
 

@@ -7,10 +7,9 @@ operations are there in 8 to 10 only, and a general error code came with 13.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, string, topic_uuid
 
 #: What a field of authorized operations holds where nobody asked for them.
 AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
@@ -19,7 +18,7 @@ AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
 class MetadataRequestTopic(Struct):
     """A topic asked for, by name or by id."""
 
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     name: str | None = string(nullable_from=10)
 
 
@@ -63,7 +62,7 @@ class MetadataResponseTopic(Struct):
 
     error_code: int = int16()
     name: str | None = string(nullable_from=12)
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     is_internal: bool = boolean(since=1)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
     topic_authorized_operations: int = int32(since=8, default=AUTHORIZED_OPERATIONS_OMITTED)

@@ -8,10 +8,9 @@ topic ids in place of names; Kafka calls it stable from 4.2 on. A group that com
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string, uuid
+from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, string, topic_uuid
 
 
 class OffsetCommitRequestPartition(Struct):
@@ -27,7 +26,7 @@ class OffsetCommitRequestTopic(Struct):
     """The partitions of one topic."""
 
     name: str = string(until=9)
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
@@ -58,7 +57,7 @@ class OffsetCommitResponseTopic(Struct):
     """The partitions of one topic."""
 
     name: str = string(until=9)
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 

@@ -8,10 +8,9 @@ from 4.2 on. A partition without an offset is answered with -1 and no error.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, int64, string, uuid
+from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, int64, string, topic_uuid
 
 
 class OffsetFetchRequestTopic(Struct):
@@ -25,7 +24,7 @@ class OffsetFetchRequestTopics(Struct):
     """Partitions of one topic, asked for in one of several groups."""
 
     name: str = string(since=8, until=9)
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     partition_indexes: list[int] = array(Kind.INT32, since=8)
 
 
@@ -83,7 +82,7 @@ class OffsetFetchResponseTopics(Struct):
     """The partitions of one topic, in one of several groups."""
 
     name: str = string(since=8, until=9)
-    topic_id: UUID = uuid(since=10)
+    topic_id: TopicId = topic_uuid(since=10)
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, since=8)
 
 

@@ -7,8 +7,7 @@ bound of 3 some clients turn compression off. From 7 on batches may be zstd, 8 t
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import TopicId
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import (
@@ -21,7 +20,7 @@ from tailrace.wire.codec import (
     optional_struct,
     record_data,
     string,
-    uuid,
+    topic_uuid,
 )
 
 
@@ -36,7 +35,7 @@ class TopicProduceData(Struct):
     """What to append to partitions of one topic."""
 
     name: str = string(until=12)
-    topic_id: UUID = uuid(since=13)
+    topic_id: TopicId = topic_uuid(since=13)
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
@@ -85,7 +84,7 @@ class TopicProduceResponse(Struct):
     """What happened to the batches of one topic."""
 
     name: str = string(until=12)
-    topic_id: UUID = uuid(since=13)
+    topic_id: TopicId = topic_uuid(since=13)
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 

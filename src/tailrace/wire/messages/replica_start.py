@@ -6,11 +6,10 @@ needed, leader epochs and producers, goes to the follower with it.
 
 from __future__ import annotations
 
-from uuid import UUID
-
+from tailrace.model import Lineage
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.apis import ApiKey
-from tailrace.wire.codec import Message, Struct, array, byte_string, int16, int32, int64, uuid
+from tailrace.wire.codec import Message, Struct, array, byte_string, int16, int32, int64, lineage_uuid
 
 
 class ReplicaStartRequest(Message):
@@ -21,7 +20,7 @@ class ReplicaStartRequest(Message):
     MAX_VERSION = 0
     FLEXIBLE_FROM = 0
 
-    topic_id: UUID = uuid()
+    lineage: Lineage = lineage_uuid()
     partition_index: int = int32()
     current_leader_epoch: int = int32(default=-1)
 
