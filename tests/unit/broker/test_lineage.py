@@ -14,6 +14,7 @@ from tailrace.cluster.store import Write
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import Lineage, TopicId
 from tailrace.records.record import NewRecord, build_batch
+from tailrace.storage.checkpoints import encode_uuid
 from tailrace.stores.memory import MemoryStore
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest, ArchiveCommitResponse
 from tailrace.wire.messages.archive_describe import ArchiveDescribeRequest, ArchiveDescribeResponse, ArchivedPartition
@@ -21,6 +22,13 @@ from tailrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
+)
+from tailrace.wire.messages.describe_configs import (
+    LINEAGE_KEY,
+    TOPIC_ID_KEY,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
 )
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -264,6 +272,22 @@ def test_the_archive_goes_on() -> None:
         await cluster.start(1)
         assert await described(cluster) == (lineage, 2, 2)
         assert cluster.partition(1).archived_end == 2
+
+    simulate(test, brokers=1)
+
+
+def test_who_asks_by_name_is_told_the_lineage_and_nobody_else() -> None:
+    async def told(cluster: Cluster, keys: list[str] | None) -> dict[str, str | None]:
+        resource = DescribeConfigsResource(resource_type=2, resource_name="orders", configuration_keys=keys)
+        response = await cluster.ask(1, DescribeConfigsRequest(resources=[resource]), 4, DescribeConfigsResponse)
+        return {each.name: each.value for each in response.results[0].configs}
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("orders", [[1]])
+        former, now = await change_id(cluster)
+        wanted = {TOPIC_ID_KEY: encode_uuid(now), LINEAGE_KEY: encode_uuid(former)}
+        assert await told(cluster, list(wanted)) == wanted
+        assert not wanted.keys() & (await told(cluster, None)).keys()
 
     simulate(test, brokers=1)
 

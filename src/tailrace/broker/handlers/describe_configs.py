@@ -1,4 +1,8 @@
-"""DescribeConfigs 1 to 4: topics, this broker, what all brokers share, and loggers; with sources and synonyms."""
+"""DescribeConfigs 1 to 4: topics, this broker, what all brokers share, and loggers; with sources and synonyms.
+
+Odd: who asks for them by name is told the id of a topic and its lineage, both of one moment (ADR 22). They are no
+settings, so no other request shows them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ from tailrace.model import topic_name_problem
 from tailrace.security.needs import each
 from tailrace.security.operations import Operation
 from tailrace.security.operations import ResourceType as Secured
+from tailrace.storage.checkpoints import encode_uuid
 from tailrace.wire.messages.describe_configs import (
+    LINEAGE_KEY,
+    TOPIC_ID_KEY,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -78,7 +85,8 @@ def _describe(
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         topic = _find_topic(services, context, name)
-        return [_topic_entry(services, topic, key, request) for key in _chosen(resource, list(TOPIC_KEYS))]
+        entries = [_topic_entry(services, topic, key, request) for key in _chosen(resource, list(TOPIC_KEYS))]
+        return entries + _identity(topic, resource)
     if resource.resource_type == ResourceType.BROKER:
         if name == ALL_BROKERS:
             shared = services.metadata.image.configs_of(ALL_BROKERS)
@@ -122,6 +130,18 @@ def _topic_entry(
     config = services.config
     value = config.topic_value(name, topic.configs)
     return _entry(TOPIC_KEYS[name], value, config.topic_givens(name, topic.configs), request)
+
+
+def _identity(topic: TopicImage, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    if resource.configuration_keys is None:
+        return []
+    values = {TOPIC_ID_KEY: encode_uuid(topic.topic_id), LINEAGE_KEY: encode_uuid(topic.lineage)}
+    return [
+        DescribeConfigsResourceResult(
+            name=key, value=values[key], read_only=True, config_source=ConfigSource.DEFAULT, documentation=None
+        )
+        for key in _chosen(resource, list(values))
+    ]
 
 
 def _broker_entry(services: Services, name: str, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

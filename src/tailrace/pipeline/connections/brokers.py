@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tailrace.errors import ErrorCode
-from tailrace.model import ZERO_UUID, Lineage, TopicPartition
+from tailrace.model import ZERO_UUID, Lineage, TopicId, TopicPartition
 from tailrace.pipeline.failures import SourceError, UnknownTopicError, UnreachableBrokerError
 from tailrace.pipeline.source.client_settings import ClientSettings
 from tailrace.pipeline.source.offsets import Offsets
@@ -31,8 +31,11 @@ from tailrace.protocol_client.errors import (
 )
 from tailrace.protocol_client.settings import Address, join_address
 from tailrace.protocol_client.versions import Versions
+from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 from tailrace.wire.codec import Message
 from tailrace.wire.messages.describe_configs import (
+    LINEAGE_KEY,
+    TOPIC_ID_KEY,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -87,6 +90,7 @@ class Brokers:
         """Pass `reached` where another process has reached the cluster: retries then last longer from the start."""
         self._settings = settings
         self._cluster = Cluster(settings.cluster, reached=reached)
+        self._lineages: dict[TopicId, Lineage] = {}
 
     def close(self) -> None:
         """Close all connections; later questions open new ones."""
@@ -109,7 +113,39 @@ class Brokers:
         return self._retry("looking up topics", lambda: self._identified(self._topics(names)))
 
     def _identified(self, topics: Mapping[str, TopicState]) -> dict[str, Topic]:
-        return {name: Topic(Lineage(state.topic_id), state.leaders) for name, state in topics.items()}
+        """Topics with their lineages, which are asked for where they are not known."""
+        wanted = {
+            name: state.topic_id
+            for name, state in topics.items()
+            if state.topic_id != ZERO_UUID and state.topic_id not in self._lineages
+        }
+        if wanted:
+            self._learn_lineages(wanted)
+        return {
+            name: Topic(self._lineages.get(state.topic_id, Lineage(state.topic_id)), state.leaders)
+            for name, state in topics.items()
+        }
+
+    def _learn_lineages(self, topics: Mapping[str, TopicId]) -> None:
+        """Remember which topics these ids are of: an id never becomes one of another topic."""
+        keys = [TOPIC_ID_KEY, LINEAGE_KEY]
+        resources = [
+            DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=keys)
+            for name in topics
+        ]
+        request = DescribeConfigsRequest(resources=resources)
+        answer = self._cluster.ask_any(request, _DESCRIBE_CONFIGS, DescribeConfigsResponse)
+        for result in answer.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise RetriableError(f"topic '{result.resource_name}' was deleted, or this broker does not know it yet")
+            told = {entry.name: entry.value for entry in result.configs if entry.value}
+            topic_id = topics[result.resource_name]
+            if LINEAGE_KEY not in told:
+                self._lineages[topic_id] = Lineage(topic_id)  # of brokers that know nothing of lineages
+            elif told.get(TOPIC_ID_KEY) == encode_uuid(topic_id):
+                self._lineages[topic_id] = Lineage(decode_uuid(told[LINEAGE_KEY]))
+            else:
+                raise RetriableError(f"the id of topic '{result.resource_name}' has just changed")
 
     def _topics(self, names: tuple[str, ...] | None) -> dict[str, TopicState]:
         found: dict[str, TopicState] = {}
@@ -136,7 +172,12 @@ class Brokers:
         if selection.pattern is not None:
             # As Spark's Kafka connector does it: found anywhere in the name.
             pattern = re.compile(selection.pattern)
-            topics = {name: state for name, state in self.topics(None).items() if pattern.search(name)}
+            topics = self._retry(
+                "looking up topics",
+                lambda: self._identified(
+                    {name: state for name, state in self._topics(None).items() if pattern.search(name)}
+                ),
+            )
         else:
             names = selection.topics or tuple(dict.fromkeys(name.topic for name in selection.assigned))
             topics = self.topics(names)
@@ -204,7 +245,8 @@ class Brokers:
         with source_errors():
             topics = self._topics((name.topic,))
             leader = leader_in(topics, name)
-        if is_other_topic(Lineage(topics[name.topic].topic_id), lineage):
+            is_other = self._is_other(name.topic, topics[name.topic], lineage)
+        if is_other:
             raise UnknownTopicError(f"topic '{name.topic}' was deleted and created again")
         return leader
 
@@ -212,8 +254,17 @@ class Brokers:
         """Whether another topic has the name now; one that is gone is not replaced."""
         if lineage is None:
             return False
-        state = self.topics((topic,)).get(topic)
-        return state is not None and is_other_topic(state.lineage, lineage)
+        return self._retry("looking up topics", lambda: self._is_now_other(topic, lineage))
+
+    def _is_now_other(self, topic: str, lineage: Lineage) -> bool:
+        state = self._topics((topic,)).get(topic)
+        return state is not None and self._is_other(topic, state, lineage)
+
+    def _is_other(self, topic: str, state: TopicState, lineage: Lineage | None) -> bool:
+        """Whether a topic is another one; most have their first id, so that nobody needs to be asked."""
+        if not is_other_topic(Lineage(state.topic_id), lineage):
+            return False
+        return is_other_topic(self._identified({topic: state})[topic].lineage, lineage)
 
     def _by_leader(self, names: Mapping[TopicPartition, int]) -> dict[Address, list[TopicPartition]]:
         topics = self._topics(tuple(dict.fromkeys(name.topic for name in names)))

@@ -9,6 +9,10 @@ from __future__ import annotations
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string
 
+#: What our own brokers say of a topic to those who ask for these keys by name: its id on the wire, and its lineage.
+TOPIC_ID_KEY = "tailrace.topic.id"
+LINEAGE_KEY = "tailrace.topic.lineage"
+
 
 class DescribeConfigsResource(Struct):
     """A topic or broker, and which of its settings to tell."""
