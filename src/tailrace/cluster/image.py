@@ -339,9 +339,9 @@ class ClusterImage:
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
     def lineage_of(self, topic_id: TopicId) -> Lineage:
-        """The topic that a client means which still uses an id that it learned earlier.
+        """The topic that a client means, which may have learned the id a while ago.
 
-        A topic that is unknown, or gone, is taken for one that still has its first id.
+        An unknown id counts as a first one: of a topic that is gone, or that has another id now.
         """
         topic = self.topics_by_id.get(topic_id)
         return Lineage(topic_id) if topic is None else topic.lineage
