@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from uuid import UUID
 
+from tailrace.cluster.broker_proof import NONCE_BYTES
 from tailrace.errors import ErrorCode
+from tailrace.model import Lineage, TopicId
 from tailrace.wire.codec import Message
 from tailrace.wire.messages import alter_configs, incremental_alter_configs
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
@@ -59,6 +60,7 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tailrace.wire.messages.prove_broker import ProveBrokerRequest
 from tailrace.wire.messages.replica_start import ReplicaStartRequest
 from tailrace.wire.messages.sync_group import SyncGroupRequest
 from tailrace.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
@@ -83,7 +85,7 @@ class Case(NamedTuple):
     refused: dict[str, list[int]]
 
 
-def cases(topic_id: UUID) -> list[Case]:
+def cases(topic_id: TopicId) -> list[Case]:
     """At least one case for each API; more where versions differ in where they tell it, or there are ids for names."""
     return [
         *_records(topic_id),
@@ -93,7 +95,7 @@ def cases(topic_id: UUID) -> list[Case]:
     ]
 
 
-def _fetch(topic_id: UUID, replica_id: int = -1) -> FetchRequest:
+def _fetch(topic_id: TopicId, replica_id: int = -1) -> FetchRequest:
     wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
     return FetchRequest(
         min_bytes=0,
@@ -109,7 +111,7 @@ def _offset_of_epoch() -> OffsetForLeaderEpochRequest:
     )
 
 
-def _records(topic_id: UUID) -> list[Case]:
+def _records(topic_id: TopicId) -> list[Case]:
     produced = {"responses.partition_responses.error_code": [int(OF_TOPIC)]}
     fetched = {"error_code": [0], "responses.partitions.error_code": [int(OF_TOPIC)]}
     of_partition = {"topics.partitions.error_code": [int(OF_TOPIC)]}
@@ -145,7 +147,7 @@ def _records(topic_id: UUID) -> list[Case]:
     ]
 
 
-def _topics(topic_id: UUID) -> list[Case]:
+def _topics(topic_id: TopicId) -> list[Case]:
     described = {"topics.error_code": [int(OF_TOPIC)], "topics.partitions.error_code": []}
     nothing: dict[str, list[int]] = {"topics.error_code": [], "topics.partitions.error_code": []}
     creatable = CreatableTopic(name="created", num_partitions=1, replication_factor=1)
@@ -169,7 +171,7 @@ def _topics(topic_id: UUID) -> list[Case]:
             {"results.error_code": [int(OF_TOPIC)]},
         ),
         Case(ArchiveDescribeRequest(topics=[TOPIC], checks_reading=True), 1, {"archives.error_code": [int(OF_TOPIC)]}),
-        Case(ArchiveCommitRequest(topic_id=topic_id, manifest="m"), 0, {"error_code": [int(OF_TOPIC)]}),
+        Case(ArchiveCommitRequest(lineage=Lineage(topic_id), manifest="m"), 0, {"error_code": [int(OF_TOPIC)]}),
         Case(DeleteTopicsRequest(topic_names=[TOPIC]), 5, {"responses.error_code": [int(OF_TOPIC)]}),
         Case(
             DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)]),
@@ -179,19 +181,19 @@ def _topics(topic_id: UUID) -> list[Case]:
     ]
 
 
-def _commit(topic_id: UUID) -> OffsetCommitRequest:
+def _commit(topic_id: TopicId) -> OffsetCommitRequest:
     item = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")
     topic = OffsetCommitRequestTopic(name=TOPIC, topic_id=topic_id, partitions=[item])
     return OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=-1, topics=[topic])
 
 
-def _offsets_of(topic_id: UUID, *, of_all: bool) -> OffsetFetchRequest:
+def _offsets_of(topic_id: TopicId, *, of_all: bool) -> OffsetFetchRequest:
     wanted = OffsetFetchRequestTopics(name=TOPIC, topic_id=topic_id, partition_indexes=[0])
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=None if of_all else [wanted])
     return OffsetFetchRequest(groups=[group])
 
 
-def _groups(topic_id: UUID) -> list[Case]:
+def _groups(topic_id: TopicId) -> list[Case]:
     of_request = {"error_code": [int(OF_GROUP)]}
     of_partition = {"topics.partitions.error_code": [int(OF_GROUP)]}
     of_each = {"groups.error_code": [int(OF_GROUP)]}
@@ -259,7 +261,7 @@ def _groups(topic_id: UUID) -> list[Case]:
     ]
 
 
-def _cluster(topic_id: UUID) -> list[Case]:
+def _cluster(topic_id: TopicId) -> list[Case]:
     elected = {
         "error_code": [int(OF_CLUSTER)],
         "replica_election_results.partition_result.error_code": [int(OF_CLUSTER)],
@@ -322,5 +324,11 @@ def _cluster(topic_id: UUID) -> list[Case]:
             2,
             {"error_code": [int(OF_CLUSTER)]},
         ),
-        Case(ReplicaStartRequest(topic_id=topic_id), 0, {"error_code": [int(OF_CLUSTER)]}),
+        Case(ReplicaStartRequest(lineage=Lineage(topic_id)), 0, {"error_code": [int(OF_CLUSTER)]}),
+        # A broker that nobody knows of: who proves to be one needs nothing else.
+        Case(
+            ProveBrokerRequest(broker_id=9, broker_epoch=1, nonce=bytes(NONCE_BYTES)),
+            0,
+            {"error_code": [int(ErrorCode.STALE_BROKER_EPOCH)]},
+        ),
     ]

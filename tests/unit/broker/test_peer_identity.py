@@ -135,8 +135,8 @@ def test_everything_that_is_for_brokers_is_refused_and_the_rest_is_not() -> None
         return (await cluster.ask(1, request, 9, ListOffsetsResponse)).topics[0].partitions[0].error_code
 
     async def start(cluster: Cluster) -> int:
-        topic_id = cluster.brokers[1].metadata.image.topics["orders"].topic_id
-        request = ReplicaStartRequest(topic_id=topic_id, partition_index=0, current_leader_epoch=0)
+        lineage = cluster.brokers[1].metadata.image.topics["orders"].lineage
+        request = ReplicaStartRequest(lineage=lineage, partition_index=0, current_leader_epoch=0)
         return (await cluster.ask(1, request, 0, ReplicaStartResponse)).error_code
 
     async def test(cluster: Cluster) -> None:
