@@ -130,7 +130,7 @@ def test_nobody_leaves_the_isr_of_a_leader_that_does_not_answer(caplog: pytest.L
         sizes = []
 
         async def ask(
-            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless], *_: object
         ) -> dict[TopicPartition, dict[int, LogEnd]]:
             asked.append([(wanted.partition.partition, wanted.leader_epoch, wanted.replicas) for wanted in leaderless])
             sizes.append([len(each.isr) for each in partitions(one)])
@@ -164,7 +164,7 @@ def test_who_is_not_in_sync_leads_by_its_log_unless_it_was_started_again_since_i
         one, two, three = await world.started(1, 2, 3)
 
         async def ask(
-            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless], *_: object
         ) -> dict[TopicPartition, dict[int, LogEnd]]:
             (wanted,) = leaderless
             assert sorted(wanted.replicas) == [1, 3]
@@ -188,7 +188,7 @@ def test_partitions_wait_for_leaders_until_one_in_sync_says_how_far_it_is() -> N
         answers = [{}, {3: LogEnd(5, 11)}, {1: LogEnd(5, 10), 3: LogEnd(5, 10)}]
 
         async def ask(
-            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+            brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless], *_: object
         ) -> dict[TopicPartition, dict[int, LogEnd]]:
             return {leaderless[0].partition: answers.pop(0)}
 

@@ -13,6 +13,7 @@ from tailrace.cluster.image import BrokerEndpoint, BrokerImage
 from tailrace.cluster.leaders import LogEnd
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
+from tailrace.testing.loop import SimLoop
 from tailrace.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -43,7 +44,7 @@ class Answering:
 def ask(body: bytes) -> dict[TopicPartition, dict[int, LogEnd]]:
     runtime = cast(Runtime, SimpleNamespace(network=Answering(body)))
     brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
-    return asyncio.run(ask_log_ends(runtime, None, brokers, [Leaderless(ASKED, 7, (1,))]))
+    return asyncio.run(ask_log_ends(runtime, None, brokers, [Leaderless(ASKED, 7, (1,))], 2.0, lambda _: True))
 
 
 def result(topic: str, partition: int, error_code: int = 0) -> OffsetForLeaderTopicResult:
@@ -59,3 +60,25 @@ def test_an_answer_counts_for_what_was_asked_and_nothing_else() -> None:
 @pytest.mark.parametrize("body", [b"", b"\x00\x00\x00\x00\xff\xff\xff\xff\x0f", bytes(range(256))])
 def test_a_malformed_answer_is_none(body: bytes) -> None:
     assert ask(body) == {ASKED: {}}
+
+
+class Silent:
+    """A network on which connections are accepted and nobody answers."""
+
+    async def connect(self, host: str, port: int, factory: Any) -> MemoryTransport:
+        transport = MemoryTransport()
+        transport.receiver = factory(transport)
+        return transport
+
+
+def test_a_silent_replica_is_waited_for_while_it_is_alive_to_the_store_and_not_for_ever() -> None:
+    async def test(loop: SimLoop, dies_at: float) -> float:
+        runtime = cast(Runtime, SimpleNamespace(network=Silent()))
+        brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
+        asked = [Leaderless(ASKED, 7, (1,))]
+        assert await ask_log_ends(runtime, None, brokers, asked, 9.0, lambda _: loop.time() < dies_at) == {ASKED: {}}
+        return loop.time()
+
+    for dies_at, ends_at in ((5.0, 5.0), (1000.0, 9.0)):
+        loop = SimLoop(1)
+        assert loop.run(test(loop, dies_at)) == pytest.approx(ends_at, abs=0.3)

@@ -29,7 +29,7 @@ SESSION_TIMEOUT_MS = 9000
 
 
 async def _all_as_far(
-    brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+    brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless], *_: object
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
     """Every replica has the same log."""
     return {partition: dict.fromkeys(replicas, LogEnd(1, 10)) for partition, _, replicas in leaderless}
@@ -65,7 +65,7 @@ class Member:
             self.registration,
             broker_id,
             self.tasks,
-            lambda brokers, leaderless: self.ask_log_ends(brokers, leaderless),
+            lambda *arguments: self.ask_log_ends(*arguments),
             lambda: {OFFSETS_TOPIC: self.config.get_int("offsets.topic.replication.factor")},
         )
         self.images: list[ClusterImage] = []

@@ -42,12 +42,15 @@ from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.controller")
 
-#: Asks brokers how far their logs of partitions without a leader reach.
+#: Asks brokers how far their logs of partitions without a leader reach; for how long, and while they are alive.
 AskLogEnds: TypeAlias = Callable[
-    [Mapping[int, BrokerImage], Sequence[Leaderless]], Awaitable[Mapping[TopicPartition, Mapping[int, LogEnd]]]
+    [Mapping[int, BrokerImage], Sequence[Leaderless], float, Callable[[int], bool]],
+    Awaitable[Mapping[TopicPartition, Mapping[int, LogEnd]]],
 ]
 
 _RETRY_SECONDS = 0.5
+#: How long a leader may take to confirm that it leads; then brokers that are gone stay in its ISR for now.
+_LEADERS_SECONDS = 2.0
 #: How often all is looked at without an event.
 _LOOK_SECONDS = 300.0
 #: A transaction has room for so many checks of who is gone, beside the changes.
@@ -274,9 +277,13 @@ class Controller:
         return undecided
 
     async def _ask(self, situation: Situation, question: Question) -> Mapping[TopicPartition, Mapping[int, LogEnd]]:
+        is_election = isinstance(question, LogEndsQuestion)
+        session_seconds = self._config.get_int("broker.session.timeout.ms") / 1000
         return await self._ask_log_ends(
             situation.brokers,
             [Leaderless(each.partition, each.leader_epoch, each.replicas) for each in question.inquiries],
+            session_seconds if is_election else _LEADERS_SECONDS,
+            lambda broker_id: broker_id in self._metadata.image.brokers,
         )
 
     async def _alter(self, fence: Fence, situation: Situation, change: Change) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tailrace.broker.network.peer import PeerConnection, peer_endpoint
@@ -30,9 +30,11 @@ logger = logging.getLogger("tailrace.controller")
 _VERSION = 4
 #: In place of a replica's id: whoever asks may ask a broker that does not lead.
 ANY_REPLICA = -2
-#: How long a broker that is alive to the store may take to answer; then the election goes on without it.
-_PATIENCE_SECONDS = 2.0
+#: How long a leader may take to confirm that it leads.
+_LEADERS_SECONDS = 2.0
 _RETRY_SECONDS = 0.01
+#: How often it is looked whether a silent broker is still alive to the store.
+_LOOK_SECONDS = 0.2
 
 
 class Leaderless(NamedTuple):
@@ -44,15 +46,27 @@ class Leaderless(NamedTuple):
 
 
 async def ask_log_ends(
-    runtime: Runtime, listener: str | None, brokers: Mapping[int, BrokerImage], leaderless: Sequence[Leaderless]
+    runtime: Runtime,
+    listener: str | None,
+    brokers: Mapping[int, BrokerImage],
+    leaderless: Sequence[Leaderless],
+    patience_seconds: float,
+    is_alive: Callable[[int], bool],
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
-    """What the replicas say of their logs, all asked at once; one that does not answer in time is left out."""
+    """What the replicas say of their logs, all asked at once.
+
+    A replica that is silent may have records that no other one has. It is waited for while it is alive to the store,
+    up to a bound for one that reaches the store and nobody else.
+    """
     asked: dict[int, dict[TopicPartition, int]] = {}
     for partition, leader_epoch, replicas in leaderless:
         for broker_id in replicas:
             asked.setdefault(broker_id, {})[partition] = leader_epoch
     answers = await asyncio.gather(
-        *[_ask(runtime, listener, brokers[broker_id], wanted) for broker_id, wanted in asked.items()]
+        *[
+            _ask(runtime, listener, brokers[broker_id], wanted, patience_seconds, is_alive)
+            for broker_id, wanted in asked.items()
+        ]
     )
     ends: dict[TopicPartition, dict[int, LogEnd]] = {partition: {} for partition, _, _ in leaderless}
     for broker_id, found in zip(asked, answers, strict=True):
@@ -69,37 +83,64 @@ async def ask_leaders(
 ) -> Collection[TopicPartition]:
     """The partitions, each with an epoch and its leader in it, whose leaders answer in that epoch."""
     asked = [Leaderless(partition, leader_epoch, (leader,)) for partition, leader_epoch, leader in led]
-    return [partition for partition, ends in (await ask_log_ends(runtime, listener, brokers, asked)).items() if ends]
+    found = await ask_log_ends(runtime, listener, brokers, asked, _LEADERS_SECONDS, lambda _: True)
+    return [partition for partition, ends in found.items() if ends]
 
 
 async def _ask(
-    runtime: Runtime, listener: str | None, broker: BrokerImage, wanted: Mapping[TopicPartition, int]
+    runtime: Runtime,
+    listener: str | None,
+    broker: BrokerImage,
+    wanted: Mapping[TopicPartition, int],
+    patience_seconds: float,
+    is_alive: Callable[[int], bool],
 ) -> dict[TopicPartition, LogEnd]:
     found: dict[TopicPartition, LogEnd] = {}
-    waiting = dict(wanted)
-    connection: PeerConnection | None = None
+    asking = asyncio.ensure_future(_ask_until_told(runtime, listener, broker, wanted, found))
+    error: BaseException | None = None
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            endpoint = peer_endpoint(broker, listener)
-            connection = await PeerConnection.connect(
-                runtime.network, endpoint.host, endpoint.port, f"election asks broker {broker.broker_id}"
-            )
-            while waiting:
-                response = await connection.call(_request(waiting), _VERSION, OffsetForLeaderEpochResponse)
-                waiting = _take(response, waiting, found)
-                if waiting:
-                    await asyncio.sleep(_RETRY_SECONDS)
-    except (OSError, TimeoutError) as error:
+        async with asyncio.timeout(patience_seconds):
+            while not asking.done() and is_alive(broker.broker_id):
+                await asyncio.wait([asking], timeout=_LOOK_SECONDS)
+        if asking.done():
+            error = asking.exception()
+    except TimeoutError:
+        pass
+    finally:
+        asking.cancel()
+    if error is not None and not isinstance(error, OSError):
+        raise error
+    if len(found) < len(wanted):
         logger.warning(
             "broker %d did not say how far its logs reach, leaders of %d partitions are elected without it: %s",
             broker.broker_id,
-            len(waiting),
+            len(wanted) - len(found),
             error or "no answer in time",
         )
-    finally:
-        if connection is not None:
-            connection.close()
     return found
+
+
+async def _ask_until_told(
+    runtime: Runtime,
+    listener: str | None,
+    broker: BrokerImage,
+    wanted: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, LogEnd],
+) -> None:
+    """Ask one broker until it has answered for every partition; OSError where it cannot be asked."""
+    waiting = dict(wanted)
+    endpoint = peer_endpoint(broker, listener)
+    connection = await PeerConnection.connect(
+        runtime.network, endpoint.host, endpoint.port, f"election asks broker {broker.broker_id}"
+    )
+    try:
+        while waiting:
+            response = await connection.call(_request(waiting), _VERSION, OffsetForLeaderEpochResponse)
+            waiting = _take(response, waiting, found)
+            if waiting:
+                await asyncio.sleep(_RETRY_SECONDS)
+    finally:
+        connection.close()
 
 
 def _request(waiting: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
