@@ -64,8 +64,8 @@ def test_a_running_broker_is_recognised_and_goes_on(broker: WatchedBroker) -> No
     for options in ([], ["--deep"]):
         found = doctor(broker.data_dir, broker.port, *options)
         assert found.texts("problem") == []
-        assert found.about(f"a broker is running on it (pid {broker.pid})")
-        assert found.about(f"the running broker listens there (pid {broker.pid})")
+        assert found.about(f"a broker is using it (pid {broker.pid})")
+        assert found.about(f"the running broker listens on it (pid {broker.pid})")
         assert found.about("metadata.sqlite is sound", "1 topic, 1 partition")
         assert not found.about("last stop")
     assert names_in(broker.data_dir) == before
@@ -114,7 +114,7 @@ def test_a_killed_broker_is_told_from_a_stopped_one(broker: WatchedBroker) -> No
     found = doctor(broker.data_dir, broker.port)
     assert found.texts("problem") == []
     assert found.about("the last stop was not clean")
-    assert found.about("it can be written to, and no broker is running on it")
+    assert found.about("it is writable, and no broker is using it")
     assert found.about(f"127.0.0.1:{broker.port} is free")
     broker.start()
     assert broker.end_offset(TOPIC) == 20

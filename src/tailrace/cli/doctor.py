@@ -1,6 +1,6 @@
-"""`tailrace doctor`: what a broker started with the same options would meet, told line by line.
+"""`tailrace doctor`: check whether a broker would start and serve with the same options.
 
-Only prints and counts; the checks are in `cli.checks`. Changes nothing, also while a broker runs on the directory.
+Prints and counts findings; the checks are in `cli.checks`. Changes nothing, even while a broker uses the directory.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tailrace.cli.checks.examination import Advance, examine
 from tailrace.cli.checks.finding import Finding, Status, worst
 from tailrace.cli.output import count_of, print_json
 
-#: `tailrace serve`'s own, so that its command line can be checked by changing one word of it.
+#: Options of `tailrace serve`: to check its command line, replace `serve` by `doctor`.
 _SAME_AS_SERVE = ("config_path", "data_dir", "port", "host", "settings")
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 _STATUS_WIDTH = len("warning")
 
 
 @click.command(params=[option for option in serve.command.params if option.name in _SAME_AS_SERVE])
-@click.option("--deep", is_flag=True, help="Read every batch of every log too, and check its CRC.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@click.option("--deep", is_flag=True, help="Also read every batch of every log and check its CRC.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def command(
     config_path: str | None,
     data_dir: str | None,
@@ -35,11 +35,11 @@ def command(
     deep: bool,
     as_json: bool,
 ) -> int:
-    """Check what a broker started with the same options would meet.
+    """Check whether a broker would start and serve with the given options.
 
-    Looks at the configuration, the data directory and the logs in it, the metadata store, ports and addresses, limits
-    and the installation. Changes nothing, and may be run while the broker does. Ends with 0 if all is well, with 1 if
-    there are warnings, and with 2 if there are problems: a broker would not start, or not serve all that it has.
+    Checks the configuration, the data directory and the logs in it, the metadata store, ports and addresses, limits
+    and the installation. Changes nothing, so you can run it beside the broker. Exits with 0 if all is well, with 1 if
+    there are warnings, and with 2 if there are problems: the broker would not start, or not serve all its records.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def _to_json(finding: Finding) -> dict[str, Any]:
 
 @contextmanager
 def _show_progress(total: int) -> Iterator[Advance]:
-    """A bar on a terminal, and nothing where nobody watches."""
+    """Show a progress bar if standard error is a terminal."""
     stream = sys.stderr
     if not stream.isatty():
         yield lambda size: None

@@ -131,7 +131,7 @@ def test_a_directory_that_was_stopped_cleanly_is_sound_and_stays_as_it_is(data: 
     assert "the last stop was clean" in texts
     assert "2 topics, 3 partitions" in texts
     assert "it belongs to node 1 of cluster" in texts
-    assert ("every batch has the right CRC" if options else "beginnings and ends are sound") in texts
+    assert ("every batch has a valid CRC" if options else "all logs begin and end with sound batches") in texts
 
 
 def test_a_crashed_directory_stays_as_it_is_too(data: Path) -> None:
@@ -170,7 +170,9 @@ def test_a_directory_that_does_not_exist_yet_is_fine_and_is_not_made(tmp_path: P
 def test_mistakes_in_the_configuration_do_not_keep_the_rest_from_being_checked(data: Path) -> None:
     found = bad(data, "--set", "log.retention.hour=3")
     assert [(one["status"], one["subject"]) for one in found] == [("problem", "configuration")]
-    assert any("beginnings and ends" in one["text"] for one in findings(data, "--set", "log.retention.hour=3"))
+    assert any(
+        "begin and end with sound batches" in one["text"] for one in findings(data, "--set", "log.retention.hour=3")
+    )
 
 
 # --- whose it is
@@ -228,7 +230,7 @@ def test_what_a_killed_broker_had_committed_is_part_of_the_store(data: Path) -> 
     found = only(aside)
     assert snapshot(aside) == before
     assert (found["status"], found["subject"]) == ("warning", "empty-0")
-    assert "is of no topic" in found["text"]
+    assert "belongs to no topic" in found["text"]
 
 
 # --- what is in it

@@ -1,1 +1,1 @@
-"""What `tailrace doctor` looks at, one module for each thing; nothing in here prints, and nothing changes a file."""
+"""The checks of `tailrace doctor`, one module per subject; none of them prints, and none changes a file."""

@@ -1,6 +1,6 @@
-"""Ports and addresses: whether a broker could listen where it shall, and whether clients could find it there.
+"""Checks whether a broker can listen on its ports, and whether clients can reach the addresses it advertises.
 
-A port is tried by binding it, without listening: nobody else notices. Who has a port is read from /proc.
+Tries a port by binding it without listening, which nobody else notices. Reads from /proc who has a port.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Listening:
 
 
 def check_listener(endpoint: Endpoint, broker_pids: Sequence[int]) -> Finding:
-    """Whether a listener's port is free, or the running broker's own."""
+    """Check that the port of a listener is free or belongs to the running broker."""
     return _check_port(str(endpoint), endpoint.host, endpoint.port, broker_pids, "listeners, or --port")
 
 
 def check_metrics_port(host: str, port: int, broker_pids: Sequence[int]) -> list[Finding]:
-    """The same for the monitoring port, where there shall be one."""
+    """Check the monitoring port in the same way, if it is enabled."""
     shown = f"http://{host}:{port}/metrics"
     return [_check_port(shown, host, port, broker_pids, "metrics.port")] if port >= 0 else []
 
@@ -48,7 +48,7 @@ def check_metrics_port(host: str, port: int, broker_pids: Sequence[int]) -> list
 def _check_port(shown: str, host: str, port: int, broker_pids: Sequence[int], setting: str) -> Finding:
     subject = "port"
     if port == 0:
-        return ok(subject, f"{shown}: any free one")
+        return ok(subject, f"{shown}: the broker picks a free port")
     found = _resolve(host or None, port, socket.AI_PASSIVE)
     if isinstance(found, str):
         return problem(subject, f"{shown}: {found}", _LISTEN_HERE)
@@ -57,24 +57,24 @@ def _check_port(shown: str, host: str, port: int, broker_pids: Sequence[int], se
         return ok(subject, f"{shown} is free")
     if error.errno != errno.EADDRINUSE:
         is_privileged = error.errno == errno.EACCES
-        advice = "choose a port of 1024 or above, or let the process have CAP_NET_BIND_SERVICE"
+        advice = "choose a port of 1024 or above, or grant the process CAP_NET_BIND_SERVICE"
         return problem(subject, f"{shown}: {error.strerror}", advice if is_privileged else _LISTEN_HERE)
     owners = list(listening_on(port))
     ours = [owner for owner in owners if owner.pid in broker_pids]
     if ours:
-        return ok(subject, f"{shown}: the running broker listens there (pid {ours[0].pid})")
+        return ok(subject, f"{shown}: the running broker listens on it (pid {ours[0].pid})")
     by = ", ".join(str(owner) for owner in owners) or "a process that this user cannot see"
     return problem(subject, f"{shown} is in use by {by}", f"stop it, or choose another port ({setting})")
 
 
 def check_advertised(endpoint: Endpoint, listeners: Sequence[Endpoint]) -> Finding:
-    """Whether the name that clients are told leads somewhere, and not only here where others are expected."""
+    """Check that an advertised address resolves, and not only to loopback if other machines should reach it."""
     subject = "advertised"
     found = _resolve(endpoint.host, endpoint.port, 0)
     if isinstance(found, str):
         return problem(
             subject,
-            f"{endpoint}: {found}; clients would connect once and then find no broker",
+            f"{endpoint}: {found}; clients could not connect to the address that the broker gives them",
             "set advertised.listeners to a name or address that clients can resolve",
         )
     addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
@@ -84,18 +84,18 @@ def check_advertised(endpoint: Endpoint, listeners: Sequence[Endpoint]) -> Findi
     if is_wide_open and all(ip_address(address.split("%")[0]).is_loopback for address in addresses):
         return warning(
             subject,
-            f"{text}: only clients on this machine reach that, although the broker listens on every interface",
-            "set advertised.listeners to the name by which other machines know this one",
+            f"{text}: only clients on this machine can reach it, although the broker listens on every interface",
+            "set advertised.listeners to a name or address of this machine that others can reach",
         )
     return ok(subject, text)
 
 
-#: Family, kind, protocol, canonical name and place, as socket.getaddrinfo gives them.
+#: Family, type, protocol, canonical name and socket address, as socket.getaddrinfo returns them.
 _Address: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 def _resolve(host: str | None, port: int, flags: int) -> list[_Address] | str:
-    """The addresses of a name, or why there are none; a name server that is silent counts as one that says no."""
+    """Return the addresses of a name, or why there are none; a name server that does not answer counts as a refusal."""
     outcome: list[list[_Address] | str] = []
 
     def ask() -> None:
@@ -104,7 +104,7 @@ def _resolve(host: str | None, port: int, flags: int) -> list[_Address] | str:
         except OSError as error:
             outcome.append(f"{host} cannot be resolved ({error.strerror})")
         except UnicodeError:
-            outcome.append(f"{host} is not a name that can be looked up")
+            outcome.append(f"{host} is not a valid host name")
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -124,7 +124,7 @@ def _bind_error(address: _Address) -> OSError | None:
 
 
 def listening_on(port: int) -> Iterator[Listening]:
-    """Every process that listens on a port, as far as this user may know."""
+    """Yield every process that listens on a port, as far as this user can see."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     if not sockets:
         return
@@ -146,7 +146,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def _descriptors(pid: str) -> list[str]:
-    """What the descriptors of a process stand for; nothing where it is another user's or has ended."""
+    """Return what the descriptors of a process point to; nothing if it has ended or belongs to another user."""
     links = []
     try:
         names = os.listdir(f"/proc/{pid}/fd")

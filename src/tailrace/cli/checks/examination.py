@@ -1,4 +1,4 @@
-"""The order of the checks, and which of them make sense after what the earlier ones found."""
+"""Runs the checks in order, and skips those that make no sense after what the earlier ones found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace.cli.checks.machine import (
 )
 
 Advance = Callable[[int], None]
-#: Given the number of bytes that will be read, what shows how many of them are done.
+#: Takes the number of bytes to read; yields a function that reports how many of them are done.
 Progress = Callable[[int], AbstractContextManager[Advance]]
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -30,12 +30,14 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def examine(
     config_path: str | None, overrides: Mapping[str, str], *, is_deep: bool, progress: Progress
 ) -> Iterator[Finding]:
-    """Everything that a broker started with these options would meet, from what it runs on to what it would serve."""
+    """Yield everything that a broker with these options would run into, from its machine to its logs."""
     yield check_python()
     packages = check_packages()
     yield from packages
     if worst(packages) is Status.PROBLEM:
-        yield problem("doctor", "nothing else can be checked without these packages", "install them and try again")
+        yield problem(
+            "doctor", "nothing else can be checked without these packages", "install them and run doctor again"
+        )
         return
     yield from _examine_broker(config_path, overrides, is_deep, progress)
 
@@ -63,7 +65,7 @@ def _examine_broker(
         try:
             found, findings = logs.read_contents(state)
         except StorageError as error:
-            yield problem(state.path, str(error), "run as the broker's user; if it is the disk, replace it")
+            yield problem(state.path, str(error), "run doctor as the broker's user; if the disk is faulty, replace it")
             continue
         contents.append(found)
         yield from findings
@@ -89,7 +91,7 @@ def _examine_broker(
             for finding in directories.check_identity(state.path, broker_id, image.cluster_id)
         ]
         yield from identities
-        # What another broker's directory holds says nothing of this one.
+        # The contents of another broker's directory say nothing about this broker.
         if not is_running and worst(identities) is Status.OK:
             yield from logs.check_ownership(contents, image, broker_id)
 

@@ -1,4 +1,4 @@
-"""What a check found: fine, worth a word, or in the way of the broker, and then what to do about it."""
+"""What a check found: ok, a warning or a problem, and for the last two what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """How bad a finding is; the worst of all is the exit code."""
+    """How bad a finding is; the worst one is the exit code."""
 
     OK = 0
     WARNING = 1
@@ -20,10 +20,10 @@ class Finding:
     """One line of the report."""
 
     status: Status
-    #: What was looked at: `configuration`, `port`, a directory.
+    #: What was checked: `configuration`, `port`, a directory.
     subject: str
     text: str
-    #: What to do; only where something is to be done.
+    #: What to do; None if there is nothing to do.
     advice: str | None = None
 
 
@@ -33,22 +33,22 @@ def ok(subject: str, text: str) -> Finding:
 
 
 def warning(subject: str, text: str, advice: str) -> Finding:
-    """The broker starts and serves, but somebody should know."""
+    """The broker would start and serve, but somebody should know this."""
     return Finding(Status.WARNING, subject, text, advice)
 
 
 def problem(subject: str, text: str, advice: str) -> Finding:
-    """The broker would not start, not serve all it has, or lose some of it."""
+    """The broker would not start, not serve all its records, or lose some of them."""
     return Finding(Status.PROBLEM, subject, text, advice)
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """The worst status; OK where there is nothing."""
+    """Return the worst status; OK if there are no findings."""
     return max((finding.status for finding in findings), default=Status.OK)
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -57,7 +57,7 @@ def size_text(size: float) -> str:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """List the first few names, and say how many more there are."""
     listed = list(names)
     rest = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + rest

@@ -1,8 +1,8 @@
-"""The partition logs in a directory: whose they are, whether they are whole, and what the next start would do to them.
+"""Checks the partition logs in a directory: their topics, their integrity, and what the next start would do to them.
 
-The quick check reads checkpoints, the first batch of the first and the last segment, and the end of the last; the deep
-one every batch by its CRC. Batches are read by `cli.log_files`, checkpoints and snapshots by `storage`. What a crash
-has left behind is told from damage by the recovery point: below it everything was synced.
+The quick check reads checkpoints, the first batch of the first and the last segment, and the end of the last. The deep
+check reads every batch and compares its CRC. `cli.log_files` reads batches; `storage` reads checkpoints and snapshots.
+The recovery point separates damage from the traces of a crash: everything below it was synced.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PartitionFiles:
         return sum(segment.size for segment in self.segments)
 
     def size_after(self, recovery_point: int) -> int:
-        """How much a start after a crash reads: everything from the segment on that holds the recovery point."""
+        """Return what a start after a crash scans: everything from the segment that contains the recovery point."""
         ends = [segment.base_offset for segment in self.segments[1:]]
         known = sum(1 for end in ends if end <= recovery_point)
         return sum(segment.size for segment in self.segments[known:])
@@ -66,7 +66,7 @@ class PartitionFiles:
 
 @dataclass(slots=True)
 class Contents:
-    """What a log directory holds."""
+    """The contents of a log directory."""
 
     state: State
     partitions: list[PartitionFiles] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Contents:
 
     @property
     def bytes_to_recover(self) -> int:
-        """What the next start reads if there is no marker of a clean stop."""
+        """Return what the next start scans if there is no marker of a clean stop."""
         points = self.recovery_points
         return sum(files.size_after(points.get(files.partition, 0)) for files in self.partitions)
 
 
 def read_contents(state: State) -> tuple[Contents, list[Finding]]:
-    """List what is in a directory; StorageError where that cannot be read."""
+    """List the contents of a directory; raise StorageError if it cannot be read."""
     contents = Contents(state)
     try:
         names = sorted(os.listdir(state.path))
@@ -111,18 +111,18 @@ def _segments(path: str) -> Iterator[SegmentFile]:
             continue
         try:
             yield SegmentFile(base_offset_of(name), f"{path}/{name}", os.stat(f"{path}/{name}").st_size)
-        except (ValueError, FileNotFoundError):  # not a segment, or removed by retention meanwhile
+        except (ValueError, FileNotFoundError):  # not a segment, or meanwhile removed by retention
             continue
 
 
 def _check_checkpoints(path: str) -> tuple[dict[TopicPartition, int], list[Finding]]:
-    """The recovery points, and whether every file of offsets can be read."""
+    """Read the recovery points, and check that every file of offsets can be read."""
     offsets: dict[str, dict[TopicPartition, int]] = {}
     findings = []
     effects = {
-        RECOVERY_POINTS: "ignored, and the next start after a crash reads all logs",
-        LOG_START_OFFSETS: "ignored, and records that were deleted may be read again",
-        CLEANER_OFFSETS: "ignored, and compaction begins anew",
+        RECOVERY_POINTS: "ignored, and the next start after a crash scans all logs",
+        LOG_START_OFFSETS: "ignored, and deleted records may be readable again",
+        CLEANER_OFFSETS: "ignored, and compaction starts over",
     }
     for name, effect in effects.items():
         try:
@@ -131,25 +131,27 @@ def _check_checkpoints(path: str) -> tuple[dict[TopicPartition, int], list[Findi
             pass
         except (ValueError, OSError) as error:
             text = f"{name} cannot be read ({error}): it is {effect}"
-            findings.append(warning(path, text, "nothing; the broker writes it anew"))
+            findings.append(warning(path, text, "nothing; the broker writes a new one"))
     return offsets.get(RECOVERY_POINTS, {}), findings
 
 
 def check_leftovers(contents: Contents) -> list[Finding]:
-    """Directories of topics that are gone."""
+    """Report the directories of topics that no longer exist."""
     path = contents.state.path
     findings = []
     if contents.strays:
-        text = f"{len(contents.strays)} set aside because no topic owned them: {some(contents.strays)}"
-        findings.append(warning(path, text, "remove them if nobody misses their records"))
+        strays = count_of(len(contents.strays), "partition")
+        text = f"{strays} set aside because no topic owned them: {some(contents.strays)}"
+        findings.append(warning(path, text, "remove these directories if nobody needs their records"))
     if contents.deleted:
-        text = f"{len(contents.deleted)} of deleted topics still to be removed: {some(contents.deleted)}"
+        deleted = count_of(len(contents.deleted), "partition")
+        text = f"{deleted} of deleted topics still to be removed: {some(contents.deleted)}"
         findings.append(ok(path, text))
     return findings
 
 
 def check_ownership(found: Sequence[Contents], image: ClusterImage, broker_id: int) -> list[Finding]:
-    """What a start would make of the directories: whether every partition has its own, and each its topic."""
+    """Check that every partition of this broker has its own directory, and every directory its topic."""
     findings = []
     homes: dict[TopicPartition, str] = {}
     disk = SystemDisk()
@@ -162,8 +164,8 @@ def check_ownership(found: Sequence[Contents], image: ClusterImage, broker_id: i
     for files in (files for contents in found for files in contents.partitions):
         other = homes.setdefault(files.partition, files.path)
         if other != files.path:
-            text = f"{files.path} and {other} are the same partition, and only one of them is used"
-            findings.append(problem(str(files.partition), text, "move the one that is not wanted elsewhere"))
+            text = f"{files.path} and {other} are the same partition, and the broker uses only one of them"
+            findings.append(problem(str(files.partition), text, "move the one that you do not want elsewhere"))
             continue
         topic = owned.get(files.partition)
         try:
@@ -173,26 +175,27 @@ def check_ownership(found: Sequence[Contents], image: ClusterImage, broker_id: i
             findings.append(problem(str(files.partition), str(error), advice))
             continue
         if topic is None and lineage is not None:
-            text = f"{files.path} ({size_text(files.size)}) is of no topic; the next start sets it aside"
-            findings.append(warning(str(files.partition), text, "bring back the metadata store it belongs to, if any"))
-        elif topic is not None and lineage is not None and lineage != topic.lineage:
-            text = (
-                f"{files.path} ({size_text(files.size)}) is of another topic of that name; the next start sets it aside"
+            text = f"{files.path} ({size_text(files.size)}) belongs to no topic; the next start sets it aside"
+            findings.append(
+                warning(str(files.partition), text, "if it belongs to another metadata store, restore that store first")
             )
-            findings.append(warning(str(files.partition), text, "move it elsewhere if its records are wanted"))
+        elif topic is not None and lineage is not None and lineage != topic.lineage:
+            size = size_text(files.size)
+            text = f"{files.path} ({size}) belongs to another topic of that name; the next start sets it aside"
+            findings.append(warning(str(files.partition), text, "move it elsewhere if you want to keep its records"))
     missing = [str(partition) for partition in owned if partition not in homes]
     if missing:
-        text = f"{some(missing)}: there is no directory; the next start makes it, empty"
-        advice = "bring it back from a backup, or name every log directory in log.dirs"
+        text = f"{some(missing)}: there is no directory; the next start creates an empty one"
+        advice = "restore it from a backup, or list every log directory in log.dirs"
         findings.append(problem("partitions", text, advice))
     return findings
 
 
 def check_partitions(contents: Contents) -> list[Finding]:
-    """The quick check of every partition in a directory."""
+    """Run the quick check on every partition in a directory."""
     findings = [finding for files in contents.partitions for finding in _check_partition(contents, files)]
     if not findings and contents.partitions:
-        findings.append(ok(contents.state.path, f"{_summary(contents)}: beginnings and ends are sound"))
+        findings.append(ok(contents.state.path, f"{_summary(contents)}: all logs begin and end with sound batches"))
     return findings
 
 
@@ -203,14 +206,14 @@ def _summary(contents: Contents) -> str:
 
 
 def check_every_batch(contents: Contents, advance: Advance) -> list[Finding]:
-    """The same, and every batch of every log read; `advance` is told the bytes that are done."""
+    """Run the deep check on every partition in a directory; report the bytes that are done to `advance`."""
     findings: list[Finding] = []
     for files in contents.partitions:
         findings += _check_small_files(files)
         for segment in files.segments:
             findings += _check_segment(contents, files, segment, advance)
     if not findings and contents.partitions:
-        findings.append(ok(contents.state.path, f"{_summary(contents)}: every batch has the right CRC"))
+        findings.append(ok(contents.state.path, f"{_summary(contents)}: every batch has a valid CRC"))
     return findings
 
 
@@ -236,7 +239,7 @@ def _check_small_files(files: PartitionFiles) -> Iterator[Finding]:
         pass
     except (ValueError, OSError) as error:
         text = f"{files.path}/{LEADER_EPOCHS} cannot be read: {error}"
-        yield warning(subject, text, "nothing; it is written anew as far as the log tells")
+        yield warning(subject, text, "nothing; the broker rebuilds it from the log as far as possible")
     snapshots = [name for name in _names(files.path) if name.endswith(SNAPSHOT_SUFFIX)]
     try:
         if snapshots:
@@ -244,19 +247,19 @@ def _check_small_files(files: PartitionFiles) -> Iterator[Finding]:
     except FileNotFoundError:
         pass
     except (ValueError, OSError) as error:
-        text = f"{files.path}/{snapshots[-1]} is not used: {error}"
-        yield warning(subject, text, "nothing; what it says is taken from the log")
+        text = f"{files.path}/{snapshots[-1]} is unusable: {error}"
+        yield warning(subject, text, "nothing; the broker rebuilds it from the log")
 
 
 def _last_indexed(segment: SegmentFile) -> tuple[int, int]:
-    """Where the last batch that the index knows starts, and an offset in it; the segment's start where it has none."""
+    """Return the position of the last batch in the index and an offset in it; the segment's start if it has none."""
     found = (0, segment.base_offset)
     try:
         with open(segment.path[: -len(LOG_SUFFIX)] + INDEX_SUFFIX, "rb") as stream:
             for entry in read_offset_index(stream, segment.base_offset):
                 if not isinstance(entry, Corruption) and found[0] < entry.value < segment.size:
                     found = (entry.value, entry.key)
-    except OSError:  # an index is made anew where there is none
+    except OSError:  # the broker rebuilds a missing index
         pass
     return found
 
@@ -265,7 +268,7 @@ def _check_first_batch(contents: Contents, files: PartitionFiles, segment: Segme
     try:
         with open(segment.path, "rb") as stream:
             batch = next(read_batches(stream), None)
-    except FileNotFoundError:  # retention was faster
+    except FileNotFoundError:  # meanwhile removed by retention
         return
     except OSError as error:
         yield _unreadable(files, error)
@@ -288,7 +291,7 @@ def _check_segment(
     position: int = 0,
     offset: int | None = None,
 ) -> Iterator[Finding]:
-    """Read a segment from a position and the offset there on; only the first damage in it is told."""
+    """Read a segment from a position and its offset on; yield only the first damage in it."""
     next_offset = segment.base_offset if offset is None else offset
     is_newest = segment is files.segments[-1]
     damage: Finding | None = None
@@ -297,7 +300,7 @@ def _check_segment(
         with open(segment.path, "rb") as stream:
             for batch in read_batches(stream, position):
                 if isinstance(batch, Corruption):
-                    # What a running broker is just writing looks cut off.
+                    # A batch that a running broker is writing looks truncated.
                     if damage is None and not (contents.state.is_running and is_newest):
                         damage = _judge(contents, files, segment, batch, next_offset)
                     continue
@@ -305,7 +308,7 @@ def _check_segment(
                     next_offset = batch.header.next_offset
                 advance(batch.header.size)
                 done += batch.header.size
-    except FileNotFoundError:  # retention was faster
+    except FileNotFoundError:  # meanwhile removed by retention
         return
     except OSError as error:
         damage = _unreadable(files, error)
@@ -315,32 +318,32 @@ def _check_segment(
 
 
 def _judge(contents: Contents, files: PartitionFiles, segment: SegmentFile, damage: Corruption, offset: int) -> Finding:
-    """Damage in what was synced is a problem; behind the recovery point it is what a crash leaves."""
+    """Rate damage: a problem in synced data; only a warning after the recovery point if the broker was killed."""
     state = contents.state
     where = f"{segment.path} at position {damage.position} (offset {offset}): {damage.reason}"
     lost = segment.size - damage.position
     was_killed = not state.stopped_cleanly and not state.is_running
     if was_killed and offset >= contents.recovery_points.get(files.partition, 0):
-        text = f"{where}; the next start cuts the log there and drops {size_text(lost)}"
-        advice = "nothing, if the machine lost power or the disk was full; else copy the directory before the start"
+        text = f"{where}; the next start truncates the log there and drops {size_text(lost)}"
+        advice = "nothing if the machine lost power or the disk was full; otherwise copy the directory before you start"
         return warning(str(files.partition), text, advice)
     if segment is not files.segments[-1]:
         following = files.segments[files.segments.index(segment) + 1].base_offset
         advice = (
-            "stop the broker and bring the file back from a backup; without one, consumers can go on at offset "
+            "stop the broker and restore the file from a backup; without one, consumers can continue at offset "
             f"{following}, where the next segment begins"
         )
         return problem(str(files.partition), f"{where}; the rest of the segment is not served", advice)
     advice = (
-        "stop the broker and bring the file back from a backup; without one, remove "
-        f"{state.path}/{CLEAN_SHUTDOWN}, and the next start cuts the log there"
+        "stop the broker and restore the file from a backup; without one, remove "
+        f"{state.path}/{CLEAN_SHUTDOWN}, and the next start truncates the log there"
     )
     return problem(str(files.partition), f"{where}; the partition is not served from there on", advice)
 
 
 def _unreadable(files: PartitionFiles, error: OSError) -> Finding:
     text = f"{error.filename or files.path} cannot be read: {error.strerror}"
-    return problem(str(files.partition), text, "run as the broker's user; if it is the disk, replace it")
+    return problem(str(files.partition), text, "run doctor as the broker's user; if the disk is faulty, replace it")
 
 
 def _read(path: str) -> bytes:
@@ -356,4 +359,4 @@ def _names(path: str) -> list[str]:
 
 
 def _ignore(size: int) -> None:
-    """Nobody waits."""
+    """Do not report progress."""

@@ -1,6 +1,6 @@
-"""The machine and the interpreter: Python, the compiled packages, limits of the process and the kernel, the clock.
+"""Checks the machine and the interpreter: Python, compiled packages, limits of process and kernel, clock and user.
 
-The limits are those of the running broker where there is one, else those that a broker started from here would have.
+The limits are those of the running broker, or if there is none, those of a broker started from here.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tailrace.runtime.system.process import connections_beside, default_open_fil
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 14)
 
-#: Compiled packages and what the broker does without them; None where it does not start.
+#: Compiled packages, and how the broker runs without them; None if it does not start.
 _PACKAGES = {
     "crc32c": None,
     "lz4": None,
     "zstandard": None,
     "cramjam": None,
-    "uvloop": "asyncio's own loop is used, which costs about twice the CPU for small requests",
+    "uvloop": "the broker uses asyncio's own loop, which takes about twice the CPU for small requests",
 }
 _FEW_DESCRIPTORS = 4096
 #: A log, its offset index and its time index.
 _FILES_PER_LOG = 3
-#: This software did not exist before.
+#: Tailrace did not exist before.
 _EARLIEST = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 _CLOCK_TOLERANCE_SECONDS = 60
 _UNLIMITED = 2**31 - 1
 
 
 def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Finding:
-    """Whether this interpreter is one that tailrace is tested with."""
+    """Check that tailrace is tested with this interpreter."""
     text = f"Python {'.'.join(str(part) for part in version)}"
     if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
         return ok("python", text)
@@ -50,14 +50,14 @@ def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Findin
 
 
 def check_packages() -> list[Finding]:
-    """Whether the compiled packages are there and load."""
+    """Check that the compiled packages are installed and load."""
     findings: list[Finding] = []
     versions: list[str] = []
     for name, without in _PACKAGES.items():
         try:
             importlib.import_module(name)
         except ImportError as error:
-            advice = f"install it again: {sys.executable} -m pip install --force-reinstall {name}"
+            advice = f"reinstall it: {sys.executable} -m pip install --force-reinstall {name}"
             if without is None:
                 findings.append(problem("packages", f"{name} does not load: {error}", advice))
             else:
@@ -68,7 +68,7 @@ def check_packages() -> list[Finding]:
 
 
 def descriptor_limit(pid: int | None) -> int:
-    """How many files a broker may have open: the running one's limit, or what a new one could raise its own to."""
+    """Return how many files a broker may open: the running one's limit, or what a new one could raise its limit to."""
     if pid:
         try:
             for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
@@ -76,13 +76,13 @@ def descriptor_limit(pid: int | None) -> int:
                     soft = line.split()[3]
                     return _UNLIMITED if soft == "unlimited" else int(soft)
         except OSError:
-            pass  # ended meanwhile, or another user's
+            pass  # meanwhile ended, or belongs to another user
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if hard == resource.RLIM_INFINITY else hard
 
 
 def check_descriptors(limit: int, given: int, partitions: int, max_connections: int) -> Finding:
-    """Whether the files of all logs and all connections fit the limit; `given` is tailrace.open.files.max."""
+    """Check that the limit is enough for all logs and connections; `given` is tailrace.open.files.max."""
     advice = "raise it: ulimit -Hn in a shell, LimitNOFILE= in a systemd unit, --ulimit nofile= for a container"
     open_files = given or default_open_files(limit)
     try:
@@ -91,16 +91,16 @@ def check_descriptors(limit: int, given: int, partitions: int, max_connections: 
         return problem("limits", str(error), f"{advice}; or lower tailrace.open.files.max" if given else advice)
     text = f"{limit} descriptors: {open_files} for the files of {partitions} partitions, {connections} for connections"
     if limit < _FEW_DESCRIPTORS:
-        return warning("limits", f"{text}: few for a server", advice)
+        return warning("limits", f"{text}: low for a server", advice)
     if open_files < _FILES_PER_LOG * partitions:
-        return warning("limits", f"{text}: files will be closed and opened again all the time", advice)
+        return warning("limits", f"{text}: the broker would close and reopen files all the time", advice)
     if connections < max_connections < _UNLIMITED:
-        return warning("limits", f"{text}, which is fewer than max.connections={max_connections}", advice)
+        return warning("limits", f"{text}, fewer than max.connections={max_connections}", advice)
     return ok("limits", text)
 
 
 def check_backlog(backlog: int, somaxconn: str | None = None) -> list[Finding]:
-    """Whether the kernel grants the backlog that is asked for."""
+    """Check that the kernel grants the configured backlog."""
     try:
         allowed = int(Path("/proc/sys/net/core/somaxconn").read_text() if somaxconn is None else somaxconn)
     except (OSError, ValueError):
@@ -117,19 +117,19 @@ def check_backlog(backlog: int, somaxconn: str | None = None) -> list[Finding]:
 
 
 def check_clock(now: float, newest: tuple[float, str] | None) -> Finding:
-    """Whether the wall clock can be right: retention and timestamps go by it. `newest` is a file's time and name."""
+    """Check that the wall clock is plausible: retention and timestamps use it. `newest` is a file's time and name."""
     shown = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    advice = "set the clock before the broker starts, and keep it with NTP or chrony"
+    advice = "set the clock before the broker starts, and keep it right with NTP or chrony"
     if now < _EARLIEST:
-        return problem("clock", f"it is {shown} by the clock, which cannot be", advice)
+        return problem("clock", f"the clock says {shown}, which is too early to be right", advice)
     if newest is not None and newest[0] > now + _CLOCK_TOLERANCE_SECONDS:
         ahead = newest[0] - now
-        return warning("clock", f"it is {shown} by the clock, but {newest[1]} was written {ahead:.0f} s later", advice)
+        return warning("clock", f"the clock says {shown}, but {newest[1]} was written {ahead:.0f} s later", advice)
     return ok("clock", shown)
 
 
 def check_user(uid: int, owners: Sequence[tuple[str, int]]) -> Finding:
-    """Whether the user of this process is the one that the files belong to."""
+    """Check that the files belong to the user of this process or of the running broker."""
     name = user_name(uid)
     others = [(path, owner) for path, owner in owners if owner != uid]
     if others:
@@ -137,15 +137,15 @@ def check_user(uid: int, owners: Sequence[tuple[str, int]]) -> Finding:
         return warning(
             "user",
             f"this is {name}, but {path} belongs to {user_name(owner)}",
-            f"start the broker as {user_name(owner)}, or give it all with chown -R",
+            f"start the broker as {user_name(owner)}, or change the owner of all files with chown -R",
         )
     if uid == 0:
-        return ok("user", "root; a broker needs no privilege, and a user of its own is safer")
-    return ok("user", f"{name}, as whom all files are")
+        return ok("user", "root; a broker needs no privileges: a user of its own is safer")
+    return ok("user", f"{name}, the owner of all files")
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or its number where it has none."""
+    """Return a user's name, or its number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -153,10 +153,10 @@ def user_name(uid: int) -> str:
 
 
 def process_user(pid: int | None) -> int:
-    """The user of a running broker, or of this process."""
+    """Return the user of the running broker, or of this process."""
     if pid:
         try:
             return os.stat(f"/proc/{pid}").st_uid
         except OSError:
-            pass  # ended meanwhile
+            pass  # meanwhile ended
     return os.geteuid()

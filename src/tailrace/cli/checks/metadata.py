@@ -1,7 +1,7 @@
-"""The metadata store: whether it is sound, in a format that is known, and what it says of topics.
+"""Checks the metadata store: its integrity, its format, and the configuration of topics in it.
 
-Works on a copy in a temporary directory, because even opening a SQLite file may write beside it. The copy is read by
-the same code as in a broker, so that what is refused here is refused there.
+Works on a copy in a temporary directory, because even opening a SQLite file may write beside it. Reads the copy with
+the same code as a broker, so that both refuse the same stores.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tailrace.runtime.tasks import Tasks
 from tailrace.stores.sqlite import SqliteStore
 
 SUBJECT = "metadata"
-_RESTORE = "stop the broker and bring the file back from a backup (docs/operations.md)"
+_RESTORE = "stop the broker and restore the file from a backup (docs/operations.md)"
 _MOST_ERRORS = 3
 
 
 def check_metadata(
     directory: str, config: BrokerConfig, *, is_running: bool, has_logs: bool
 ) -> tuple[ClusterImage | None, list[Finding]]:
-    """What a broker would read from the store of its first log directory, or None, and what was found."""
+    """Return what a broker would read from the store of its first log directory, or None, and the findings."""
     path = f"{directory}/{STORE_FILE}"
     exists = os.path.exists(path)
     with tempfile.TemporaryDirectory(prefix="tailrace-doctor-") as scratch:
@@ -50,32 +50,36 @@ def check_metadata(
             text, separator, advice = str(error).replace(copy, path).rpartition(": ")
             return None, [problem(SUBJECT, text, advice) if separator else problem(SUBJECT, advice, _RESTORE)]
         except sqlite3.Error as error:
-            return None, [problem(SUBJECT, f"{path} is not a sound database: {error}", _RESTORE)]
+            return None, [problem(SUBJECT, f"{path} is not a valid database: {error}", _RESTORE)]
         except OSError as error:
-            return None, [problem(SUBJECT, f"{path} cannot be read: {error.strerror}", "run as the broker's user")]
+            return None, [
+                problem(SUBJECT, f"{path} cannot be read: {error.strerror}", "run doctor as the broker's user")
+            ]
         except (ValueError, KeyError, TypeError) as error:
             return None, [problem(SUBJECT, f"an entry of {path} does not decode: {error!r}", _RESTORE)]
     if not exists:
-        return image, [ok(SUBJECT, f"there is none yet; the first start makes {path}")]
+        return image, [ok(SUBJECT, f"it does not exist yet; the first start creates {path}")]
     partitions = sum(len(topic.partitions) for topic in image.topics.values())
     topics = count_of(len(image.topics), "topic")
     text = f"{path} is sound: cluster {image.cluster_id}, {topics}, {count_of(partitions, 'partition')}"
     findings = [ok(SUBJECT, text), *_check_topic_configs(image, config)]
     dynamic = config.set_dynamic(image.configs_of(ALL_BROKERS), image.configs_of(str(config.get_int("node.id"))))
-    findings += [warning(SUBJECT, left_out, "set it again, or start the version that took it") for left_out in dynamic]
+    findings += [
+        warning(SUBJECT, left_out, "set it again, or start the version that accepted it") for left_out in dynamic
+    ]
     return image, findings
 
 
 def _copy_store(path: str, copy: str, is_running: bool) -> None:
-    """Copy the store as it is at one moment."""
+    """Copy a consistent snapshot of the store."""
     if is_running:
-        # The broker has it open: what belongs together is only told by SQLite itself, which a reader does not disturb.
+        # The broker has it open: only SQLite can copy a consistent snapshot. A reader does not disturb the broker.
         uri = f"file:{quote(os.path.abspath(path))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=5)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
         return
     shutil.copyfile(path, copy)
-    if os.path.exists(path + "-wal"):  # what a killed broker had committed and not yet moved into the file
+    if os.path.exists(path + "-wal"):  # commits of a killed broker that are not in the file yet
         shutil.copyfile(path + "-wal", copy + "-wal")
 
 
@@ -96,11 +100,11 @@ async def _load(copy: str, config: BrokerConfig, has_logs: bool) -> ClusterImage
 
 
 def _nothing_runs(error: BaseException) -> None:
-    """Loading starts no tasks."""
+    """Never called: loading starts no tasks."""
 
 
 def _check_topic_configs(image: ClusterImage, config: BrokerConfig) -> list[Finding]:
-    """Whether this version knows every setting that is stored with a topic."""
+    """Check that this version knows every setting that is stored with a topic."""
     findings = []
     for topic in image.topics.values():
         try:

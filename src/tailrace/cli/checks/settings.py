@@ -1,7 +1,7 @@
-"""The configuration: every mistake in it, not only the first, and what in it changes nothing.
+"""Checks the configuration: reports every mistake in it, not only the first, and every key without effect.
 
-Parsing and judging is `broker.config`'s. A key that is refused is left out and the rest judged again, so that the
-other checks can go on with what is right.
+`broker.config` parses and validates. If it refuses a key, this module leaves the key out and validates the rest again,
+so that the other checks can continue with what is valid.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SUBJECT = "configuration"
 
 
 def check_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[BrokerConfig, list[Finding]]:
-    """The configuration without what is wrong in it, and what was found."""
+    """Return the configuration without what is wrong in it, and the findings."""
     findings: list[Finding] = []
     try:
         settings, origins = gather_settings(path, overrides)
     except ConfigError as refusal:
-        findings.append(problem(SUBJECT, str(refusal), "correct the file; it was left out of the checks below"))
+        findings.append(problem(SUBJECT, str(refusal), "correct the file; the checks below ignore it"))
         settings, origins = gather_settings(None, overrides)
     given = len(settings)
     config: BrokerConfig | None = None
@@ -30,21 +30,18 @@ def check_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[Brok
         try:
             config = BrokerConfig(settings, origins=origins)
         except ConfigError as refusal:
-            findings.append(problem(SUBJECT, str(refusal), "correct it: a broker does not start with it"))
+            findings.append(problem(SUBJECT, str(refusal), "correct it: the broker would not start"))
             del settings[_culprit(settings, origins, str(refusal))]
-    findings += [
-        warning(SUBJECT, text, "take it out, unless the file is Kafka's and shall stay as it is")
-        for text in config.warnings
-    ]
+    findings += [warning(SUBJECT, text, "remove it, unless you share the file with Kafka") for text in config.warnings]
     findings += _replication(config)
     if not findings:
-        text = f"{count_of(given, 'key')} given, all known and allowed" if given else "nothing given, all defaults"
+        text = f"{count_of(given, 'key')} set, all valid" if given else "nothing set, all defaults"
         findings.append(ok(SUBJECT, text))
     return config, findings
 
 
 def _culprit(settings: Mapping[str, object], origins: Mapping[str, str], refusal: str) -> str:
-    """The key without which the refusal is another one, or none; first among those that it names."""
+    """Find the key whose removal changes the refusal; try the keys that the refusal names first."""
     for name in sorted(settings, key=lambda name: name not in refusal):
         rest = {other: value for other, value in settings.items() if other != name}
         try:
@@ -53,20 +50,20 @@ def _culprit(settings: Mapping[str, object], origins: Mapping[str, str], refusal
             if str(other_refusal) == refusal:
                 continue
         return name
-    raise AssertionError(f"no key is to blame for: {refusal}")
+    raise AssertionError(f"removing no single key changes this refusal: {refusal}")
 
 
 def _replication(config: BrokerConfig) -> list[Finding]:
-    """One broker holds one replica of everything."""
+    """Warn about settings that need more than one broker."""
     return [
         warning(
             SUBJECT,
-            f"{name}={config.get_int(name)}, and there is one broker: {effect}",
-            f"set {name}=1, or leave it out",
+            f"{name}={config.get_int(name)}, but there is only one broker: {effect}",
+            f"set {name}=1, or remove it",
         )
         for name, effect in (
-            ("default.replication.factor", "topics that name no replication factor cannot be created"),
-            ("min.insync.replicas", "producers with acks=all are refused"),
+            ("default.replication.factor", "topics without a replication factor of their own cannot be created"),
+            ("min.insync.replicas", "the broker refuses producers with acks=all"),
         )
         if config.get_int(name) > 1
     ]
