@@ -357,7 +357,7 @@ def own(make_broker: MakeBroker) -> BrokerProcess:
 def test_the_command_line_changes_topics(own: BrokerProcess) -> None:
     tailrace = Tailrace(own.bootstrap)
     tailrace.ok("topic", "create", "orders", "--config", "retention.ms=5000")
-    assert tailrace.ok("topic", "alter", "orders", "--partitions", "4") == "topic 'orders' has 4 partitions now\n"
+    assert tailrace.ok("topic", "alter", "orders", "--partitions", "4") == "topic 'orders' now has 4 partitions\n"
     changed = tailrace.ok("topic", "alter", "orders", "--set", "segment.ms=6000", "--delete", "retention.ms")
     assert changed.splitlines() == [
         "topic 'orders': segment.ms is now 6000",

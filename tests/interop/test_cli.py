@@ -412,7 +412,7 @@ def test_what_was_typed_before_ctrl_c_is_acknowledged(tailrace: Tailrace, topic:
     [
         (("--partition", "9"), b"a\n", "has no such partition"),
         ((), bytes(1_500_000), "Message size too large"),
-        (("--key-separator", ":"), b"k:v\nnothing\n", "line 2: there is no key separator"),
+        (("--key-separator", ":"), b"k:v\nnothing\n", "line 2: it has no key separator"),
         (("--input", "json"), b'{"value": 1}\nnothing\n', "line 2: it is not JSON"),
     ],
 )

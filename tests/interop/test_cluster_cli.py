@@ -82,7 +82,7 @@ def test_a_local_cluster_is_started_looked_at_and_stopped(tmp_path: Path) -> Non
         assert sorted(state["leaders"].values()) == [2, 2, 2]
         text = ok("cluster", "status", "--bootstrap", bootstrap)
         assert "3 brokers" in text
-        assert "all partitions have a leader and all their replicas in sync" in text
+        assert "all partitions have a leader, and all replicas are in sync" in text
         sent = [Record(value=str(number).encode()) for number in range(300)]
         ConfluentClient(bootstrap).produce("orders", sent)
     assert not any(is_alive(pid) for pid in pids)

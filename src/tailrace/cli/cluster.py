@@ -1,4 +1,4 @@
-"""`tailrace cluster`: run several brokers on this machine, and see how a cluster is."""
+"""`tailrace cluster`: run several brokers on this machine; show and manage clusters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_LEVEL = 2**15 - 1
 
 @click.group("cluster")
 def command() -> None:
-    """Run a cluster on this machine, and see how a cluster is.
+    """Run a cluster on this machine; show and manage any cluster.
 
     \b
     Examples:
@@ -37,7 +37,11 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--brokers", type=WholeNumber(1, _MOST_BROKERS), default=_DEFAULT_BROKERS, show_default=True, help="How many."
+    "--brokers",
+    type=WholeNumber(1, _MOST_BROKERS),
+    default=_DEFAULT_BROKERS,
+    show_default=True,
+    help="Number of brokers.",
 )
 @click.option(
     "--data-dir",
@@ -45,29 +49,29 @@ def command() -> None:
     default=_DEFAULT_DIRECTORY,
     show_default=True,
     metavar="DIR",
-    help="Where all of them keep their records; a directory for each.",
+    help="Keep the records of all brokers in DIR, each broker in its own subdirectory.",
 )
 @click.option(
     "--port",
     type=WholeNumber(1, 65535 - _MOST_BROKERS),
     default=DEFAULT_PORT,
     show_default=True,
-    help="The port of the first broker; the others have the ports after it.",
+    help="Port of the first broker; the others use the ports after it.",
 )
-@click.option("--host", metavar="NAME", default=DEFAULT_HOST, show_default=True, help="The address to listen on.")
+@click.option("--host", metavar="NAME", default=DEFAULT_HOST, show_default=True, help="Listen on this address.")
 @click.option(
     "--set",
     "settings",
     type=PairType(),
     multiple=True,
     metavar="KEY=VALUE",
-    help="A configuration key for every broker. May be repeated.",
+    help="Set a configuration key on every broker. May be repeated.",
 )
 def start(brokers: int, data_dir: str, port: int, host: str, settings: tuple[tuple[str, str], ...]) -> int:
     """Run a cluster of brokers on this machine until Ctrl-C.
 
-    Each broker is a process of its own, as `tailrace serve` starts it. Topics have a copy on each of three brokers
-    unless they say otherwise. Started again on the same directory, the cluster goes on where it was.
+    Each broker is a process of its own, as started by `tailrace serve`. Topics have three replicas by default, or one
+    on each broker if there are fewer. If you start the cluster again on the same directory, its data is still there.
 
     \b
     Examples:
@@ -82,10 +86,10 @@ def start(brokers: int, data_dir: str, port: int, host: str, settings: tuple[tup
 @command.command()
 @client_options
 def status(bootstrap: str, as_json: bool) -> int:
-    """Show brokers, controller and unhealthy partitions.
+    """Show the brokers, the controller and unhealthy partitions.
 
-    Ends with 1 if a partition has no leader or refuses writes because fewer replicas are in sync than its
-    min.insync.replicas asks for. Replicas that are behind, or brokers that are missing, alone end with 0.
+    Exits with 1 if a partition has no leader, or refuses writes because it has fewer in-sync replicas than
+    min.insync.replicas. Lagging replicas and missing brokers alone do not change the exit code.
 
     \b
     Examples:
@@ -166,7 +170,7 @@ def _print_state(state: ClusterState) -> None:
         click.echo(f"broker {broker_id} is missing: it holds replicas of {count_of(count, 'partition')}")
     _print_partitions("offline (no leader)", [each for each in state.partitions if each.is_offline])
     refusing = [each for each in state.partitions if each.refuses_writes]
-    _print_partitions("refusing writes with acks=all (fewer in sync than min.insync.replicas)", refusing)
+    _print_partitions("refusing writes with acks=all (fewer in-sync replicas than min.insync.replicas)", refusing)
     _print_partitions(
         "under-replicated",
         [
@@ -176,7 +180,7 @@ def _print_state(state: ClusterState) -> None:
         ],
     )
     if not any(each.is_offline or each.is_under_replicated for each in state.partitions):
-        click.echo("all partitions have a leader and all their replicas in sync")
+        click.echo("all partitions have a leader, and all replicas are in sync")
 
 
 def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
@@ -202,14 +206,18 @@ def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
 
 
 @command.command("elect-leaders")
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only these topics. May be repeated.")
-@click.option("--unclean", is_flag=True, help="Let replicas lead that are not in sync, where no other is alive.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="NAME", help="Elect leaders only in this topic. May be repeated."
+)
+@click.option(
+    "--unclean", is_flag=True, help="Elect out-of-sync replicas where no in-sync one is alive; may lose records."
+)
 @client_options
 def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_json: bool) -> None:
-    """Let the first replica of each partition lead again.
+    """Elect the preferred leader of each partition, which is its first replica.
 
-    With --unclean: give partitions a leader that have none, from replicas that may not have all records. What only
-    the others had is lost.
+    With --unclean, elect a leader only for partitions without one, from replicas that may lack records. Records that
+    only the other replicas have are lost.
 
     \b
     Example:
@@ -225,12 +233,12 @@ def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_jso
             wanted.setdefault(partition.topic, []).append(partition.partition)
     missing = [name for name in topics if name not in wanted]
     if missing:
-        raise click.UsageError(f"There is no topic {missing[0]}.")
+        raise click.UsageError(f"Topic {shown(missing[0])} does not exist; list all with: tailrace topic list")
     outcome = elect(bootstrap, wanted, unclean=unclean)
     if as_json:
         print_json({"elected": outcome.elected, "failed": outcome.failed})
         return
-    click.echo(f"{count_of(len(outcome.elected), 'partition')} got another leader")
+    click.echo(f"elected a new leader for {count_of(len(outcome.elected), 'partition')}")
     for name, reason in outcome.failed.items():
         click.echo(f"{name}: {reason}", err=True)
 
@@ -238,7 +246,7 @@ def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_jso
 @command.command("features")
 @click.argument("change", type=click.Choice(["upgrade", "downgrade"]), required=False)
 @click.argument("feature", type=PairType(), required=False, metavar="[NAME=LEVEL]")
-@click.option("--unsafe", is_flag=True, help="Downgrade even if metadata that only newer releases know is lost.")
+@click.option("--unsafe", is_flag=True, help="Downgrade even if this loses metadata that only newer releases know.")
 @click.option("--dry-run", is_flag=True, help="Check the change without making it.")
 @client_options
 def features(
@@ -251,8 +259,8 @@ def features(
 ) -> None:
     """Show the features of the cluster, or change the level of one.
 
-    Upgrade a feature once every broker runs the new release. Until then all brokers can go back to the old release.
-    Downgrade it before a broker goes back.
+    Upgrade a feature once every broker runs the new release. Until then, all brokers can go back to the old release.
+    After that, downgrade the feature before a broker goes back.
 
     \b
     Examples:
@@ -264,7 +272,7 @@ def features(
 
     if change is None:
         if unsafe or dry_run:
-            raise click.UsageError("--unsafe and --dry-run need a change: upgrade or downgrade.")
+            raise click.UsageError("--unsafe and --dry-run need upgrade or downgrade.")
         state = describe_features(bootstrap)
         if as_json:
             print_json({"epoch": state.epoch, "features": [asdict(each) for each in state.features]})
@@ -272,9 +280,9 @@ def features(
             _print_features(state)
         return
     if feature is None:
-        raise click.UsageError(f"Say what to {change}: NAME=LEVEL, for example tailrace.version=2.")
+        raise click.UsageError(f"Give the feature to {change} as NAME=LEVEL, for example tailrace.version=2.")
     if unsafe and change == "upgrade":
-        raise click.UsageError("--unsafe is for downgrades.")
+        raise click.UsageError("--unsafe is only for downgrade.")
     name, level = feature[0], _level(feature[1])
     update_feature(bootstrap, name, level, downgrade=change == "downgrade", unsafe=unsafe, dry_run=dry_run)
     if as_json:

@@ -1,4 +1,4 @@
-"""`tailrace completion`: the script that makes a shell complete tailrace's commands and options."""
+"""`tailrace completion`: print the script that makes a shell complete tailrace's commands and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     Examples:
@@ -21,5 +21,5 @@ def command(ctx: click.Context, shell: str) -> None:
 
     found = get_completion_class(shell)
     if found is None:
-        raise click.ClickException(f"this version of click has no completion for {shell}")
+        raise click.ClickException(f"this version of click cannot complete commands in {shell}: upgrade click")
     click.echo(found(ctx.find_root().command, {}, "tailrace", "_TAILRACE_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`tailrace config`: look at and change the configuration of topics and brokers while they run."""
+"""`tailrace config`: show and change the configuration of topics and brokers while they run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tailrace.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from tailrace.client import ConfigOwner
 
-_all_option = click.option("--all", "show_all", is_flag=True, help="Show keys that have their default value too.")
+_all_option = click.option("--all", "show_all", is_flag=True, help="Also show keys that have their default value.")
 _pairs_argument = click.argument("pairs", nargs=-1, type=PairType(), metavar="[KEY=VALUE]...")
 _delete_option = click.option(
     "--delete",
     "deleted",
     multiple=True,
     metavar="KEY",
-    help="Take KEY back to what it is when not set. May be repeated.",
+    help="Remove what is set for KEY, so that its default applies. May be repeated.",
 )
 
 
@@ -37,15 +37,15 @@ def command() -> None:
 
 @command.group("get")
 def get_command() -> None:
-    """Show what a topic, a broker or all brokers are configured with.
+    """Show the configuration of a topic, a broker or all brokers.
 
     \b
     SOURCE says where a value comes from:
       topic           set on the topic
-      broker          set on this broker while it runs
-      broker-default  set on all brokers while they run
-      static          given when the broker was started
-      default         nobody has set it
+      broker          set on this broker at run time
+      broker-default  set on all brokers at run time
+      static          set in the file or on the command line of the broker
+      default         not set anywhere
 
     \b
     Example:
@@ -88,7 +88,7 @@ def get_broker(broker_id: int, show_all: bool, bootstrap: str, as_json: bool) ->
 @get_command.command("broker-default")
 @client_options
 def get_broker_default(bootstrap: str, as_json: bool) -> None:
-    """Show what was set on all brokers while they run.
+    """Show what is set on all brokers at run time.
 
     \b
     Example:
@@ -124,10 +124,9 @@ def _show(owner: ConfigOwner, show_all: bool, bootstrap: str, as_json: bool) -> 
 
 @command.group("set")
 def set_command() -> None:
-    """Change what a topic, a broker or all brokers are configured with.
+    """Change the configuration of a topic, a broker or all brokers.
 
-    \b
-    A change takes effect without a restart and outlives one.
+    A change takes effect without a restart and survives restarts.
 
     \b
     Example:
@@ -181,7 +180,9 @@ def set_broker(
 def set_broker_default(
     pairs: tuple[tuple[str, str], ...], deleted: tuple[str, ...], bootstrap: str, as_json: bool
 ) -> None:
-    """Change the configuration of all brokers; what is set on one of them goes before it.
+    """Change the configuration of all brokers.
+
+    A value that is set on one broker overrides it there.
 
     \b
     Example:
@@ -208,7 +209,7 @@ def _change(
 
 
 def changes_from_options(pairs: tuple[tuple[str, str], ...], deleted: tuple[str, ...], option: str) -> dict[str, str]:
-    """What to set; a key that is given twice, or to be set and deleted, is a mistake."""
+    """Return what to set; raise UsageError if a key occurs twice or is both set and deleted."""
     settings = pairs_without_repeats(pairs, option)
     for position, name in enumerate(deleted):
         if name in settings or name in deleted[:position]:
@@ -217,7 +218,7 @@ def changes_from_options(pairs: tuple[tuple[str, str], ...], deleted: tuple[str,
 
 
 def print_changes(owner: str, settings: dict[str, str], deleted: tuple[str, ...]) -> None:
-    """Say what was changed."""
+    """Print each change."""
     for name, value in settings.items():
         click.echo(f"{owner}: {name} is now {value}")
     for name in deleted:

@@ -1,4 +1,4 @@
-"""`tailrace consume`: print the records of a topic, as they are or as JSON lines."""
+"""`tailrace consume`: print the records of a topic as raw bytes or as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topic")
-@click.option("--from-beginning", is_flag=True, help="Start at the first record; the default.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record (the default).")
 @click.option("--from-end", is_flag=True, help="Start after the last record; useful with --follow.")
 @click.option("--offset", type=WholeNumber(0, MAX_INT64), help="Start at this offset of each partition.")
 @click.option(
     "--from-timestamp",
     type=MomentType(),
-    help="Start at the first record of that time or later: milliseconds, or 2026-01-31T12:00:00 (UTC unless it says).",
+    help="Start at the first record at or after this time: milliseconds, or 2026-01-31T12:00:00 (UTC by default).",
 )
 @click.option(
-    "--partition", "partitions", type=WholeNumber(0, MAX_INT32), multiple=True, help="Only this one. May be repeated."
+    "--partition",
+    "partitions",
+    type=WholeNumber(0, MAX_INT32),
+    multiple=True,
+    help="Read only this partition. May be repeated.",
 )
 @click.option("--count", type=WholeNumber(0, MAX_INT64), help="Stop after this many records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records instead of stopping at the end.")
@@ -52,10 +56,10 @@ def command(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, one a line, up to its present end.
+    """Print the records of TOPIC, one per line, up to the current end.
 
-    What --timestamps, --offsets, --keys and --headers ask for stands before the value, in that order, with tabs
-    between; a key or value that is null is printed as null. Several partitions come in no particular order.
+    --timestamps, --offsets, --keys and --headers print columns before the value, in that order, separated by tabs. A
+    null key or value is printed as null. Records of different partitions come in no particular order.
 
     \b
     Examples:
@@ -66,7 +70,7 @@ def command(
     """
     given = [from_beginning, from_end, offset is not None, from_timestamp is not None]
     if sum(given) > 1:
-        raise click.UsageError("Give one of --from-beginning, --from-end, --offset and --from-timestamp.")
+        raise click.UsageError("Give only one of --from-beginning, --from-end, --offset and --from-timestamp.")
     from tailrace.client import Timestamp, read
 
     start: Start = "latest" if from_end else "earliest"
@@ -91,7 +95,7 @@ def command(
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    """A message as `produce --input json` takes it back."""
+    """Convert a message to the JSON that `produce --input json` reads."""
     result: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
@@ -105,7 +109,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def text_line(message: Message, *, timestamps: bool, offsets: bool, keys: bool, headers: bool) -> bytes:
-    """A message as a line, its bytes untouched."""
+    """Format a message as a line without changing its bytes."""
     columns: list[bytes] = []
     if timestamps:
         columns.append(iso(message.timestamp_ms).encode())

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `90m`, `1d12h`, or ISO 8601 as `P1DT12H`."""
+"""Durations as people write them: `90m`, `1d12h`, or in ISO 8601 as `P1DT12H`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _SHORT_UNITS = {"ms": 1, "s": _SECOND_MS, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds; ValueError where it is no span of time."""
+    """Parse a duration into milliseconds; raise ValueError if the text is not one."""
     stripped = text.strip()
     iso = _ISO.fullmatch(stripped)
     if iso is not None and any(iso.groups()):
         return round(sum(float(part) * unit for part, unit in zip(iso.groups(), _ISO_UNITS, strict=True) if part))
     if _SHORT.fullmatch(stripped):
         return round(sum(float(part) * _SHORT_UNITS[unit.lower()] for part, unit in _SHORT_PART.findall(stripped)))
-    raise ValueError(f"'{text}' is no span of time such as 90m, 2h, 1d12h or P1DT12H")
+    raise ValueError(f"'{text}' is not a duration such as 90m, 2h, 1d12h or P1DT12H")
 
 
 class DurationType(ParamType):
-    """A span of time; the value is milliseconds."""
+    """A duration, converted to milliseconds."""
 
     name = "DURATION"
 

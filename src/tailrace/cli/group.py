@@ -1,4 +1,4 @@
-"""`tailrace group`: list, describe and delete consumer groups, and set where they go on."""
+"""`tailrace group`: list, describe and delete consumer groups, and reset their offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.client import GroupDescription, GroupMember
     from tailrace.client.offset_resets import OffsetChange, Scope, Target
 
-#: As Kafka's tools write them; the newer protocol has Assigning and Reconciling where the classic one rebalances.
+#: Spelled as in Kafka's tools. The newer protocol has Assigning and Reconciling, the classic one the rebalances.
 _STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 _TYPES = ("classic", "consumer")
 _EDGES = ("earliest", "latest", "current")
@@ -38,7 +38,7 @@ class TargetType(ParamType):
 
 
 class TopicScopeType(ParamType):
-    """A topic, or some of its partitions as `orders:0,2`; the value is the name and the numbers, None for all."""
+    """A topic, or some of its partitions as `orders:0,2`; the value is the name and the numbers, or None for all."""
 
     name = "TOPIC[:N,N]"
 
@@ -54,17 +54,16 @@ class TopicScopeType(ParamType):
             return name, None
         parts = [part.strip() for part in numbers.split(",")]
         if not all(part.isascii() and part.isdigit() and int(part) <= MAX_INT32 for part in parts):
-            self.fail(f"'{numbers}' is no list of partitions such as 0,2.", param, ctx)
+            self.fail(f"'{numbers}' is not a list of partitions such as 0,2.", param, ctx)
         return name, tuple(dict.fromkeys(map(int, parts)))
 
 
 @click.group("group")
 def command() -> None:
-    """List, describe and delete consumer groups, and set their offsets.
+    """List, describe and delete consumer groups, and reset their offsets.
 
-    \b
-    A group is a name that consumers share: each partition of a topic is read by one of them, and how
-    far they came is kept under that name.
+    A group is a set of consumers that share a name. Each partition of a topic is read by one of them.
+    The group commits the offset it has reached in each partition.
 
     \b
     Examples:
@@ -75,16 +74,13 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", type=click.Choice(_STATES, case_sensitive=False), help="Only groups in this state.")
-@click.option(
-    "--type", "kind", type=click.Choice(_TYPES, case_sensitive=False), help="Only groups of this protocol's kind."
-)
+@click.option("--state", type=click.Choice(_STATES, case_sensitive=False), help="Show only groups in this state.")
+@click.option("--type", "kind", type=click.Choice(_TYPES, case_sensitive=False), help="Show only groups of this type.")
 @client_options
 def list_groups(state: str | None, kind: str | None, bootstrap: str, as_json: bool) -> None:
     """List all groups.
 
-    \b
-    TYPE is consumer for groups of the newer rebalance protocol (KIP-848), classic for the others.
+    TYPE is consumer for groups of the newer rebalance protocol (KIP-848), and classic for all others.
 
     \b
     Examples:
@@ -100,9 +96,9 @@ def list_groups(state: str | None, kind: str | None, bootstrap: str, as_json: bo
     elif groups:
         print_table(("GROUP", "TYPE", "STATE"), [(group.group, group.type, group.state) for group in groups])
     elif state is not None or kind is not None:
-        click.echo("no such groups; see all with: tailrace group list", err=True)
+        click.echo("no groups match; list all with: tailrace group list", err=True)
     else:
-        click.echo("no groups yet; a consumer with a group.id makes one when it subscribes or commits", err=True)
+        click.echo("no groups yet; a consumer with a group.id creates one when it subscribes or commits", err=True)
 
 
 # --- describing
@@ -113,11 +109,10 @@ def list_groups(state: str | None, kind: str | None, bootstrap: str, as_json: bo
 @click.option("--members", "with_members", is_flag=True, help="Show the members instead of the offsets.")
 @client_options
 def describe(names: tuple[str, ...], with_members: bool, bootstrap: str, as_json: bool) -> None:
-    """Show how far each GROUP has come, and who is in it.
+    """Show the committed offsets, the lag and the members of each GROUP.
 
-    \b
-    COMMITTED is the offset from which the group goes on, LOG-END the one that the next record will
-    have; LAG is what lies between. MEMBER is the consumer that reads the partition now.
+    COMMITTED is the offset from which the group continues, LOG-END the offset that the next record
+    will get, and LAG the difference. MEMBER is the consumer that reads the partition now.
 
     \b
     Examples:
@@ -159,7 +154,7 @@ def _print_head(description: GroupDescription) -> None:
 
 def _print_progress(description: GroupDescription) -> None:
     if not description.progress:
-        click.echo("  nothing is committed and no partition is assigned")
+        click.echo("  no committed offsets, no assigned partitions")
         return
     rows = []
     for each in description.progress:
@@ -228,26 +223,36 @@ def _as_json(description: GroupDescription) -> dict[str, Any]:
 
 @command.command("reset-offsets")
 @click.argument("group")
-@click.option("--all-topics", is_flag=True, help="In every topic in which the group has committed offsets.")
+@click.option("--all-topics", is_flag=True, help="Reset every topic in which the group has committed offsets.")
 @click.option(
     "--topic",
     "topics",
     type=TopicScopeType(),
     multiple=True,
-    help="In this topic, or these partitions of it. May be repeated.",
+    help="Reset this topic, or only these partitions of it. May be repeated.",
 )
-@click.option("--to", type=TargetType(), help="earliest, latest, an offset, or current (to --export what there is).")
-@click.option("--to-datetime", type=MomentType(), help="To the first record of that time or later, UTC if not said.")
-@click.option("--by-duration", type=DurationType(), help="To the first record of so long ago: 90m, 2h, 1d12h, P1DT2H.")
-@click.option("--shift", type=WholeNumber(-MAX_INT64, MAX_INT64), help="On by N offsets, or back by -N.")
+@click.option(
+    "--to",
+    type=TargetType(),
+    help="Reset to earliest, latest, an offset, or current (to --export the current offsets).",
+)
+@click.option(
+    "--to-datetime", type=MomentType(), help="Reset to the first record at or after this time (UTC by default)."
+)
+@click.option(
+    "--by-duration",
+    type=DurationType(),
+    help="Reset to the first record within this time before now: 90m, 2h, 1d12h, P1DT2H.",
+)
+@click.option("--shift", type=WholeNumber(-MAX_INT64, MAX_INT64), help="Move forward by N offsets, or back by -N.")
 @click.option(
     "--from-file",
     type=click.File("r", encoding="utf-8"),
-    help="To the offsets in a file that --export wrote, - for standard input.",
+    help="Reset to the offsets in a file that --export wrote; - reads standard input.",
 )
-@click.option("--execute", is_flag=True, help="Do it. Without this, only the plan is shown.")
-@click.option("--dry-run", is_flag=True, help="Only show the plan, as without --execute.")
-@click.option("--export", is_flag=True, help="Print the plan as CSV for --from-file, and change nothing.")
+@click.option("--execute", is_flag=True, help="Carry out the plan. Without this option, only show it.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan; the default.")
+@click.option("--export", is_flag=True, help="Print the plan as CSV for --from-file; change nothing.")
 @client_options
 def reset_offsets(
     group: str,
@@ -264,12 +269,11 @@ def reset_offsets(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Let GROUP go on from other offsets.
+    """Reset the offsets of GROUP.
 
-    \b
-    Say where (--topic or --all-topics) and to which offset (one of the options below). Nothing is
-    changed before you add --execute. The group must have no members: stop its consumers first.
-    Offsets that a log does not have become the nearest that it has.
+    Choose the partitions (--topic or --all-topics) and the new offsets (one of the options below).
+    Nothing changes until you add --execute. The group must have no members: stop its consumers first.
+    If a partition does not have the offset, the command uses the nearest that it has.
 
     \b
     Examples:
@@ -280,9 +284,9 @@ def reset_offsets(
       tailrace group reset-offsets billing --from-file offsets.csv --execute
     """
     if sum((execute, dry_run, export)) > 1:
-        raise click.UsageError("--execute, --dry-run and --export exclude each other.")
+        raise click.UsageError("Give only one of --execute, --dry-run and --export.")
     if export and as_json:
-        raise click.UsageError("--export prints CSV, so that --json has no place there.")
+        raise click.UsageError("--export prints CSV: leave out --json.")
     chosen = {
         "--to": to,
         "--to-datetime": to_datetime,
@@ -292,8 +296,8 @@ def reset_offsets(
     }
     given = [option for option, value in chosen.items() if value is not None]
     if len(given) != 1:
-        said = f"not {' and '.join(given)}" if given else "none is there"
-        raise click.UsageError(f"Give one of {', '.join(chosen)}; {said}.")
+        found = f"{' and '.join(given)} were given" if given else "none was given"
+        raise click.UsageError(f"Give exactly one of {', '.join(chosen)}; {found}.")
     _check_scope(all_topics, topics, from_file is not None)
     from tailrace.client import Groups
     from tailrace.client.offset_resets import apply, check_unused, plan, to_csv
@@ -308,22 +312,22 @@ def reset_offsets(
         apply(groups, planned)
     _print_plan(group, planned.changes, execute, as_json)
     if not execute:
-        click.echo("nothing was changed; add --execute to do it", err=True)
+        click.echo("nothing was changed; add --execute to carry out the plan", err=True)
         check_unused(planned)
     elif planned.description is None and not as_json:
-        click.echo(f"group {group} did not exist and does now", err=True)
+        click.echo(f"group {group} did not exist; it was created", err=True)
 
 
 def _check_scope(all_topics: bool, topics: Sequence[tuple[str, tuple[int, ...] | None]], is_from_file: bool) -> None:
     if is_from_file:
         if all_topics or topics:
-            raise click.UsageError("The file names the partitions: leave --topic and --all-topics out.")
+            raise click.UsageError("The file names the partitions: leave out --topic and --all-topics.")
     elif bool(topics) == all_topics:
-        raise click.UsageError("Say where: either --all-topics, or --topic for each topic.")
+        raise click.UsageError("Choose the partitions: give --all-topics, or --topic for each topic.")
     names = [name for name, _ in topics]
     for name in names:
         if names.count(name) > 1:
-            raise click.UsageError(f"--topic gives '{name}' twice; name its partitions together, as {name}:0,2.")
+            raise click.UsageError(f"--topic gives '{name}' twice: list its partitions together, as in {name}:0,2.")
 
 
 def _scope(all_topics: bool, topics: Sequence[tuple[str, tuple[int, ...] | None]]) -> Scope | None:
@@ -392,15 +396,15 @@ def _print_plan(group: str, changes: Sequence[OffsetChange], is_done: bool, as_j
     "topics",
     multiple=True,
     metavar="TOPIC",
-    help="Forget only the offsets in TOPIC, and keep the group. May be repeated.",
+    help="Delete only the offsets in TOPIC; keep the group. May be repeated.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask, even on a terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> None:
-    """Delete each GROUP with its offsets, or its offsets in some topics.
+    """Delete each GROUP and its offsets, or only its offsets in some topics.
 
-    \b
-    A group must have no members; offsets in one topic may go while no member reads that topic.
+    To delete a group, stop all its members. To delete its offsets in a topic, stop the members that
+    subscribe to that topic.
 
     \b
     Examples:
@@ -410,8 +414,8 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap
     from tailrace.client import ClientError, Groups
 
     wanted = list(dict.fromkeys(names))
-    what = f"the offsets in {', '.join(topics)} of" if topics else "the offsets and all else of"
-    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {what} {', '.join(wanted)}?", err=True):
+    what = f"the offsets in {', '.join(topics)}" if topics else "all offsets and metadata"
+    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {what} of {', '.join(wanted)}?", err=True):
         raise ClientError("nothing was deleted")
     groups = Groups(bootstrap)
     failures: list[ClientError] = []

@@ -1,8 +1,8 @@
-"""The `tailrace` command: which subcommands there are, and what an outcome means as an exit code.
+"""The `tailrace` command: its subcommands and its exit codes.
 
-0 is fine, 1 an operation that failed, 2 a command line or configuration that is wrong, 130 an interruption.
-Subcommands live in modules of their own, imported when asked for; none of them imports the Kafka client library, or
-Spark, before it needs it, so that a broker starts without them.
+Exit codes: 0 success, 1 the operation failed, 2 the command line or configuration is wrong, 130 interrupted.
+Each subcommand is a module that is imported on first use. None of them imports the Kafka client library or Spark
+before it needs it, so a broker starts without both.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _COMMANDS = {
 }
 
 
-#: Commands whose arguments are names and values of the cluster, and neither files nor records.
-_OF_NAMES = frozenset(("topic", "config", "consume", "group", "archive"))
+#: Commands whose arguments are all names and values of the cluster, never files or records.
+_COMMANDS_WITHOUT_BYTES = frozenset(("topic", "config", "consume", "group", "archive"))
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is used, and ends the process with tailrace's exit codes."""
+    """A group that imports each subcommand on first use and ends the process with tailrace's exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -64,8 +64,8 @@ class LazyGroup(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read the output has seen enough (`| head`). Python would complain once more when it
-            # flushes at exit, so what is still buffered goes nowhere.
+            # The reader has closed the pipe (`| head`). Python would fail again when it flushes at exit, so the rest
+            # of the buffer goes to /dev/null.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return result
@@ -94,8 +94,8 @@ class LazyGroup(click.Group):
 
 
 def _require_text(arguments: Sequence[str]) -> None:
-    """Refuse names that are not UTF-8 where all arguments are names: no broker has them, and librdkafka crashes."""
-    if arguments and arguments[0] in _OF_NAMES:
+    """Refuse names that are not UTF-8: no broker has such names, and librdkafka crashes on them."""
+    if arguments and arguments[0] in _COMMANDS_WITHOUT_BYTES:
         for argument in arguments:
             require_utf8(argument)
 

@@ -1,7 +1,7 @@
-"""The options and kinds of values that several commands share.
+"""The options and parameter types that several commands share.
 
-Owns how text on the command line becomes values. It imports the Kafka client library only to convert an option
-that just its commands have.
+Converts text on the command line into values. Imports the protocol client only to check `--bootstrap`, so that other
+commands start without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
-#: What librdkafka lets anybody ask for.
+#: The limits of librdkafka.
 MOST_PARTITIONS = 100_000
 MOST_REPLICAS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ class BootstrapType(ParamType):
 
 
 class WholeNumber(ParamType):
-    """A number within bounds that are mentioned only when they are broken; click's own fill the help with them."""
+    """A whole number within bounds. Errors name the bounds; the help does not, unlike that of click's `IntRange`."""
 
     name = "N"
 
@@ -67,7 +67,7 @@ class WholeNumber(ParamType):
 
 
 class PairType(ParamType):
-    """`name=value`; the value may be empty and may hold further equal signs."""
+    """`name=value`; the value may be empty and may contain equal signs."""
 
     name = "NAME=VALUE"
 
@@ -81,7 +81,7 @@ class PairType(ParamType):
 
 
 class MomentType(ParamType):
-    """A moment as milliseconds since the Unix epoch or as ISO 8601 text; the value is milliseconds."""
+    """A time as milliseconds since the Unix epoch or as ISO 8601 text, converted to milliseconds."""
 
     name = "MS|ISO"
 
@@ -98,7 +98,7 @@ class MomentType(ParamType):
 
 
 def parse_moment(text: str, earliest_ms: int = 0) -> int:
-    """Milliseconds since the Unix epoch; ISO text without an offset is UTC, as all our output is."""
+    """Parse a time into milliseconds since the Unix epoch; ISO text without an offset is UTC, like all our output."""
     if text.isascii() and text.isdigit():
         milliseconds = int(text)
     else:
@@ -111,12 +111,12 @@ def parse_moment(text: str, earliest_ms: int = 0) -> int:
         zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         milliseconds = (zoned - _EPOCH) // timedelta(milliseconds=1)
     if not earliest_ms <= milliseconds < 2**63:
-        raise ValueError(f"'{text}' is out of range: it is {milliseconds} ms, at least {earliest_ms} is needed")
+        raise ValueError(f"'{text}' is out of range: {milliseconds} ms is not between {earliest_ms} and {MAX_INT64}")
     return milliseconds
 
 
 def require_utf8(text: str) -> None:
-    """Refuse an argument that is not UTF-8: it reaches Python with surrogates in place of its bytes."""
+    """Refuse an argument that is not UTF-8; Python has replaced its invalid bytes with surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -132,14 +132,14 @@ def client_options(function: F) -> F:
         show_default=True,
         envvar="TAILRACE_BOOTSTRAP",
         show_envvar=True,
-        help="A broker to connect to; several with commas between.",
+        help="Connect to this broker; separate several with commas.",
     )
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
     return bootstrap(as_json(function))
 
 
 def pairs_without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
-    """Pairs as a mapping; a name given twice is a mistake, not a choice."""
+    """Turn pairs into a mapping; raise UsageError if a name occurs twice."""
     mapping: dict[str, str] = {}
     for name, value in pairs:
         if name in mapping:

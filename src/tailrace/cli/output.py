@@ -1,6 +1,6 @@
-"""How results look: aligned columns for people, JSON lines for programs.
+"""Prints results: aligned columns for people, JSON lines for programs.
 
-Bytes that are not UTF-8 become base64 in JSON under a name that says so, never replacement characters.
+In JSON, bytes that are not UTF-8 become base64 under a name that says so, never replacement characters.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MOST_SHOWN = 60
 
 
 def shown(text: str) -> str:
-    """Somebody's own text in quotes: cut where it is long, and with an escape for each byte that is no text."""
+    """Quote text that a user gave: cut it if it is long, and escape bytes that are not UTF-8."""
     cut = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
     return "'" + cut.encode(errors="surrogateescape").decode(errors="backslashreplace") + "'"
 
 
 def in_plain_words(message: str) -> str:
-    """What a broker says of a value in the words of Java, in those of people."""
+    """Reword what a broker says, in Java's terms, about an invalid number."""
 
     def reworded(match: re.Match[str]) -> str:
         value, key, kind = match.groups()
@@ -42,7 +42,7 @@ def in_plain_words(message: str) -> str:
 
 
 def warn(text: str) -> None:
-    """Tell a person what holds up a command that goes on."""
+    """Print a warning; the command continues."""
     click.echo(f"Warning: {text}", err=True)
 
 
@@ -52,12 +52,12 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """One object as one line of JSON, without its end."""
+    """Format one object as a line of JSON, without a line ending."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows in aligned columns: numbers to the right, text to the left, an absent value as a dash."""
+    """Print rows in aligned columns: numbers right, text left, None as a dash."""
     body = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     numeric = [
         bool(body) and all(row[column].lstrip("-").isdigit() or row[column] == "-" for row in body)
@@ -73,7 +73,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def put_bytes(target: dict[str, Any], name: str, content: bytes | None) -> None:
-    """Add bytes to a JSON object: as text where they are UTF-8, else as base64 under `<name>_base64`."""
+    """Add bytes to a JSON object: as text if they are UTF-8, else as base64 under `<name>_base64`."""
     try:
         target[name] = None if content is None else content.decode()
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def put_bytes(target: dict[str, Any], name: str, content: bytes | None) -> None:
 
 
 def headers_to_json(headers: HeaderPairs) -> dict[str, Any]:
-    """Headers as an object; a name that occurs several times has a list, bytes are `{"base64": …}`."""
+    """Convert headers to an object: a repeated name has a list, bytes that are not UTF-8 are `{"base64": …}`."""
     collected: dict[str, list[Any]] = {}
     for name, content in headers:
         collected.setdefault(name, []).append(_header_value(content))
@@ -99,7 +99,7 @@ def _header_value(content: bytes | None) -> Any:
 
 
 def iso(timestamp_ms: int) -> str:
-    """A timestamp as ISO text in UTC with milliseconds, or `-` where there is none or no calendar has it."""
+    """Format a timestamp as ISO text in UTC; negative ones are `-`, those that no calendar has stay numbers."""
     if timestamp_ms < 0:
         return "-"
     try:

@@ -1,4 +1,4 @@
-"""`tailrace produce`: send lines, JSON objects or one value to a topic, and say how many were acknowledged."""
+"""`tailrace produce`: send lines, JSON objects or one value to a topic, and print how many were acknowledged."""
 
 from __future__ import annotations
 
@@ -16,45 +16,49 @@ from tailrace.cli.record_input import InputRecord, LineFormat, parse_json, read_
 if TYPE_CHECKING:
     from tailrace.client import Producer
 
-#: How long a topic that the broker does not know may take to appear: it may be creating it just now.
+#: How long to wait for a topic that the broker does not know: it may be creating it just now.
 _UNKNOWN_TOPIC_PATIENCE_MS = 5_000
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--value", help="Send this one value instead of reading input.")
-@click.option("--file", "source", type=click.File("rb"), metavar="FILE", help="Read from a file instead of stdin.")
+@click.option(
+    "--file", "source", type=click.File("rb"), metavar="FILE", help="Read from a file instead of standard input."
+)
 @click.option(
     "--input",
     "input_format",
     type=click.Choice(["lines", "json"]),
     default="lines",
     show_default=True,
-    help="What a line is: a value, or a JSON object (see above).",
+    help="Read each line as a value or as a JSON object (see above).",
 )
-@click.option("--key", help="The key of every record that has none of its own.")
-@click.option("--key-separator", metavar="SEP", help="Each line is a key, SEP and a value.")
-@click.option("--null-marker", metavar="TEXT", help="A value (or key before SEP) that is exactly TEXT is sent as null.")
-@click.option("--header", "headers", type=PairType(), multiple=True, help="A header for every record. May be repeated.")
+@click.option("--key", help="Key for every record that has none of its own.")
+@click.option("--key-separator", metavar="SEP", help="Split each line at the first SEP into key and value.")
+@click.option("--null-marker", metavar="TEXT", help="Send a value (or key before SEP) that is exactly TEXT as null.")
+@click.option(
+    "--header", "headers", type=PairType(), multiple=True, help="Add this header to every record. May be repeated."
+)
 @click.option("--partition", type=WholeNumber(0, MAX_INT32), help="Send to this partition.  [default: by the key]")
 @click.option(
     "--timestamp",
     type=MomentType(earliest_ms=1),
-    help="The records' timestamp: milliseconds, or 2026-01-31T12:00:00 (UTC unless it says).  [default: now]",
+    help="Timestamp of the records: milliseconds, or 2026-01-31T12:00:00 (UTC by default).  [default: now]",
 )
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="How batches are compressed.",
+    help="Compress batches with this codec.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
-    help="Who must have a record before it counts: nobody, the leader, all in-sync replicas.",
+    help="Wait for nobody (0), the leader (1) or all in-sync replicas (all) to store a record.",
 )
 @click.option(
     "--timeout",
@@ -62,7 +66,7 @@ _UNKNOWN_TOPIC_PATIENCE_MS = 5_000
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up on a record that is not acknowledged by then.",
+    help="Give up on a record that is not acknowledged within this time.",
 )
 @client_options
 def command(
@@ -82,11 +86,11 @@ def command(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Send records to TOPIC, one a line of stdin.
+    """Send each line of standard input to TOPIC as a record.
 
-    With --input json a line is an object with "value" and, where wanted, "key", "headers" (an object),
-    "partition" and "timestamp"; "value_base64" and "key_base64" hold bytes. The output of
-    `tailrace consume --json` is such input.
+    With --input json, each line is an object with "value" and optionally "key", "headers" (an object),
+    "partition" and "timestamp". Use "value_base64" and "key_base64" for bytes. You can pipe in the output of
+    `tailrace consume --json`.
 
     \b
     Examples:
@@ -103,7 +107,7 @@ def command(
     else:
         lines = source or sys.stdin.buffer
         if source is None and sys.stdin.isatty():
-            click.echo("type records, one a line; end with Ctrl-D", err=True)
+            click.echo("type records, one per line; end with Ctrl-D", err=True)
     line_format = LineFormat(_encoded(key_separator), _encoded(null_marker))
     records = read_records(lines, parse_json if input_format == "json" else line_format.parse)
     defaults = InputRecord(
@@ -133,23 +137,23 @@ def _check_options(
     null_marker: str | None,
 ) -> None:
     if value is not None and source is not None:
-        raise click.UsageError("Give one of --value and --file.")
+        raise click.UsageError("Give only one of --value and --file.")
     if key is not None and key_separator is not None:
-        raise click.UsageError("Give one of --key and --key-separator.")
+        raise click.UsageError("Give only one of --key and --key-separator.")
     if key_separator == "":
-        raise click.UsageError("--key-separator is empty.")
+        raise click.UsageError("--key-separator must not be empty.")
     if input_format == "json" and (key_separator is not None or null_marker is not None):
-        raise click.UsageError("--key-separator and --null-marker are for lines; JSON has keys and null.")
+        raise click.UsageError("--key-separator and --null-marker need --input lines: JSON has its own keys and null.")
 
 
 def _encoded(text: str | None) -> bytes | None:
-    # Arguments that are not UTF-8 reach Python with surrogates in place of the bytes, which this brings back.
+    # Python has replaced bytes that are not UTF-8 with surrogates; this restores them.
     return None if text is None else text.encode(errors="surrogateescape")
 
 
 @contextmanager
 def _counted(topic: str, bootstrap: str, settings: dict[str, Any], acks: str, as_json: bool) -> Iterator[Producer]:
-    """A producer that says how many records were acknowledged, however it ends."""
+    """Yield a producer; at the end, even after an error, print how many records were acknowledged."""
     from tailrace.client import Producer
 
     producer = Producer(bootstrap, connect_timeout=None, warn=warn, **settings)

@@ -1,7 +1,7 @@
-"""Records as people and programs write them: one a line, as text or as a JSON object.
+"""Reads records from input: one per line, as text or as a JSON object.
 
-Owns the two input formats; must not know how records are sent. A line that cannot be understood is an
-`InputError` that names its number.
+Owns the two input formats; must not know how records are sent. A line that is not a record raises an `InputError`
+with its number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.cli.options import parse_moment
 from tailrace.errors import TailraceError
 
 _FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
-#: What `consume --json` prints beside those; a copy goes to the topic on the command line, at a new offset.
+#: What `consume --json` also prints; a copy goes to the topic on the command line and gets a new offset.
 _IGNORED_FIELDS = ("topic", "offset")
 
 
@@ -44,14 +44,14 @@ class LineFormat:
     null_marker: bytes | None = None
 
     def parse(self, line: bytes) -> InputRecord:
-        """Take a line apart; its end is already gone."""
+        """Parse a line without its line ending."""
         key: bytes | None = None
         value = line
         if self.key_separator is not None:
             key, found, value = line.partition(self.key_separator)
             if not found:
                 separator = self.key_separator.decode(errors="backslashreplace")
-                raise InputError(f"there is no key separator '{separator}' in it")
+                raise InputError(f"it has no key separator '{separator}'")
         return InputRecord(self._or_null(value), None if key is None else self._or_null(key))
 
     def _or_null(self, content: bytes) -> bytes | None:
@@ -59,7 +59,7 @@ class LineFormat:
 
 
 def parse_json(line: bytes) -> InputRecord:
-    """Take a JSON object apart: text as UTF-8, null as null, any other value as its own JSON text."""
+    """Parse a JSON object: text becomes UTF-8, null stays null, any other value becomes its JSON text."""
     try:
         fields = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -68,9 +68,9 @@ def parse_json(line: bytes) -> InputRecord:
         raise InputError("it is not a JSON object")
     unknown = [name for name in fields if name not in _FIELDS and name not in _IGNORED_FIELDS]
     if unknown:
-        raise InputError(f"unknown field '{unknown[0]}'; there are {', '.join(_FIELDS)}")
+        raise InputError(f"unknown field '{unknown[0]}'; the fields are {', '.join(_FIELDS)}")
     if "value" not in fields and "value_base64" not in fields:
-        raise InputError("it has no value; a null one is written as null")
+        raise InputError("it has no value; for a null value write null")
     return InputRecord(
         value=_content(fields, "value"),
         key=_content(fields, "key"),
@@ -93,7 +93,7 @@ def _encode(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        # JSON may hold half of a surrogate pair, which no UTF-8 has.
+        # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
         try:
             return value.encode()
         except UnicodeEncodeError:
@@ -124,7 +124,7 @@ def _headers(headers: Any) -> Iterator[tuple[str, bytes | None]]:
 def _partition(value: Any) -> int | None:
     if value is None or (type(value) is int and 0 <= value < 2**31):
         return value
-    raise InputError(f"partition {json.dumps(value)} is not a number from 0 on")
+    raise InputError(f"partition {json.dumps(value)} is not a whole number from 0 to {2**31 - 1}")
 
 
 def _timestamp(value: Any) -> int | None:
@@ -141,7 +141,7 @@ def _timestamp(value: Any) -> int | None:
 
 
 def read_records(lines: Iterable[bytes], parse: Callable[[bytes], InputRecord]) -> Iterator[InputRecord]:
-    """The record of each line; `InputError` with the number of the first line that is none."""
+    """Yield the record of each line; raise `InputError` with the number of the first line that is not a record."""
     for number, line in enumerate(lines, 1):
         try:
             yield parse(line.removesuffix(b"\n").removesuffix(b"\r"))
@@ -150,7 +150,7 @@ def read_records(lines: Iterable[bytes], parse: Callable[[bytes], InputRecord]) 
 
 
 def with_defaults(record: InputRecord, defaults: InputRecord) -> InputRecord:
-    """A record with the defaults' word where it has none of its own; headers are both, the value its own."""
+    """Fill in what a record lacks from the defaults; keep its value, and put the default headers before its own."""
     return InputRecord(
         value=record.value,
         key=defaults.key if record.key is None else record.key,

@@ -35,21 +35,23 @@ def command() -> None:
 @command.command()
 @click.argument("name")
 @click.option(
-    "--partitions", type=WholeNumber(1, MOST_PARTITIONS), help="How many.  [default: the broker's num.partitions]"
+    "--partitions",
+    type=WholeNumber(1, MOST_PARTITIONS),
+    help="Number of partitions.  [default: the broker's num.partitions]",
 )
 @click.option(
     "--replication-factor",
     type=WholeNumber(1, MOST_REPLICAS),
-    help="Copies of each.  [default: the broker's default.replication.factor]",
+    help="Number of replicas of each partition.  [default: the broker's default.replication.factor]",
 )
 @click.option(
     "--config",
     "configs",
     type=PairType(),
     multiple=True,
-    help="A topic config, as retention.ms=3600000. May be repeated.",
+    help="Set a topic config, for example retention.ms=3600000. May be repeated.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Do nothing where the topic is already there.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
 @client_options
 def create(
     name: str,
@@ -115,10 +117,9 @@ def list_topics(bootstrap: str, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Show partitions, offsets and configs of each topic NAME.
+    """Show the partitions, offsets and configs of each topic NAME.
 
-    \b
-    EARLIEST is the offset of the first record, LATEST the one that the next record will have.
+    EARLIEST is the offset of the first record, LATEST the offset that the next record will get.
 
     \b
     Example:
@@ -178,16 +179,18 @@ def _as_json(state: TopicState) -> dict[str, Any]:
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", type=WholeNumber(1, MOST_PARTITIONS), help="New partition count; never fewer than now.")
 @click.option(
-    "--set", "pairs", type=PairType(), multiple=True, metavar="KEY=VALUE", help="A topic config. May be repeated."
+    "--partitions", type=WholeNumber(1, MOST_PARTITIONS), help="New partition count; must exceed the current one."
+)
+@click.option(
+    "--set", "pairs", type=PairType(), multiple=True, metavar="KEY=VALUE", help="Set a topic config. May be repeated."
 )
 @click.option(
     "--delete",
     "deleted",
     multiple=True,
     metavar="KEY",
-    help="Take a topic config back to the broker's value. May be repeated.",
+    help="Remove a topic config, so that the broker's value applies. May be repeated.",
 )
 @client_options
 def alter(
@@ -198,10 +201,9 @@ def alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Give the topic NAME more partitions or another configuration.
+    """Add partitions to the topic NAME, or change its configuration.
 
-    \b
-    More partitions take new records only: a key may go to another partition from then on.
+    Existing records stay where they are, but new records of a key may go to another partition.
 
     \b
     Examples:
@@ -220,17 +222,17 @@ def alter(
     if partitions is not None:
         Topics(bootstrap).add_partitions(name, partitions)
         if not as_json:
-            click.echo(f"topic '{name}' has {count_of(partitions, 'partition')} now")
+            click.echo(f"topic '{name}' now has {count_of(partitions, 'partition')}")
     if as_json:
         print_json({"topic": name, "partitions": partitions, "set": settings, "deleted": list(deleted)})
 
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--yes", is_flag=True, help="Do not ask, even on a terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(names: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> None:
-    """Delete each topic NAME with all its records.
+    """Delete each topic NAME and all its records.
 
     \b
     Example:

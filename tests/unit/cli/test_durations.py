@@ -1,4 +1,4 @@
-"""Spans of time as text."""
+"""Durations as text."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_spans_in_both_spellings(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "h", "P", "PT", "P1H", "-2h", "2 hours ago", "1y", "P1M", "PT5D"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ValueError, match="is no span of time such as 90m"):
+    with pytest.raises(ValueError, match="is not a duration such as 90m"):
         parse_duration(text)

@@ -73,7 +73,7 @@ def test_a_message_as_json_has_all_of_it() -> None:
 def test_only_one_start_can_be_given() -> None:
     result = CliRunner().invoke(cli, ["consume", "orders", "--from-end", "--offset", "3"])
     assert result.exit_code == 2
-    assert "Give one of --from-beginning, --from-end, --offset and --from-timestamp." in result.stderr
+    assert "Give only one of --from-beginning, --from-end, --offset and --from-timestamp." in result.stderr
 
 
 def test_numbers_that_are_none_are_spoken_of_in_plain_words() -> None:

@@ -15,7 +15,7 @@ from tests.support.brokers.broker_process import free_port
         ([], "Missing argument 'TOPIC...'"),
         (["orders", "--once", "--every", "1m"], "--every has no place there"),
         (["orders", "payments", "orders"], "A topic is named twice"),
-        (["orders", "--every", "often"], "'often' is no span of time"),
+        (["orders", "--every", "often"], "'often' is not a duration"),
         (["orders", "--conf", "x"], "'x' is not NAME=VALUE"),
     ],
 )

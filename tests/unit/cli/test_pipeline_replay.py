@@ -29,7 +29,7 @@ from tests.support.brokers.broker_process import free_port
         (["compact", "orders", "--target-size", "big"], "'big' is no size such as 128M or 1G"),
         (["compact", "orders", "--target-size", "2G"], "2G is not between 1 byte and 1G"),
         (["compact", "orders", "--min-files", "1"], "1 is not between 2 and"),
-        (["compact", "orders", "--grace", "soon"], "'soon' is no span of time"),
+        (["compact", "orders", "--grace", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_what_is_wrong(arguments: list[str], complaint: str) -> None:

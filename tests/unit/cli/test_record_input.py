@@ -42,7 +42,7 @@ def test_a_marker_stands_for_null_in_values_and_keys() -> None:
 def test_a_line_that_is_no_record_is_named_by_its_number() -> None:
     records = read_records([b"a:b\n", b"ab\n"], LineFormat(key_separator=b":").parse)
     assert next(records) == InputRecord(b"b", b"a")
-    with pytest.raises(InputError, match="line 2: there is no key separator ':' in it"):
+    with pytest.raises(InputError, match="line 2: it has no key separator ':'"):
         next(records)
 
 
@@ -129,9 +129,9 @@ def test_what_consume_prints_as_json_is_the_record_that_produce_reads(
     [
         (["--value", "v", "--file", "-"], "--value and --file"),
         (["--key", "k", "--key-separator", ":"], "--key and --key-separator"),
-        (["--key-separator", ""], "--key-separator is empty"),
-        (["--input", "json", "--key-separator", ":"], "are for lines"),
-        (["--input", "json", "--null-marker", "N"], "are for lines"),
+        (["--key-separator", ""], "--key-separator must not be empty"),
+        (["--input", "json", "--key-separator", ":"], "need --input lines"),
+        (["--input", "json", "--null-marker", "N"], "need --input lines"),
         (["--timestamp", "0"], "out of range"),
         (["--partition", "-1"], "not between"),
         (["--acks", "2"], "'2' is not one of"),
