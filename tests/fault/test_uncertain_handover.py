@@ -80,7 +80,7 @@ class LocalCluster:
         (pid,) = [int(each["pid"]) for each in json.loads(said)["brokers"] if each["id"] == number]
         os.kill(pid, signal.SIGTERM)
         assert self._supervisor.stderr is not None
-        assert any(f"broker {number} (pid {pid}) has ended" in line for line in self._supervisor.stderr)
+        assert any(f"broker {number} (pid {pid}) exited" in line for line in self._supervisor.stderr)
 
     def store_writes(self) -> tuple[int, int]:
         """Something that changes with every transaction of the store."""

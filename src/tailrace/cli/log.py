@@ -1,4 +1,4 @@
-"""`tailrace log`: look into the files of a partition log, with or without a broker running."""
+"""`tailrace log`: inspect the files of a partition log, whether or not a broker is running."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BATCH_COLUMNS = (
 
 @click.group("log")
 def command() -> None:
-    """Look into the files of a partition log.
+    """Inspect the files of a partition log.
 
     \b
     Example:
@@ -44,13 +44,13 @@ def command() -> None:
 
 @command.command()
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
-@click.option("--records", is_flag=True, help="Print every record of each batch too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@click.option("--records", is_flag=True, help="Also print every record of each batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def dump(path: Path, records: bool, as_json: bool) -> None:
     """Print the batches of a .log FILE, or the entries of an .index or .timeindex FILE.
 
-    A batch that is damaged or cut off is reported with its position, and the exit code is 1. The last batch of
-    a log that a broker is writing to may look cut off.
+    Reports the position of each damaged or truncated batch, and exits with 1 if there is one. While a broker is
+    writing to a log, its last batch may look truncated.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def dump(path: Path, records: bool, as_json: bool) -> None:
             corruptions = _dump_batches(stream, records, as_json)
         elif path.suffix in (".index", ".timeindex"):
             if records:
-                raise click.UsageError("--records is for .log files; an index has none.")
+                raise click.UsageError("--records works only with .log files: an index has no records.")
             corruptions = _dump_index(stream, path, as_json)
         else:
             raise click.UsageError(f"'{path}' is not a .log, .index or .timeindex file.")
@@ -84,7 +84,7 @@ def _dump_batches(stream: IO[bytes], with_records: bool, as_json: bool) -> list[
             corruptions.append(batch)
             _print_corruption(batch, as_json)
             continue
-        # What a damaged batch holds is not worth reading.
+        # The records of a damaged batch cannot be trusted.
         readable = with_records and batch.crc_valid
         decoded = list(read_records(batch)) if readable else []
         found = [record for record in decoded if not isinstance(record, Corruption)]
@@ -105,7 +105,7 @@ def _dump_batches(stream: IO[bytes], with_records: bool, as_json: bool) -> list[
 
 
 def _print_corruption(corruption: Corruption, as_json: bool) -> None:
-    """Say where the damage is in its place among the batches."""
+    """Report the damage where it occurs between the batches."""
     if as_json:
         print_json({"position": corruption.position, "corrupt": corruption.reason})
     else:
@@ -165,7 +165,7 @@ def _flags(batch: StoredBatch) -> list[str]:
         "transactional": header.is_transactional,
         "control": header.is_control,
         "append-time": bool(header.attributes & LOG_APPEND_TIME_BIT),
-        # Its first timestamp is then the time after which its tombstones may go.
+        # With this flag, the first timestamp is the time after which tombstones may be removed.
         "delete-horizon": bool(header.attributes & DELETE_HORIZON_BIT),
     }
     return [name for name, present in flags.items() if present]
@@ -192,7 +192,7 @@ def _record_line(record: Record) -> str:
 
 
 def _shown(content: bytes | None) -> str:
-    """Bytes for a person: text in quotes, anything else as Python writes bytes."""
+    """Show bytes to a person: UTF-8 as quoted text, anything else as a Python bytes literal."""
     if content is None:
         return "null"
     try:

@@ -1,7 +1,7 @@
-"""Reading the files of a partition log from outside a broker, one batch or entry at a time.
+"""Reads the files of a partition log from outside a broker, one batch or entry at a time.
 
-Changes nothing and trusts nothing: a batch that cannot be right is a `Corruption` with its position. Files are
-read piece by piece, so that a full segment needs no more memory than its largest batch.
+Changes nothing and trusts nothing: an invalid batch becomes a `Corruption` with its position. Files are read piece by
+piece, so a full segment needs no more memory than its largest batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A whole batch as it lies in a file."""
+    """A complete batch in a file."""
 
     position: int
     header: BatchHeader
@@ -30,13 +30,13 @@ class StoredBatch:
     crc_valid: bool
 
     def records(self) -> Iterator[Record]:
-        """Its records; KafkaError where they do not decode."""
+        """Decode the records; raise KafkaError if that fails."""
         return iterate_records(self.data, self.header)
 
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A place in a file that is not what its format says, and why."""
+    """A position at which a file violates its format, and why."""
 
     position: int
     reason: str
@@ -44,7 +44,7 @@ class Corruption:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An entry of an offset or time index: its place, what is looked up, what is found."""
+    """An entry of an offset or time index: its position, the key and the value."""
 
     position: int
     key: int
@@ -52,14 +52,14 @@ class IndexEntry:
 
 
 def read_batches(stream: IO[bytes], position: int = 0) -> Iterator[StoredBatch | Corruption]:
-    """Each batch of a log file from a position on; after bytes that hold no batch there is nothing to go on from."""
+    """Yield each batch of a log file from a position on, and end at the first bytes that are not a batch."""
     size = os.fstat(stream.fileno()).st_size
     stream.seek(position)
     next_offset: int | None = None
     while position < size:
         head = stream.read(HEADER_BYTES)
         if len(head) < HEADER_BYTES:
-            yield Corruption(position, f"{len(head)} bytes are left, too few for a batch")
+            yield Corruption(position, f"only {len(head)} bytes are left, too few for a batch")
             return
         header = read_header(head)
         if header.magic != MAGIC or header.size < HEADER_BYTES:
@@ -67,7 +67,7 @@ def read_batches(stream: IO[bytes], position: int = 0) -> Iterator[StoredBatch |
             return
         if position + header.size > size:
             missing = position + header.size - size
-            yield Corruption(position, f"the batch is cut off: {missing} of its {header.size} bytes are missing")
+            yield Corruption(position, f"the batch is truncated: {missing} of its {header.size} bytes are missing")
             return
         data = head + stream.read(header.size - HEADER_BYTES)
         batch = StoredBatch(position, header, data, has_valid_crc(data, header))
@@ -81,7 +81,7 @@ def read_batches(stream: IO[bytes], position: int = 0) -> Iterator[StoredBatch |
 
 
 def read_records(batch: StoredBatch) -> Iterator[Record | Corruption]:
-    """The records of a batch up to the first that does not decode."""
+    """Yield the records of a batch, up to the first that does not decode."""
     try:
         yield from batch.records()
     except KafkaError as error:
@@ -89,21 +89,23 @@ def read_records(batch: StoredBatch) -> Iterator[Record | Corruption]:
 
 
 def base_offset_of(path: str) -> int:
-    """The offset that a segment's files are named after; ValueError where a name is no number."""
+    """Return the base offset in the name of a segment's file; raise ValueError if the name is not a number."""
     stem = os.path.basename(path).split(".", 1)[0]
     if not (stem.isascii() and stem.isdigit()):
-        raise ValueError(f"{path} is not named after a base offset, as 00000000000000000000.index is")
+        raise ValueError(
+            f"{path} is not named after its base offset: expected a name such as 00000000000000000000.index"
+        )
     return int(stem)
 
 
 def read_offset_index(stream: IO[bytes], base_offset: int) -> Iterator[IndexEntry | Corruption]:
-    """Offsets and the positions of the batches that hold them."""
+    """Yield offsets and the positions of the batches that contain them."""
     for entry in _read_entries(stream, _OFFSET_ENTRY):
         yield replace(entry, key=base_offset + entry.key) if isinstance(entry, IndexEntry) else entry
 
 
 def read_time_index(stream: IO[bytes], base_offset: int) -> Iterator[IndexEntry | Corruption]:
-    """Timestamps and the offsets that have them."""
+    """Yield timestamps and the offsets of the records that have them."""
     for entry in _read_entries(stream, _TIME_ENTRY):
         yield replace(entry, value=base_offset + entry.value) if isinstance(entry, IndexEntry) else entry
 
@@ -111,14 +113,16 @@ def read_time_index(stream: IO[bytes], base_offset: int) -> Iterator[IndexEntry 
 def _read_entries(stream: IO[bytes], layout: struct.Struct) -> Iterator[IndexEntry | Corruption]:
     data = stream.read()
     whole = len(data) - len(data) % layout.size
-    # Apache Kafka gives the index of a segment that still grows its full size in zeros: those are no entries.
+    # Apache Kafka allocates the index of the active segment at full size and fills it with zeros: skip those.
     used = -(-len(data.rstrip(b"\0")) // layout.size) * layout.size
     previous: IndexEntry | None = None
     for position in range(0, min(used, whole), layout.size):
         entry = IndexEntry(position, *layout.unpack_from(data, position))
         yield entry
         if previous is not None and (entry.key <= previous.key or entry.value < previous.value):
-            yield Corruption(position, "the entry is not above the one before it")
+            yield Corruption(position, "the entry is not greater than the one before it")
         previous = entry
     if whole < len(data):
-        yield Corruption(whole, f"the last entry is cut off: {len(data) - whole} of its {layout.size} bytes are there")
+        yield Corruption(
+            whole, f"the last entry is truncated: only {len(data) - whole} of its {layout.size} bytes are there"
+        )

@@ -1,9 +1,9 @@
-"""How a broker's log reaches standard error: one line per event, as text for people or as JSON for programs.
+"""Writes a broker's log to standard error: one line per event, as text for people or as JSON for programs.
 
-JSON lines have `ts`, `level`, `logger` and `message`, then whatever fields the event has (topic, partition, peer, …),
-then `exception`, a stack trace, where there is one. A partition or an error that a message names is a field, too.
-Events that clients can cause at will say so with a field `repeats`, the name of their kind; of each kind only so many
-a minute are written, and the next line of the kind says how many were not.
+A JSON line has `ts`, `level`, `logger` and `message`, then the fields of the event (topic, partition, peer, …), then
+`exception` with a stack trace if there is one. A partition or an error that a message names also becomes a field.
+Events that clients can cause at will carry a field `repeats`, the name of their kind. Each kind has a limit per minute;
+the next line of the kind says how many were suppressed.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from typing import Any, TextIO
 from tailrace.model import TopicPartition
 
 JSON = "json"
-#: Names the kind of an event that may be repeated at will; never shown.
+#: The field with the kind of an event that clients can cause at will; never shown.
 REPEATS = "repeats"
-#: How many events of the kind were left out before this one.
+#: The field with the number of events of the kind that were suppressed before this one.
 SUPPRESSED = "suppressed"
 
 _WINDOW_SECONDS = 60.0
-#: What every record has, which is shown under other names or not at all.
+#: Attributes that every record has; they are shown under other names or not at all.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", REPEATS}
-#: Control characters, which could end a line or steer a terminal, as escapes.
+#: Escapes for control characters, which could end a line or control a terminal.
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 class RepeatLimit(logging.Filter):
-    """Lets so many events of each repeatable kind through in a minute."""
+    """Limits the events of each repeatable kind per minute."""
 
     def __init__(self, per_minute: int) -> None:
         super().__init__()
         self._per_minute = per_minute
-        # By kind: when its minute began, how many were let through in it, how many were not since the last one was.
+        # By kind: when its minute began, how many passed in it, how many were suppressed since the last one passed.
         self._windows: dict[str, tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -65,7 +65,7 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people; only a stack trace takes more."""
+    """Formats an event as one line for people; only a stack trace takes more lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage().translate(_ESCAPES)
@@ -79,7 +79,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object on a line, with the fields of the event."""
+    """Formats an event as a JSON object on one line, with its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         content: dict[str, Any] = {
@@ -96,7 +96,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _named_in_message(record: logging.LogRecord) -> dict[str, Any]:
-    """The partition and the error that a message tells of, which nobody should have to find in its text."""
+    """Return the partition and the error in a message as fields, so that nobody has to parse its text."""
     found: dict[str, Any] = {}
     for argument in record.args if isinstance(record.args, tuple) else ():
         if isinstance(argument, TopicPartition):
@@ -107,7 +107,7 @@ def _named_in_message(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def set_up_logging(log_format: str, level: str, repeats_per_minute: int, stream: TextIO | None = None) -> None:
-    """Log events of at least a level, as text or JSON; those of libraries only if they warn."""
+    """Log events of a level and above, as text or JSON; events of libraries only from warnings on."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == JSON else TextFormatter())
     handler.addFilter(RepeatLimit(repeats_per_minute))

@@ -1,7 +1,7 @@
-"""Running a broker in the foreground: the real outside world, signals, and saying how far it is.
+"""Runs a broker in the foreground on the real system, until a signal stops it.
 
-Standard output has one line when the broker is ready and one when it has stopped; its log goes to standard error;
-a service manager that asked for it is told too.
+Prints a line to standard output when the broker is ready and another when it has stopped. The log goes to standard
+error. A service manager that asks for it is notified too.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ logger = logging.getLogger("tailrace")
 #: In the first log directory.
 STORE_FILE = "metadata.sqlite"
 _FAILED = 1
-#: Fewer descriptors than this are worth a word.
+#: The broker warns if its limit of descriptors is lower.
 _FEW_DESCRIPTORS = 1024
-#: How often a store that cannot be reached is tried, and spoken of.
+#: How often the broker retries a store that it cannot reach, and how often it logs that.
 _STORE_RETRY_SECONDS = 1.0
 _STORE_SAID_SECONDS = 10.0
-#: So many objects more than before are looked through for garbage; Python's 700 are fewer than a hundred requests take.
+#: New objects that trigger a garbage collection; Python's 700 are fewer than a hundred requests take.
 _COLLECT_AFTER_OBJECTS = 10_000
 
 
 def run_broker(config: BrokerConfig) -> int:
-    """Run a broker until it is told to stop; the exit code."""
+    """Run a broker until it is told to stop; return the exit code."""
     set_up_logging(
         config.get_str("tailrace.log.format"),
         config.get_str("tailrace.log.level"),
@@ -82,7 +82,7 @@ def run_broker(config: BrokerConfig) -> int:
 
 
 def _tell(config: BrokerConfig, level: int, text: str) -> None:
-    """Say to whoever started the broker what is wrong: plainly, unless it is a program that reads."""
+    """Report a problem: as plain text, or as a JSON log line if the log is JSON."""
     if config.get_str("tailrace.log.format") == JSON:
         logger.log(level, "%s", text)
     else:
@@ -117,7 +117,7 @@ async def _serve(config: BrokerConfig) -> int:
     if limit < _FEW_DESCRIPTORS:
         logger.warning(
             "only %d files and sockets may be open at once: %d connections and %d segment files at most; "
-            "raise the limit (ulimit -n, LimitNOFILE) if that is too few",
+            "if that is too few, raise the limit (ulimit -n, LimitNOFILE)",
             limit,
             connections,
             open_files,
@@ -140,10 +140,10 @@ async def _serve(config: BrokerConfig) -> int:
     broker.process = ProcessIdentity(socket.gethostname(), os.getpid())
     try:
         await broker.start()
-        # What start-up made stays for ever: looking at it in every collection would only cost pauses.
+        # Objects made at start-up live for ever: scanning them in every collection would only cost pauses.
         gc.collect()
         gc.freeze()
-        # What requests in flight take is no garbage, and comes and goes without being looked at.
+        # Objects of requests in flight are not garbage; reference counting frees them without a collection.
         gc.set_threshold(_COLLECT_AFTER_OBJECTS)
         watchdog = _watch_loop(broker, loop)
         _say_ready(broker, directories)
@@ -152,7 +152,7 @@ async def _serve(config: BrokerConfig) -> int:
         finally:
             if watchdog is not None:
                 watchdog.stop()
-        logger.info("stopping: no more requests are taken, logs are synced and closed")
+        logger.info("stopping: refusing new requests, syncing and closing logs")
         notify("STOPPING=1", "syncing and closing logs")
     finally:
         stop_began = time.monotonic()
@@ -168,7 +168,7 @@ async def _serve(config: BrokerConfig) -> int:
 
 
 def _watch_loop(broker: Broker, loop: asyncio.AbstractEventLoop) -> LoopWatchdog | None:
-    """Have steps of the loop reported that keep everybody waiting."""
+    """Report slow steps of the event loop, which delay every request."""
     threshold_ms = broker.config.get_int("tailrace.loop.slow.step.ms")
     if not threshold_ms:
         return None
@@ -179,7 +179,7 @@ def _watch_loop(broker: Broker, loop: asyncio.AbstractEventLoop) -> LoopWatchdog
 
 
 async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyncio.Event) -> Store | None:
-    """The metadata store, once it answers; None where the broker is told to stop before."""
+    """Return the metadata store once it answers, or None if the broker is told to stop first."""
     url = config.get_optional_str("tailrace.coordination")
     if url is None:
         own = SqliteStore(file)
@@ -189,7 +189,7 @@ async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyn
         await own.close()
         raise StorageError(
             f"the metadata of this broker was moved to {moved.value.decode()}: start it with "
-            f"--coordination {moved.value.decode()}, or with --coordination sqlite:{file} to go back to what was before"
+            f"--coordination {moved.value.decode()}, or use the old metadata with --coordination sqlite:{file}"
         )
     store = open_store(url, clock)
     said_at: float | None = None
@@ -211,14 +211,14 @@ async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyn
 
 
 def _lock(directories: tuple[str, ...]) -> tuple[list[DirectoryLock], dict[str, StorageError]]:
-    """Keep others off the log directories; those that cannot be used, but for the first, are gone on without."""
+    """Lock the log directories. Continue without those that cannot be used, except for the first."""
     locks: list[DirectoryLock] = []
     unusable: dict[str, StorageError] = {}
     for directory in directories:
         try:
             locks.append(DirectoryLock(directory))
         except UnusableDirectoryError as error:
-            # The first one has the metadata: without it there is nothing to serve.
+            # The first one holds the metadata: without it there is nothing to serve.
             if directory == directories[0]:
                 raise
             unusable[directory] = error
@@ -237,12 +237,12 @@ def _say_ready(broker: Broker, directories: tuple[str, ...]) -> None:
 
 
 def _say(text: str) -> None:
-    """Print a line for whoever started the broker, who may be gone."""
+    """Print a line to standard output, which may be closed by now."""
     try:
         click.echo(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Nor shall the interpreter try at its end to write what is left.
+        # Python must not try to write the rest of the buffer when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,6 @@
-"""`tailrace serve`: from options to a configuration, and from there to a running broker.
+"""`tailrace serve`: turn options into a configuration and run a broker with it.
 
-Knows which options stand for which configuration keys; the keys themselves are `broker.config`'s, running the
-broker is `cli.run_broker`'s.
+Owns the mapping from options to configuration keys. `broker.config` owns the keys, `cli.run_broker` runs the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def overrides_from_options(
     node_id: int | None = None,
     coordination: str | None = None,
 ) -> dict[str, str]:
-    """The configuration keys that the options stand for; an option and `--set` may not both give one."""
+    """Map the options to configuration keys; raise UsageError if an option and `--set` give the same key."""
     overrides = pairs_without_repeats(settings, "--set")
     if data_dir is not None:
         _set_once(overrides, "log.dirs", data_dir, "--data-dir")
@@ -46,7 +45,7 @@ def overrides_from_options(
 
 def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> None:
     if key in overrides:
-        raise click.UsageError(f"{option} and --set {key} say the same thing; give only one of them.")
+        raise click.UsageError(f"{option} and --set {key} set the same key: give only one of them.")
     overrides[key] = value
 
 
@@ -56,25 +55,27 @@ def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> N
     "config_path",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Configuration in Kafka's server.properties syntax, or TOML where the name ends in .toml.",
+    help="Read the configuration from FILE: server.properties syntax, or TOML if the name ends in .toml.",
 )
-@click.option("--data-dir", type=click.Path(file_okay=False), metavar="DIR", help="Where records are kept (log.dirs).")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False), metavar="DIR", help="Keep records and metadata in DIR (log.dirs)."
+)
 @click.option(
     "--port",
     type=WholeNumber(0, 65535),
-    help=f"The port to listen on; 0 takes any free one.  [default: {DEFAULT_PORT}]",
+    help=f"Listen on this port; 0 picks a free one.  [default: {DEFAULT_PORT}]",
 )
 @click.option(
     "--host",
     metavar="NAME",
-    help=f"The address to listen on; 0.0.0.0 is all of them.  [default: {DEFAULT_HOST}]",
+    help=f"Listen on this address; 0.0.0.0 means all addresses.  [default: {DEFAULT_HOST}]",
 )
-@click.option("--node-id", type=WholeNumber(0, MAX_INT32), help="The number of this broker (node.id).  [default: 1]")
+@click.option("--node-id", type=WholeNumber(0, MAX_INT32), help="Id of this broker (node.id).  [default: 1]")
 @click.option(
     "--coordination",
     metavar="URL",
-    help="The store of a cluster: etcd://host:2379/prefix or zookeeper://host:2181/chroot (tailrace.coordination).  "
-    "[default: none, the broker is alone]",
+    help="Join the cluster of this store: etcd://host:2379/prefix or zookeeper://host:2181/chroot "
+    "(tailrace.coordination).  [default: none; run a single broker]",
 )
 @click.option(
     "--set",
@@ -82,17 +83,17 @@ def _set_once(overrides: dict[str, str], key: str, value: str, option: str) -> N
     type=PairType(),
     multiple=True,
     metavar="KEY=VALUE",
-    help="Any configuration key; beats the file. May be repeated.",
+    help="Set a configuration key; overrides the file. May be repeated.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="How to log to standard error (tailrace.log.format).  [default: text]",
+    help="Format of the log on standard error (tailrace.log.format).  [default: text]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    help="What is worth logging (tailrace.log.level).  [default: info]",
+    help="Log events of this level and above (tailrace.log.level).  [default: info]",
 )
 def command(
     config_path: str | None,

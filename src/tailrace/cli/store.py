@@ -1,4 +1,4 @@
-"""`tailrace store`: move a broker's metadata to the store of a cluster."""
+"""`tailrace store`: move a broker's metadata to the coordination store of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.errors import StorageError
 
 @click.group("store")
 def command() -> None:
-    """Move the metadata of a broker to the store of a cluster.
+    """Move a broker's metadata to the coordination store of a cluster.
 
     \b
     Example:
@@ -27,15 +27,19 @@ def command() -> None:
     default="data",
     show_default=True,
     metavar="DIR",
-    help="The first log directory of the broker, which has its metadata.",
+    help="First log directory of the broker, which holds its metadata.",
 )
 @click.option(
-    "--to", "target", required=True, metavar="URL", help="etcd://host:2379/prefix or zookeeper://host:2181/chroot."
+    "--to",
+    "target",
+    required=True,
+    metavar="URL",
+    help="Copy to this store: etcd://host:2379/prefix or zookeeper://host:2181/chroot.",
 )
 def migrate(data_dir: str, target: str) -> None:
-    """Copy the metadata of a stopped broker to etcd or ZooKeeper, so that it can become one of several.
+    """Copy a stopped broker's metadata to etcd or ZooKeeper, so that other brokers can join it.
 
-    The records stay where they are. Afterwards the broker is started with --coordination, and others can join it.
+    The records stay where they are. Afterwards, start the broker with --coordination.
 
     \b
     Example:
@@ -48,11 +52,13 @@ def migrate(data_dir: str, target: str) -> None:
     lock = DirectoryLock(data_dir)
     try:
         if not os.path.exists(f"{data_dir}/{STORE_FILE}"):
-            raise StorageError(f"{data_dir} has no {STORE_FILE}: it is not the first log directory of a broker")
+            raise StorageError(
+                f"{data_dir} has no {STORE_FILE}: give the first log directory of a broker with --data-dir"
+            )
         copied = asyncio.run(migrate_store(f"{data_dir}/{STORE_FILE}", target, _say))
     finally:
         lock.release()
-    click.echo(f"copied {copied} entries; start the broker from now on with:")
+    click.echo(f"copied {copied} entries; from now on, start the broker with:")
     click.echo(f"  tailrace serve --data-dir {data_dir} --coordination {target}")
 
 

@@ -1,7 +1,8 @@
-"""A local cluster in the foreground: its brokers as processes, and the metadata store that they share.
+"""Runs a local cluster in the foreground: its brokers as processes, and the metadata store that they share.
 
-The supervisor owns the store's file and serves it over a socket; a broker that is killed is missed by it at once.
-It restarts nothing: what ends is said, and the others go on. Brokers end when their supervisor does, however it ends.
+The supervisor owns the store's file and serves it over a socket, so it notices at once when a broker is killed. It
+restarts nothing: it reports each broker that exits, and the others continue. Brokers stop when their supervisor ends,
+however it ends.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Broker:
 
 
 def run_cluster(brokers: int, data_dir: str, host: str, port: int, settings: Mapping[str, str]) -> int:
-    """Run a cluster until it is told to stop; the exit code."""
+    """Run a cluster until it is told to stop; return the exit code."""
     set_up_logging("text", "WARNING", 60)
     directory = os.path.abspath(data_dir)
     lock = DirectoryLock(directory)
@@ -60,7 +61,7 @@ def run_cluster(brokers: int, data_dir: str, host: str, port: int, settings: Map
 
 
 def _require_all_brokers(directory: str, brokers: int) -> None:
-    """Refuse to start fewer brokers than hold the records that are there."""
+    """Refuse to start fewer brokers than the data directory has records of."""
     known = [int(match[1]) for name in os.listdir(directory) if (match := _BROKER_DIRECTORY.match(name))]
     if known and max(known) > brokers:
         raise StorageError(
@@ -70,7 +71,7 @@ def _require_all_brokers(directory: str, brokers: int) -> None:
 
 
 def _require_free(host: str, ports: Sequence[int]) -> None:
-    """Refuse ports that are in use before anything is started."""
+    """Refuse to start anything while a port is in use."""
     for port in ports:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,7 +79,7 @@ def _require_free(host: str, ports: Sequence[int]) -> None:
                 probe.bind((host, port))
             except OSError as error:
                 raise StorageError(
-                    f"port {port} of {host} cannot be used ({error.strerror}): the brokers need ports {ports[0]} to "
+                    f"cannot use port {port} of {host} ({error.strerror}): the brokers need ports {ports[0]} to "
                     f"{ports[-1]}; stop what listens there, or choose others with --port"
                 ) from error
 
@@ -143,7 +144,7 @@ class _Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C is for the supervisor alone, which stops brokers one after another.
+                # Ctrl-C must reach only the supervisor, which stops the brokers one after another.
                 start_new_session=True,
                 preexec_fn=_end_with_parent(),
             )
@@ -152,7 +153,7 @@ class _Supervisor:
     # --- starting
 
     async def _wait_until_ready(self) -> bool:
-        """Wait until all brokers serve; False where one does not, or everything is told to stop."""
+        """Wait until all brokers are ready; return False if one fails or the cluster is told to stop."""
         ready = asyncio.gather(*[self._becomes_ready(broker) for broker in self._brokers])
         stopped = asyncio.ensure_future(self._stop.wait())
         either: list[asyncio.Future[Any]] = [ready, stopped]
@@ -169,13 +170,14 @@ class _Supervisor:
         for broker in failed:
             code = await broker.process.wait()
             click.echo(
-                f"Error: broker {broker.number} did not start (exit code {code}), {broker.log_path} ends:", err=True
+                f"Error: broker {broker.number} did not start (exit code {code}); {broker.log_path} ends with:",
+                err=True,
             )
             click.echo(_last_lines(broker.log_path), err=True)
         return not failed
 
     async def _becomes_ready(self, broker: _Broker) -> bool:
-        """Whether a broker says that it is ready, before it ends."""
+        """Return whether a broker reports that it is ready before it exits."""
         assert broker.process.stdout is not None
         line = await broker.process.stdout.readline()
         return b" ready on " in line
@@ -183,7 +185,7 @@ class _Supervisor:
     # --- running
 
     async def _watch(self) -> int:
-        """Say which brokers end, until told to stop; 1 where none is left."""
+        """Report brokers that exit, until told to stop; return 1 if none is left."""
         ends = {asyncio.ensure_future(broker.process.wait()): broker for broker in self._brokers}
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -194,11 +196,11 @@ class _Supervisor:
                 for end in [each for each in ends if each in done]:
                     broker = ends.pop(end)
                     click.echo(
-                        f"broker {broker.number} (pid {broker.process.pid}) has ended: {_how(end.result())}; "
-                        f"its log is {broker.log_path}. The others go on.",
+                        f"broker {broker.number} (pid {broker.process.pid}) exited: {_how(end.result())}; "
+                        f"see its log, {broker.log_path}. The other brokers continue.",
                         err=True,
                     )
-            click.echo("Error: no broker is left", err=True)
+            click.echo("Error: all brokers have exited", err=True)
             return 1
         finally:
             for waiting in [*ends, stopped]:
@@ -207,7 +209,7 @@ class _Supervisor:
     # --- stopping
 
     async def _stop_all(self) -> None:
-        """Stop one broker after another, the controller's and the leaders' work handed on each time."""
+        """Stop one broker after another, so that each hands over its partitions and the controller role."""
         for broker in reversed(self._brokers):
             process = broker.process
             if process.returncode is not None:
@@ -217,7 +219,7 @@ class _Supervisor:
                 async with asyncio.timeout(_STOP_SECONDS):
                     await process.wait()
             except TimeoutError:
-                click.echo(f"broker {broker.number} did not stop within {_STOP_SECONDS:.0f} s and is killed", err=True)
+                click.echo(f"broker {broker.number} did not stop within {_STOP_SECONDS:.0f} s: killing it", err=True)
                 _send(process.kill)
                 await process.wait()
 
@@ -234,7 +236,7 @@ def _send(how: Callable[[], None]) -> None:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a child process does first, so that it is told to stop when its parent ends, however that ends."""
+    """Return what a child process runs first, so that it gets SIGTERM when its parent ends, however that ends."""
     if not sys.platform.startswith("linux"):
         return None
     library = ctypes.CDLL(None, use_errno=True)

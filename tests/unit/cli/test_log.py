@@ -175,8 +175,8 @@ def test_an_index_that_goes_back_or_is_cut_off_is_corrupt(tmp_path: Path) -> Non
     ("name", "options", "reason"),
     [
         ("notes.txt", [], "not a .log, .index or .timeindex file"),
-        ("first.index", [], "not named after a base offset"),
-        ("00000000000000000000.index", ["--records"], "--records is for .log files"),
+        ("first.index", [], "not named after its base offset"),
+        ("00000000000000000000.index", ["--records"], "--records works only with .log files"),
     ],
 )
 def test_a_file_that_is_none_of_a_log_is_a_usage_error(
