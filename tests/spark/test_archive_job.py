@@ -332,7 +332,7 @@ def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_d
             pass
         process.signal(signal.SIGTERM)
         assert process.wait() == 0, process.error_output()
-    assert "stopped; started again, it goes on from here" in process.error_output()
+    assert "stopped; restart it to continue from here" in process.error_output()
     assert "Traceback" not in process.error_output()
     assert "does not exist; see which do with: tailrace topic list; trying again" in process.error_output()
 

@@ -184,7 +184,7 @@ def test_the_command_archives_a_topic_to_hdfs_record_by_record(history: History)
     files = sum(each["files"] for each in history.rounds)
     assert [history.said[0], history.said[-1]] == [
         f"topic {TOPIC} to {uri}; group {group_of(TOPIC)}",
-        f"{count} rounds, {ARCHIVED} rows, {files} files: stopped; started again, it goes on from here",
+        f"{count} rounds, {ARCHIVED} rows, {files} files: stopped; restart it to continue from here",
     ]
     status = describe(history.bootstrap, TOPIC)
     assert (status.uri, dict(status.partitions)) == (uri, dict.fromkeys(PARTITIONS, (0, ARCHIVED_OF_PARTITION)))

@@ -68,7 +68,7 @@ def test_a_job_that_is_killed_and_stopped_and_started_again_fills_its_table_exac
         assert process.wait() == 130, process.error_output()
     assert first is not None
     assert first["batch"] >= 3
-    assert "goes on from here" in process.error_output()
+    assert "restart it to continue from here" in process.error_output()
     assert 0 < lag() < RECORDS
 
     send(RECORDS)

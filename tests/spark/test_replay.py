@@ -200,7 +200,7 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_only_what_the_crash_cut_sho
             numbers.append(batch["batch"])
         assert process.wait() == 0, process.error_output()
     assert numbers[0] >= 2
-    assert "going on after" in process.error_output()
+    assert "resuming after" in process.error_output()
     for number in range(partitions):
         found = [json.loads(each.value or b"")["n"] for each in consume(broker, target, number)]
         # All of it in order, but for one step back, to where the batch began that was cut short.
@@ -246,7 +246,7 @@ def test_a_replay_ends_at_a_batch_that_nobody_can_decode_and_goes_on_without_it(
         assert process.wait() == 0, process.error_output()
     assert records == [5, 4]
     said = process.error_output().splitlines()
-    assert "going on after 1 batch" in said
+    assert "resuming after 1 batch" in said
     line = (
         f"{topic}-0: skipped 2 batches of 5 offsets that cannot be decoded, at offsets {step} to {step + 2}, "
         f"{step + 8} to {step + 9} ("

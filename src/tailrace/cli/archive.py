@@ -1,4 +1,4 @@
-"""`tailrace archive`: what of a topic is archived, and whether all of that is there and unaltered."""
+"""`tailrace archive`: show what is archived of a topic, and verify the archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAILED = 1
 
 @click.group("archive")
 def command() -> None:
-    """Look at the archives of topics.
+    """Inspect and verify the archives of topics.
 
     \b
     Example:
@@ -34,12 +34,11 @@ command.add_command(quarantine)
 @click.argument("topic")
 @client_options
 def status(topic: str, bootstrap: str, as_json: bool) -> None:
-    """Show what of TOPIC is archived, and how much is not yet.
+    """Show which offsets of TOPIC are archived, and how many are not yet.
 
-    \b
-    START and END are the offsets that are in the archive, END without itself. LAG is how many records are not yet.
-    Every broker that holds the topic is asked whether it can read the archive; a warning names each that cannot.
-    Batches that nobody can decode are counted where this machine can read the archive itself.
+    START is the first offset in the archive, END the first one after it. LAG is how many offsets are not archived yet.
+    A warning names each broker that holds the topic and cannot read the archive. The command counts quarantined
+    batches if this machine can read the archive.
 
     \b
     Example:
@@ -71,7 +70,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
         )
         return
     if not found.is_enabled:
-        click.echo(f"{topic} has no archive; set tailrace.archive.enable=true to have one", err=True)
+        click.echo(f"{topic} is not archived; to archive it, set tailrace.archive.enable=true", err=True)
         if not found.version:
             return
     click.echo(f"{topic} is archived to {found.uri}, version {found.version}")
@@ -81,23 +80,27 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
     )
     if quarantined:
         click.echo(
-            f"Warning: {quarantined} of its batches cannot be decoded and are kept as they were produced; list them "
-            f"with: tailrace archive quarantine list {topic}",
+            f"Warning: {_quarantined_batches(quarantined)}; list them with: tailrace archive quarantine list {topic}",
             err=True,
         )
     if unknown is not None:
-        click.echo(f"Whether batches are quarantined is not known on this machine: {unknown}", err=True)
+        click.echo(f"Cannot count quarantined batches on this machine: {unknown}", err=True)
     for each in brokers:
         if each.failure is not None:
             click.echo(
-                f"Warning: broker {each.broker_id} cannot read the archive: {each.failure}; it removes nothing of "
-                f"{topic} from its disk until it can",
+                f"Warning: broker {each.broker_id} cannot read the archive: {each.failure}; until it can, it "
+                f"removes nothing of {topic} from its disk",
                 err=True,
             )
 
 
+def _quarantined_batches(count: int) -> str:
+    batches = "1 quarantined batch" if count == 1 else f"{count} quarantined batches"
+    return f"{batches}, kept as produced"
+
+
 def _quarantined(found: ArchiveStatus) -> tuple[int | None, str | None]:
-    """How many batches of an archive nobody can decode, or why that is not known here."""
+    """Count the quarantined batches of an archive, or say why this machine cannot."""
     from tailrace.archive.errors import ArchiveError
     from tailrace.archive.location import open_location
     from tailrace.archive.manifest import load_snapshot
@@ -129,14 +132,13 @@ def _row(found: ArchiveStatus, number: int, latest: int | None) -> dict[str, Any
 
 @command.command()
 @click.argument("topic")
-@click.option("--uri", help="Where the archive is, if this machine knows its place by another URI than the brokers do.")
+@click.option("--uri", help="URI of the archive, if this machine needs a different one than the brokers.")
 @client_options
 def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
     """Read the whole archive of TOPIC and check it against its manifests.
 
-    \b
-    Every file is checked: whether it is there, its size, its checksum, its rows and their order, and that no offset
-    is missing. Exits with 1 where something is wrong. Files that nobody names are counted and do no harm.
+    Checks that every file exists and has the right size, checksum, rows and order, and that no offset is missing.
+    Exits with 1 if anything is wrong. Counts files that no manifest names; they do no harm.
 
     \b
     Example:
@@ -195,9 +197,8 @@ def _print(topic: str, uri: str, report: Report) -> None:
         click.echo(f"{finding.problem.value}: {finding.name}: {finding.message}")
     if report.orphans:
         total = sum(orphan.size for orphan in report.orphans)
-        click.echo(f"{count_of(len(report.orphans), 'file')} that no manifest names, {total} bytes: nobody reads them")
+        click.echo(f"{count_of(len(report.orphans), 'file')} that no manifest names ({total} bytes): unused")
     if report.quarantined_batches:
-        count = report.quarantined_batches
-        batches = "1 quarantined batch" if count == 1 else f"{count} quarantined batches"
-        click.echo(f"{batches}, kept as produced; list them with: tailrace archive quarantine list {topic}")
-    click.echo("all of it is sound" if report.is_sound else f"{count_of(len(report.findings), 'problem')} found")
+        batches = _quarantined_batches(report.quarantined_batches)
+        click.echo(f"{batches}; list them with: tailrace archive quarantine list {topic}")
+    click.echo("the archive is sound" if report.is_sound else f"{count_of(len(report.findings), 'problem')} found")

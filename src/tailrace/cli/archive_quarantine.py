@@ -1,4 +1,4 @@
-"""`tailrace archive quarantine`: batches in archives that nobody can decode, parse, call, print."""
+"""`tailrace archive quarantine`: list, show and retry archived batches that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ _LEFT = 1
 _SHOWN_BYTES = 256
 _LINE_BYTES = 16
 
-_uri = click.option(
-    "--uri", help="Where the archive is, if this machine knows its place by another URI than the brokers do."
-)
-_partition = click.option("--partition", type=WholeNumber(0, MAX_INT32), help="Only this partition.")
+_uri = click.option("--uri", help="URI of the archive, if this machine needs a different one than the brokers.")
+_partition = click.option("--partition", type=WholeNumber(0, MAX_INT32), help="Only batches of this partition.")
 
 
 @click.group("quarantine")
 def command() -> None:
-    """Look after batches that nobody can decode.
+    """List, show and retry archived batches that cannot be decoded.
 
-    A broken client can produce a batch whose CRC is right and whose records are not. The archiver keeps it as it is
-    and goes on. Kafka clients get it as they would from the log, queries fail or skip it. To have brokers refuse such
-    batches: tailrace config set topic TOPIC tailrace.records.validate=true
+    A broken client can produce a batch with a valid CRC but invalid records. The archiver quarantines it: it keeps
+    the batch as produced and continues. Kafka clients get the batch as they would from the log; queries fail or skip
+    it. To make brokers refuse such batches: tailrace config set topic TOPIC tailrace.records.validate=true
 
     \b
     Example:
@@ -68,7 +66,7 @@ def _opened(bootstrap: str, topic: str, uri: str | None) -> Iterator[tuple[Locat
 def _batches(
     location: Location, snapshot: Snapshot, partition: int | None
 ) -> Iterator[tuple[SideFile, BatchHeader, bytes]]:
-    """Each quarantined batch once, in order."""
+    """Yield each quarantined batch once, in order."""
     from tailrace.archive.quarantine import read_side_file
 
     before = None
@@ -76,7 +74,7 @@ def _batches(
         if partition is not None and file.partition != partition:
             continue
         for header, data in read_side_file(location, snapshot.directory, file):
-            # One that crosses the end of a file is in the side files of both.
+            # A batch that crosses the end of a file is in the side files of both.
             if (file.partition, header.base_offset) != before:
                 yield file, header, data
             before = file.partition, header.base_offset
@@ -115,7 +113,8 @@ def _time(timestamp_ms: int) -> str:
 def list_batches(topic: str, partition: int | None, uri: str | None, bootstrap: str, as_json: bool) -> None:
     """List the quarantined batches of TOPIC.
 
-    All that is shown is what the header of a batch claims; REASON is why the first of its file could not be decoded.
+    All columns but REASON show what the header of the batch claims. REASON is why the first batch of the same file
+    could not be decoded.
 
     \b
     Example:
@@ -159,7 +158,7 @@ def list_batches(topic: str, partition: int | None, uri: str | None, bootstrap: 
 def show(
     topic: str, partition: int, offset: int, output: Path | None, uri: str | None, bootstrap: str, as_json: bool
 ) -> None:
-    """Show the quarantined batch of TOPIC that has OFFSET of PARTITION, with its first bytes.
+    """Show the quarantined batch of TOPIC that contains OFFSET of PARTITION, and its first bytes.
 
     \b
     Examples:
@@ -176,8 +175,8 @@ def show(
         ]
     if not found:
         raise ClientError(
-            f"offset {offset} of {topic}-{partition} is not in a quarantined batch; see which are with: tailrace "
-            f"archive quarantine list {topic}"
+            f"offset {offset} of {topic}-{partition} is not in a quarantined batch; list these batches with: "
+            f"tailrace archive quarantine list {topic}"
         )
     file, header, data = found[0]
     if output is not None:
@@ -204,10 +203,10 @@ def show(
 @_partition
 @client_options
 def retry(topic: str, partition: int | None, bootstrap: str, as_json: bool) -> int:
-    """Decode the quarantined batches of TOPIC again, and put their records into the archive in their place.
+    """Decode the quarantined batches of TOPIC again, and archive their records instead.
 
-    For after an upgrade: batches that this version of tailrace can decode become records for every reader. Exits with
-    1 where some still cannot be decoded; they stay as they are. Archivers may go on meanwhile.
+    Run this after an upgrade: every reader then gets the records of the batches that the new version can decode. Exits
+    with 1 if some still cannot be decoded; they stay quarantined. Archivers can keep running.
 
     \b
     Example:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailrace.pipeline.jobs.declaration import Job, Option
     from tailrace.pipeline.jobs.query import RunSettings
 
-#: So that a job with much to catch up on says how it gets on, and can stop between batches.
+#: Bounded, so that a job with a large backlog reports progress and can stop between batches.
 _DEFAULT_MAX_OFFSETS = 1_000_000
 _FILE = "tailrace.cli.pipeline.file"
 
@@ -45,10 +45,10 @@ command.add_command(compact)
 
 
 class _RunCommand(click.Command):
-    """Shows in its help also the options that the job in the file has of its own."""
+    """A command whose help also shows the options of the job in the file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Help is asked for and given before arguments are looked at.
+        # Click prints the help before it parses the arguments.
         ctx.meta[_FILE] = next((Path(each) for each in args if each.endswith(".py")), None)
         return super().parse_args(ctx, args)
 
@@ -78,25 +78,27 @@ class _RunCommand(click.Command):
 @command.command("run", cls=_RunCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("job_options", nargs=-1, type=click.UNPROCESSED, metavar="[JOB OPTIONS]...")
-@click.option("--job", "job_name", metavar="NAME", help="Which job of FILE, where it has several.")
-@click.option("--once", is_flag=True, help="Process what is there now in batches, then end.")
-@click.option("--every", "every_ms", type=DurationType(), help="Begin a batch this often.  [default: at once]")
+@click.option("--job", "job_name", metavar="NAME", help="Run this job, if FILE has several.")
+@click.option("--once", is_flag=True, help="Process the records that exist now, in batches, then exit.")
+@click.option(
+    "--every", "every_ms", type=DurationType(), help="Start a batch this often.  [default: right after the last one]"
+)
 @click.option(
     "--max-offsets-per-trigger",
     type=WholeNumber(0, MAX_INT64),
     default=_DEFAULT_MAX_OFFSETS,
     show_default=True,
-    help="How many offsets of each topic a batch takes at most; 0 for all.",
+    help="Take at most this many offsets of each topic per batch; 0 for all.",
 )
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Keep how far jobs came under this directory, which may be on any file system of Spark's.  "
+    help="Keep checkpoints under this directory, on any file system that Spark can use.  "
     "[default: $XDG_STATE_HOME/tailrace/pipeline/CLUSTER-ID]",
 )
 @click.option("--group", metavar="GROUP", help="Show progress in this group.  [default: tailrace-pipeline-JOB]")
-@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
-@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="Set a Spark property. May be repeated.")
 @client_options
 def run(
     file: Path,
@@ -116,14 +118,14 @@ def run(
 
     \b
     A job is a function from DataFrames to a DataFrame:
-      from tailrace.pipeline.jobs.declaration import Table, Topic, job
+      from tailrace.pipeline.jobs import Table, Topic, job
       @job(source=Topic("orders", schema="id LONG, amount DOUBLE"), sink=Table("large-orders"))
       def large_orders(orders, *, least: float = 100.0):
           return orders.where(orders.amount >= least)
 
-    Started again, it goes on where it was: a topic gets every row at least once, a table exactly once. SIGTERM and
-    Ctrl-C let the batch that runs end; a second one does not wait for it. What a batch has done shows in
-    `tailrace group describe`.
+    A restarted job continues where it was: a topic gets every row at least once, a table exactly once. SIGTERM and
+    Ctrl-C let the current batch finish; a second one does not wait for it. `tailrace group describe` shows what the
+    job has processed.
 
     \b
     Examples:
@@ -133,9 +135,9 @@ def run(
       tailrace pipeline run large_orders.py --help        # with the job's own options
     """
     if once and every_ms is not None:
-        raise click.UsageError("--once ends when all is read, so that --every has no place there.")
+        raise click.UsageError("--once stops at the current end: leave out --every.")
     if str(file).startswith("-"):
-        raise click.UsageError(f"Name the file before the options of its job: {file} is not a file.")
+        raise click.UsageError(f"Give the file before the options of its job: {file} is not a file.")
     from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
@@ -183,14 +185,14 @@ def _run(job: Job[...], settings: RunSettings, master: str, conf: dict[str, str]
     with stop.on_signals():
         spark = spark_session(f"tailrace pipeline: {job.name}", master=master, conf=conf)
         try:
-            # Once more: Spark has put its own handler of Ctrl-C in place.
+            # Again, because Spark has installed its own handler of Ctrl-C.
             with stop.on_signals():
                 outcome = run_job(
                     spark, job, settings, report=report, warn=lambda text: say(f"warning: {text}"), stop=stop
                 )
         finally:
             stop_spark(spark)
-    how = "done" if outcome.stopped_by is None else "stopped; started again, it goes on from here"
+    how = "done" if outcome.stopped_by is None else "stopped; restart it to continue from here"
     batches = "1 batch" if outcome.batches == 1 else f"{outcome.batches} batches"
     say(f"{batches}, {count_of(outcome.rows, 'row')}: {how}")
     if outcome.stopped_by is not None and outcome.stopped_by.name == "SIGINT":
@@ -210,7 +212,7 @@ def _described(job: Job[...]) -> str:
 
 
 def parse_job_options(job: Job[...], arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of a job's own options; a usage error says which there are."""
+    """Parse the values of a job's own options; usage errors list these options."""
     parser = click.Command(job.name, params=list(_click_options(job)), add_help_option=False)
     try:
         return dict(parser.make_context(job.name, list(arguments)).params)
@@ -224,7 +226,9 @@ def _click_options(job: Job[...]) -> list[click.Option]:
     taken = {flag for parameter in run.params for flag in parameter.opts}
     for option in job.options:
         if _flag(option) in taken:
-            raise click.UsageError(f"option '{option.name}' of job '{job.name}' is one of this command: rename it.")
+            raise click.UsageError(
+                f"option '{option.name}' of job '{job.name}' is also an option of this command: rename it."
+            )
     return [_click_option(option) for option in job.options]
 
 

@@ -1,4 +1,4 @@
-"""`tailrace pipeline archive`: parse, call, print."""
+"""`tailrace pipeline archive`: archive topics as Parquet files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     "--to",
     "uri",
     metavar="URI",
-    help="Where the archive is: a directory, or a URI that begins with file:, s3:, webhdfs: or hdfs:.  "
+    help="Archive to this directory, or to a URI that begins with file:, s3:, webhdfs: or hdfs:.  "
     "[default: the topic's tailrace.archive.uri]",
 )
-@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option("--once", is_flag=True, help="Archive the records that exist now, then exit.")
 @click.option(
     "--every",
     "every_ms",
     type=DurationType(),
-    help="Archive what is new this often; 128 MB of a partition are archived as soon as they are there.  "
-    "[default: 10m]",
+    help="Archive new records this often, or as soon as a partition has 128 MB of them.  [default: 10m]",
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
-@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="Set a Spark property. May be repeated.")
 @client_options
 def command(
     topics: tuple[str, ...],
@@ -50,21 +49,21 @@ def command(
 ) -> None:
     """Archive topics as Parquet files until stopped, and print a line for each round.
 
-    A topic that is not archived yet is from then on: tailrace.archive.enable and tailrace.archive.uri are set to what
-    --to says. Brokers then keep records until they are archived, give them up by local.retention.ms, and read old ones
-    from the archive for every Kafka client.
+    If a topic is not archived yet, the command sets its tailrace.archive.enable, and tailrace.archive.uri to the value
+    of --to. From then on, brokers keep records until they are archived, remove them by local.retention.ms, and read old
+    ones from the archive for every Kafka client.
 
-    Each topic stands alone: while one is missing, or the place of its archive is, the others are archived, and it is
-    tried again. With --once the command then exits with 1 when the others are done. Batches that cannot be decoded are
-    set aside in the archive as they are; see tailrace archive quarantine.
+    Topics are independent: if a topic or the location of its archive is missing, the command archives the others and
+    retries that one. With --once it finishes the others and then exits with 1. Batches that cannot be decoded are
+    quarantined in the archive as produced; see tailrace archive quarantine.
 
-    Every record is archived exactly once, whatever is killed, and several may archive one topic at a time, of whom one
-    is faster. Started again, it goes on where the archive ends. SIGTERM and Ctrl-C let the round that runs end; a
-    second one does not wait for it. How far it has come shows in the group tailrace-pipeline-archive-TOPIC.
+    Every record is archived exactly once, whatever is killed. Concurrent archivers of a topic are safe: only one commit
+    wins. A restarted archiver continues where the archive ends. SIGTERM and Ctrl-C let the current round finish; a
+    second one does not wait for it. The group tailrace-pipeline-archive-TOPIC shows the progress.
 
-    A round makes one file of each partition that has something new, larger ones of about 128 MB. With the default of
-    --every that is 144 files a day at most of a partition with little traffic; until then its records are read from the
-    brokers. Credentials come from the environment, here and on every worker of Spark's.
+    A round writes one file for each partition with new records, or several of about 128 MB. With the default of
+    --every, a partition with little traffic gets at most 144 files a day. Records that are not archived yet are read
+    from the brokers. Credentials come from the environment, here and on every Spark worker.
 
     \b
     Examples:
@@ -73,9 +72,9 @@ def command(
       tailrace pipeline archive orders --every 1h --master spark://host:7077
     """
     if once and every_ms is not None:
-        raise click.UsageError("--once ends when all is archived, so that --every has no place there.")
+        raise click.UsageError("--once stops at the current end: leave out --every.")
     if len(set(topics)) < len(topics):
-        raise click.UsageError("A topic is named twice.")
+        raise click.UsageError("A topic is given twice: give each topic once.")
     from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
@@ -86,7 +85,7 @@ def command(
     archivers = open_archives(bootstrap, topics, uri, _say, _warn, unopened.__setitem__)
     for topic, problem in unopened.items():
         about = "" if topic in str(problem) else f"{topic}: "
-        _warn(f"{about}{problem}; {'going on with the others' if once else 'trying again until it works'}")
+        _warn(f"{about}{problem}; {'continuing with the others' if once else 'trying again until it works'}")
 
     def reopen(topic: str) -> TopicArchiver:
         (archiver,) = open_archives(bootstrap, [topic], uri, _say, _warn)
@@ -123,7 +122,7 @@ def _run(
     with stop.on_signals():
         spark = spark_session(f"tailrace pipeline: archive {names}", master=master, conf=conf)
         try:
-            # Once more: Spark has put its own handler of Ctrl-C in place.
+            # Again, because Spark has installed its own handler of Ctrl-C.
             with stop.on_signals():
                 outcome = archive_topics(
                     spark,
@@ -140,7 +139,7 @@ def _run(
             stop_spark(spark)
             for archiver in archivers:
                 archiver.location.close()
-    how = "done" if stop.signal is None else "stopped; started again, it goes on from here"
+    how = "done" if stop.signal is None else "stopped; restart it to continue from here"
     rounds, rows, files = (
         count_of(number, noun)
         for number, noun in ((outcome.rounds, "round"), (outcome.rows, "row"), (outcome.files, "file"))
@@ -148,7 +147,7 @@ def _run(
     aside = f", {outcome.quarantined_batches} quarantined batches" if outcome.quarantined_batches else ""
     _say(f"{rounds}, {rows}, {files}{aside}: {how}")
     for topic, problem in outcome.failures.items():
-        _warn(f"{topic} is not archived to its end: {problem}")
+        _warn(f"{topic} is not fully archived: {problem}")
     if stop.signal is not None and stop.signal.name == "SIGINT":
         raise click.Abort
 

@@ -1,4 +1,4 @@
-"""`tailrace pipeline compact`: tidy the archives of topics up."""
+"""`tailrace pipeline compact`: merge small files in the archives of topics, and remove what expired."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 1 << 30
 
 
 class SizeType(ParamType):
-    """A size in bytes, or with K, M or G, of 1,024 each."""
+    """A size in bytes, or with the suffix K, M or G, in steps of 1,024."""
 
     name = "SIZE"
 
@@ -34,10 +34,10 @@ class SizeType(ParamType):
             return value
         match = _SIZE.fullmatch(str(value).strip())
         if match is None:
-            self.fail(f"'{value}' is no size such as 128M or 1G.", param, ctx)
+            self.fail(f"'{value}' is not a size such as 128M or 1G.", param, ctx)
         size = int(match[1]) * _UNITS[match[2].upper()]
         if not 1 <= size <= _MAX_FILE_BYTES:
-            self.fail(f"{value} is not between 1 byte and 1G; a file is made in memory.", param, ctx)
+            self.fail(f"{value} is not between 1 byte and 1G: files are built in memory.", param, ctx)
         return size
 
 
@@ -49,14 +49,14 @@ class SizeType(ParamType):
     type=SizeType(),
     default="128M",
     show_default=True,
-    help="How large files should be; those below half of it are small.",
+    help="Aim for files of this size; files below half of it count as small.",
 )
 @click.option(
     "--min-files",
     type=WholeNumber(2, MAX_INT32),
     default=4,
     show_default=True,
-    help="Fewer small files in a row than this are left as they are.",
+    help="Merge only runs of at least this many small files.",
 )
 @click.option(
     "--grace",
@@ -64,12 +64,12 @@ class SizeType(ParamType):
     type=DurationType(),
     default="1h",
     show_default=True,
-    help="How long a file that nobody needs any more stays for those who read it.",
+    help="Keep unused files for this long, for readers that still have them open.",
 )
-@click.option("--snapshot", "snapshot_uri", metavar="URI", help="Write the latest value of each key below there, too.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
-@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
-@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@click.option("--snapshot", "snapshot_uri", metavar="URI", help="Also write the latest value of each key below URI.")
+@click.option("--dry-run", is_flag=True, help="Only print what the command would do.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="Set a Spark property. May be repeated.")
 @client_options
 def compact(
     topics: tuple[str, ...],
@@ -83,16 +83,14 @@ def compact(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Compact the archives of topics: small files become large ones, and what is expired goes.
+    """Compact the archives of topics: merge small files into large ones, and remove expired ones.
 
-    Expired is what is older than `tailrace.archive.retention.ms`, a file at a time, and what was deleted by
-    DeleteRecords. Readers and an archiver at work are not disturbed: a file that is replaced stays for the grace
-    period, and a later run deletes it, with what writers that were killed have left. Spark is started only where
-    there are files to merge, or a snapshot to write.
+    A file expires when all its records are older than `tailrace.archive.retention.ms` or were deleted by DeleteRecords.
+    Readers and archivers can keep running: a replaced file stays for the grace period. A later run deletes it, along
+    with files that killed writers left behind. The command starts Spark only to merge files or to write a snapshot.
 
-    \b
-    A snapshot is a Parquet table of the last value of each key, below URI/topic=TOPIC/version=N, where URI is a place
-    that Spark can write to. It is whole when it has a file _offsets.json, which says what it covers.
+    A snapshot is a Parquet table of the last value of each key, below URI/topic=TOPIC/version=N. Spark must be able to
+    write to URI. The snapshot is complete when it has a file _offsets.json, which says what it covers.
 
     \b
     Examples:
@@ -114,7 +112,7 @@ def compact(
 
 
 class _LazySpark:
-    """Spark, started when it is first needed and stopped at the end of the command."""
+    """Starts Spark when it is first needed and stops it at the end of the command."""
 
     def __init__(self, stack: ExitStack, master: str, conf: dict[str, str]) -> None:
         self._stack = stack
@@ -174,24 +172,24 @@ def _print(report: CompactionReport, written: KeySnapshot | None, as_json: bool,
     for line in _lines(report, is_dry_run):
         click.echo(f"{report.topic}: {line}")
     if written is not None:
-        how = "is there already" if written.was_there else "written"
+        how = "already exists" if written.was_there else "written"
         click.echo(f"{report.topic}: snapshot of {count_of(written.keys, 'key')} {how} at {written.path}")
 
 
 def _lines(report: CompactionReport, is_dry_run: bool) -> Iterator[str]:
-    """What was done, or would be, a line for each thing; one line where that is nothing."""
+    """Describe what was done, or would be, one line per action; a single line if there is nothing to do."""
     if report.merged_files:
         merged = f"{count_of(report.merged_files, 'file')} of {_mebibytes(report.merged_bytes)}"
         yield f"{merged} {'would become' if is_dry_run else 'became'} {count_of(report.new_files, 'file')}"
     if report.starts:
         begins = ", ".join(f"{number} at {start}" for number, start in sorted(report.starts.items()))
-        taken_out = "would be taken out" if is_dry_run else "taken out"
-        yield f"{count_of(report.expired_files, 'expired file')} {taken_out}; partitions begin now: {begins}"
+        taken_out = "would be removed" if is_dry_run else "removed"
+        yield f"{count_of(report.expired_files, 'expired file')} {taken_out}; partitions now begin: {begins}"
     if report.deleted_files:
         deleted = f"{count_of(report.deleted_files, 'file')} of {_mebibytes(report.deleted_bytes)}"
-        yield f"{deleted} that nobody needs {'would be deleted' if is_dry_run else 'deleted'}"
+        yield f"{deleted}, unused, {'would be deleted' if is_dry_run else 'deleted'}"
     if report.waiting_files:
-        yield f"{count_of(report.waiting_files, 'file')} that nobody needs any more: a later run deletes them"
+        yield f"{count_of(report.waiting_files, 'file')} are unused: a later run deletes them"
     if not (report.merged_files or report.starts or report.deleted_files):
         yield f"nothing to do at version {report.version}"
 

@@ -1,4 +1,4 @@
-"""`tailrace pipeline replay`: bring a range of a topic, or of an archive, into another topic once more."""
+"""`tailrace pipeline replay`: copy a range of a topic, or of an archive, to another topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "avro", "text", "raw")
 _DEFAULT_MAX_OFFSETS = 200_000
-#: Spark gives a worker ten seconds to start; on a busy machine that would end a replay for nothing.
+#: Spark gives a worker ten seconds to start; on a busy machine a replay would fail for no reason.
 _PATIENCE = {"spark.python.authenticate.socketTimeout": "60s"}
 
 
@@ -35,7 +35,7 @@ class OffsetType(ParamType):
 
 
 class MomentType(WhenType):
-    """As `WhenType` has it, with what was written: two hours ago is another moment when a replay goes on."""
+    """Like `WhenType`, but keeps the text: `2h` means another time when the replay is resumed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         moment = super().convert(value, param, ctx)
@@ -44,60 +44,76 @@ class MomentType(WhenType):
 
 @click.command("replay")
 @click.argument("source")
-@click.option("--to", "target", required=True, metavar="TOPIC", help="The topic to write, which exists.")
+@click.option("--to", "target", required=True, metavar="TOPIC", help="Write to this topic, which must exist.")
 @click.option(
-    "--from-offset", "from_offsets", type=OffsetType(), multiple=True, help="Begin there.  [default: the earliest]"
+    "--from-offset",
+    "from_offsets",
+    type=OffsetType(),
+    multiple=True,
+    help="Start at this offset, in partition P or in all others.  [default: the earliest]",
 )
 @click.option(
     "--to-offset",
     "to_offsets",
     type=OffsetType(),
     multiple=True,
-    help="End before that.  [default: the end, as of now]",
+    help="End before this offset, in partition P or in all others.  [default: the current end]",
 )
 @click.option(
-    "--since", type=MomentType("earliest"), help="Begin at the first record of that time, or of so long ago as 2h."
+    "--since",
+    type=MomentType("earliest"),
+    help="Start at the first record at or after this time, or this long ago (2h).",
 )
-@click.option("--until", type=MomentType("latest"), help="End before the first record of that time.")
+@click.option("--until", type=MomentType("latest"), help="End before the first record at or after this time.")
 @click.option(
-    "--partition", "partitions", type=WholeNumber(0, MAX_INT32), multiple=True, help="Only this one. May be repeated."
+    "--partition",
+    "partitions",
+    type=WholeNumber(0, MAX_INT32),
+    multiple=True,
+    help="Replay only this partition. May be repeated.",
 )
-@click.option("--where", metavar="EXPR", help="Only records of which this expression of Spark SQL holds.")
-@click.option("--format", "format_", type=click.Choice(_FORMATS), help="What values are, for the fields in --where.")
-@click.option("--schema", help="The fields of values, as `tailrace sql --schema` has it.")
+@click.option("--where", metavar="EXPR", help="Replay only records that match this Spark SQL expression.")
+@click.option(
+    "--format", "format_", type=click.Choice(_FORMATS), help="Decode values in this format, for the fields in --where."
+)
+@click.option("--schema", help="Fields of the values, as in `tailrace sql --schema`.")
 @click.option(
     "--timestamps",
     type=click.Choice(("original", "now")),
     default="original",
     show_default=True,
-    help="Keep the times of records, or give them that of the replay.",
+    help="Keep the timestamps of records, or set them to the time of the replay.",
 )
 @click.option(
     "--partition-by",
     type=click.Choice(("source", "key")),
     default="source",
     show_default=True,
-    help="Write to the partition of the same number, or to that of the key.",
+    help="Write to the partition with the same number, or choose it by the key.",
 )
-@click.option("--rate", type=WholeNumber(1, MAX_INT64), help="At most so many records a second.  [default: no limit]")
+@click.option(
+    "--rate", type=WholeNumber(1, MAX_INT64), help="Write at most this many records per second.  [default: no limit]"
+)
 @click.option(
     "--max-offsets-per-batch",
     type=WholeNumber(1, MAX_INT64),
     default=_DEFAULT_MAX_OFFSETS,
     show_default=True,
-    help="How many offsets are read between two checkpoints.",
+    help="Read at most this many offsets between two checkpoints.",
 )
 @click.option(
-    "--skip-corrupt", is_flag=True, help="Skip batches that nobody can decode, and say how many; else they are errors."
+    "--skip-corrupt",
+    is_flag=True,
+    help="Skip batches that cannot be decoded, and count them; by default they are errors.",
 )
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Keep how far the replay came there: a directory, or a URI of file:, s3:, webhdfs: or hdfs:.  "
+    help="Keep the checkpoint in this directory, or at a URI of file:, s3:, webhdfs: or hdfs:.  "
     "[default: $XDG_STATE_HOME/tailrace/pipeline/CLUSTER-ID/replay-SOURCE-to-TOPIC]",
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
-@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="Set a Spark property. May be repeated.")
 @client_options
 def replay(
     source: str,
@@ -121,20 +137,21 @@ def replay(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Write a range of SOURCE to another topic: keys, values, headers and the order in each partition stay.
+    """Copy a range of SOURCE to another topic.
 
-    SOURCE is a topic, of which archived offsets are a part, or the directory topic=NAME/id=ID of a topic in an archive
-    whose brokers have it no longer. Partition 3 goes to partition 3. A target with fewer partitions is refused, unless
-    --partition-by key gives up all order but that of each key.
+    Keys, values, headers and the order in each partition stay the same.
 
-    \b
-    Columns for --where: key, value, headers, topic, partition, offset, timestamp, timestampType; with --format those
-    that `tailrace sql` has: the fields of values, and _key, _offset and so on.
+    SOURCE is a topic, including its archived offsets. If the brokers no longer have the topic, give its directory
+    topic=NAME/id=ID in an archive. Partition 3 goes to partition 3. The target needs at least as many partitions,
+    unless you use --partition-by key, which keeps only the order of each key.
 
-    A line is printed for each batch. A replay that was stopped or has failed goes on when it is started again in the
-    same way; one that is done begins anew. Every record is written at least once: what a crash cut short is written
-    again from the last batch that was done, so that duplicates are there and nowhere else. SIGTERM and Ctrl-C let the
-    batch that runs end; a second one does not wait for it.
+    Columns for --where: key, value, headers, topic, partition, offset, timestamp, timestampType. With --format, the
+    columns of `tailrace sql`: the fields of values, and _key, _offset and so on.
+
+    The command prints a line for each batch. If a replay was stopped or failed, the same command resumes it; if it is
+    done, the same command starts a new one. Every record is written at least once: after a crash, the replay repeats
+    everything after the last finished batch, and only there can duplicates occur. SIGTERM and Ctrl-C let the current
+    batch finish; a second one does not wait for it.
 
     \b
     Examples:
@@ -147,13 +164,13 @@ def replay(
     if (from_offsets and since is not None) or (to_offsets and until is not None):
         raise click.UsageError("Give offsets or times, not both for the same end.")
     if where is None and (format_ is not None or schema is not None):
-        raise click.UsageError("--format and --schema are for --where.")
+        raise click.UsageError("--format and --schema need --where.")
     if schema is not None and format_ is None:
-        raise click.UsageError("--schema needs --format, which says what values are.")
+        raise click.UsageError("--schema needs --format: give the format of the values.")
     if where is not None and not where.strip():
-        raise click.UsageError("--where is empty.")
+        raise click.UsageError("--where must not be empty.")
     if since is not None and until is not None and since[0] >= until[0]:
-        raise click.UsageError("--since is not before --until.")
+        raise click.UsageError("--since must be before --until.")
     from tailrace.pipeline.spark.session import check_installation
 
     check_installation()
@@ -200,7 +217,7 @@ def _run(replay: Replay, checkpoint: str | None, master: str, conf: dict[str, st
     try:
         progress = prepared.progress
         if prepared.is_resumed:
-            _say(f"going on after {_batches(progress.batches)}")
+            _say(f"resuming after {_batches(progress.batches)}")
         if not progress.left:
             prepared.checkpoint.remove()
             _say(f"nothing to replay: {replay.source} has no records in that range")
@@ -231,12 +248,12 @@ def _run_on_spark(prepared: PreparedReplay, master: str, conf: dict[str, str], a
     with stop.on_signals():
         spark = spark_session(name, master=master, conf={**_PATIENCE, **conf})
         try:
-            # Once more: Spark has put its own handler of Ctrl-C in place.
+            # Again, because Spark has installed its own handler of Ctrl-C.
             with stop.on_signals():
                 outcome = run_replay(spark, prepared, report=report, warn=_warn, stop=stop)
         finally:
             stop_spark(spark)
-    how = "done" if outcome.stopped_by is None else "stopped; started again, it goes on from here"
+    how = "done" if outcome.stopped_by is None else "stopped; restart it to continue from here"
     _say(f"{_batches(outcome.batches)}, {count_of(outcome.records, 'record')}: {how}")
     if outcome.stopped_by is not None and outcome.stopped_by.name == "SIGINT":
         raise click.Abort

@@ -1,7 +1,7 @@
-"""How the rows of a query look: aligned columns for people, JSON lines for programs.
+"""Prints the rows of a query: aligned columns for people, JSON lines for programs.
 
-Nothing is cut off. The widths of columns are those of the first rows, so that a result of any length is printed as it
-comes. It must not know Spark: rows are values of Python.
+Never truncates values. The first rows set the column widths, so that a result of any length is printed as it arrives.
+Must not know Spark: rows are Python values.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from tailrace.cli.output import put_bytes
 
-#: How many rows are looked at before the first is printed.
+#: The rows that set the column widths; they are read before the first is printed.
 ROWS_FOR_WIDTHS = 1000
 _NULL = "NULL"
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Rows as lines of aligned columns: numbers to the right, all else to the left."""
+    """Format rows as lines of aligned columns: numbers right, everything else left."""
     remaining = iter(rows)
     first = list(islice(remaining, ROWS_FOR_WIDTHS))
     cells = [[cell(value) for value in row] for row in first]
@@ -36,7 +36,7 @@ def table_lines(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterato
 
 
 def json_object(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """A row as an object: bytes as text, or as base64 under `<name>_base64`; moments as ISO text."""
+    """Convert a row to an object: bytes as text, or as base64 under `<name>_base64`; times as ISO text."""
     result: dict[str, Any] = {}
     for name, value in zip(names, row, strict=True):
         if isinstance(value, bytes):
@@ -47,7 +47,7 @@ def json_object(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names for the members of an object: a name that comes again gets a number."""
+    """Make the names of an object's members unique: a repeated name gets a number."""
     taken: set[str] = set()
     result = []
     for name in names:
@@ -60,7 +60,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def cell(value: Any) -> str:
-    """A value as the cell of a table, on one line."""
+    """Format a value as a table cell, on one line."""
     if value is None:
         return _NULL
     if isinstance(value, str):
@@ -74,16 +74,16 @@ def cell(value: Any) -> str:
         return _on_one_line(json.dumps(plain(value), ensure_ascii=False))
     if isinstance(value, bool):
         return "true" if value else "false"
-    # Without the exponent that Python gives to small and large ones.
+    # Without the exponent that Python uses for small and large numbers.
     return f"{value:f}" if isinstance(value, Decimal) else str(plain(value))
 
 
 def plain(value: Any) -> Any:
-    """A value in JSON's types."""
+    """Convert a value to JSON types."""
     if isinstance(value, dict):
         return {str(plain(name)): plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        # Maps come as lists of pairs, arrays as lists of anything else.
+        # Maps arrive as lists of pairs, arrays as lists of anything else.
         if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
             return {str(plain(name)): plain(inner) for name, inner in value}
         return [plain(inner) for inner in value]
@@ -106,18 +106,18 @@ def plain(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> int | float | str:
-    """As a number where JSON's readers get the same one out of it, else as text."""
+    """Return a number if JSON readers get the same value from it, else text."""
     if value == value.to_integral_value() and abs(value) < 2**53:
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else f"{value:f}"
 
 
 def _moment(value: datetime) -> str:
-    """ISO text, in UTC where the moment has a zone, with as many digits as it needs of 3 or 6."""
+    """Format a time as ISO text, in UTC if it has a zone, with 3 fractional digits or, if needed, 6."""
     zoned = value.tzinfo is not None
     try:
         shown = value.astimezone(UTC).replace(tzinfo=None) if zoned else value
-    except OverflowError:  # in the first or the last hours that there are, of a zone that is not UTC
+    except OverflowError:  # the first or last hours of the calendar, in a zone that is not UTC
         return value.isoformat()
     precision = "milliseconds" if shown.microsecond % 1000 == 0 else "microseconds"
     return shown.isoformat(timespec=precision) + ("Z" if zoned else "")
@@ -138,7 +138,7 @@ def _on_one_line(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return how many terminal columns a text takes."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,7 +1,7 @@
-"""A line on the terminal that shows how far Spark has come, drawn over and wiped away again.
+"""Draws a progress line for Spark on the terminal, redraws it and wipes it away at the end.
 
-Nothing is drawn where standard error is no terminal. It asks Spark's status tracker from a thread of its own, as the
-main one waits for the result.
+Draws nothing if standard error is not a terminal. Asks Spark's status tracker from a thread of its own, because the
+main thread waits for the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DRAW_SECONDS = 0.2
-#: Work that is done before this is not worth a line.
+#: Shorter work gets no progress line.
 _PATIENCE_SECONDS = 1.0
 _BAR_WIDTH = 30
 _WIPE = "\r\x1b[K"
@@ -26,7 +26,7 @@ _WIPE = "\r\x1b[K"
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Tasks of the stages that run."""
+    """Task counts of the active stages."""
 
     done: int
     running: int
@@ -34,7 +34,7 @@ class Tasks:
 
 
 class ProgressLine:
-    """One line, drawn again and again; `label` is what is being done."""
+    """One line that is redrawn regularly; `label` says what is being done."""
 
     def __init__(self, label: str, *, shown: bool, stream: TextIO | None = None) -> None:
         self.label = label
@@ -52,11 +52,11 @@ class ProgressLine:
             self._thread.start()
 
     def count(self, rows: int) -> None:
-        """Show how many rows there are by now."""
+        """Update the number of rows."""
         self.rows = rows
 
     def stop(self) -> None:
-        """Wipe the line away; nothing is drawn after this."""
+        """Wipe the line away and draw nothing more."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,4 +1,4 @@
-"""`tailrace sql`: run a query of Spark SQL over topics, and print or keep what comes of it."""
+"""`tailrace sql`: run a Spark SQL query over topics, and print or write the result."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "avro", "text", "raw")
 _OUTPUT_FORMATS = ("parquet", "csv")
-#: The years 1 to 9999, which every part of Spark and Python has.
+#: The years 1 to 9999, which both Spark and Python support.
 EARLIEST_MS = -62_135_596_800_000
 LATEST_MS = 253_402_300_799_999
 
 
 class WhenType(ParamType):
-    """`earliest` or `latest`, a moment, or so long ago; the value is milliseconds, or None for the named end."""
+    """`earliest` or `latest`, a time, or a duration before now; the value is milliseconds, or the name of the end."""
 
     name = "WHEN"
 
@@ -60,7 +60,7 @@ class WhenType(ParamType):
             moment = parse_moment(text, EARLIEST_MS)
         except ValueError:
             self.fail(
-                f"'{text}' is neither {self._end}, a time such as 2026-01-31T12:00:00Z, nor a span as 2h or 1d12h.",
+                f"'{text}' is neither {self._end}, a time such as 2026-01-31T12:00:00Z, nor a duration such as 2h.",
                 param,
                 ctx,
             )
@@ -85,7 +85,7 @@ class OfTopicType(ParamType):
         if self._choices and content not in self._choices:
             self.fail(f"'{content}' is not one of {', '.join(self._choices)}.", param, ctx)
         if not content.strip():
-            self.fail("it is empty.", param, ctx)
+            self.fail("it must not be empty.", param, ctx)
         return topic, content
 
 
@@ -96,47 +96,56 @@ class OfTopicType(ParamType):
     "formats",
     type=OfTopicType("FORMAT", _FORMATS),
     multiple=True,
-    help="What values are: json, avro, text or raw; of one topic, or of all. [default: json if a sample is, else text]",
+    help="Decode values as json, avro, text or raw, in one topic or in all. "
+    "[default: json if a sample is JSON, else text]",
 )
 @click.option(
     "--schema",
     "schemas",
     type=OfTopicType("SCHEMA"),
     multiple=True,
-    help="The fields of values: 'id INT, total DOUBLE', or a file with that or with an Avro schema. "
-    "[default: for JSON, those of all values]",
+    help="Fields of the values: 'id INT, total DOUBLE', or a file with such a list or an Avro schema. "
+    "[default: for JSON, the fields of all values]",
 )
 @click.option(
     "--from",
     "start",
     type=WhenType("earliest"),
     default="earliest",
-    help="Only records of this time or later: a time, or a span before now such as 2h. [default: earliest, all]",
+    help="Read only records from this time on: a time, or a duration before now such as 2h. [default: earliest]",
 )
 @click.option(
     "--to",
     "end",
     type=WhenType("latest"),
     default="latest",
-    help="Only records from before this time. [default: latest, all that are there now]",
+    help="Read only records before this time. [default: latest, the current end]",
 )
 @click.option(
     "--time-index",
     is_flag=True,
-    help="With --from: skip what brokers take for older by the headers of batches. Faster on long topics, and misses "
-    "records whose producer wrote too early a time into the header.",
+    help="With --from: let brokers skip older batches by their headers. Faster on long topics, but misses records if "
+    "a producer wrote too early a timestamp into the header.",
 )
 @click.option(
-    "--skip-corrupt", is_flag=True, help="Skip batches that nobody can decode, and say how many; else they are errors."
+    "--skip-corrupt",
+    is_flag=True,
+    help="Skip batches that cannot be decoded, and count them; by default they are errors.",
 )
-@click.option("--limit", type=WholeNumber(0, MAX_INT64), help="Only this many rows of the result.")
-@click.option("--output", metavar="PATH", help="Write the result there: one file *.parquet or *.csv, else a directory.")
-@click.option("--output-format", type=click.Choice(_OUTPUT_FORMATS), help="[default: as PATH ends, else parquet]")
-@click.option("--overwrite", is_flag=True, help="Replace what is at PATH.")
-@click.option("--master", default="local[*]", show_default=True, help="The Spark to run on.")
-@click.option("--conf", type=PairType(), multiple=True, help="A setting of Spark. May be repeated.")
-@click.option("--quiet", "-q", is_flag=True, help="Print neither progress nor the count of rows.")
-@click.option("--verbose", "-v", is_flag=True, help="Let Spark log what it does.")
+@click.option("--limit", type=WholeNumber(0, MAX_INT64), help="Return at most this many rows.")
+@click.option(
+    "--output", metavar="PATH", help="Write the result to PATH: one file if it is *.parquet or *.csv, else a directory."
+)
+@click.option(
+    "--output-format",
+    type=click.Choice(_OUTPUT_FORMATS),
+    help="Write this format. [default: by the suffix of PATH, else parquet]",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing result at PATH.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master to run on.")
+@click.option("--conf", type=PairType(), multiple=True, help="Set a Spark property. May be repeated.")
+@click.option("--quiet", "-q", is_flag=True, help="Print neither progress nor the row count.")
+@click.option("--verbose", "-v", is_flag=True, help="Show the log of Spark.")
 @client_options
 def command(
     query: str,
@@ -157,19 +166,21 @@ def command(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Run QUERY, a query of Spark SQL in which topics are tables; - reads it from standard input.
+    """Run a Spark SQL query in which topics are tables.
 
-    Names with dots or dashes stand in backquotes: `web-clicks`. The columns of a topic are the fields of its values
+    QUERY - reads the query from standard input.
+
+    Put names with dots or dashes in backquotes: `web-clicks`. The columns of a topic are the fields of its values
     (text and raw values have one, `value`), and for each record:
 
     \b
       _key, _value      its bytes
       _partition, _offset, _timestamp, _headers
-      _corrupt          the value where it could not be decoded, else null
+      _corrupt          the value if it could not be decoded, else null
 
-    A field of such a name has one underscore more. Without --schema the fields of JSON are those of all its values,
-    of types that hold all of them: a long topic is read once more for that. Avro values are bare or in Confluent's
-    wire format, of the schema given.
+    If a field has one of these names, it gets one more underscore. Without --schema, the fields and types of JSON are
+    inferred from all values, which costs an additional pass over the topic. Avro values may be bare or in Confluent's
+    wire format, and must match the given schema.
 
     \b
     Examples:
@@ -182,14 +193,14 @@ def command(
       tailrace sql "DESCRIBE orders"
     """
     if as_json and output is not None:
-        raise click.UsageError("--json prints the result, so that --output has no place there.")
+        raise click.UsageError("--json prints the result: leave out --output.")
     if output is None and (output_format is not None or overwrite):
-        raise click.UsageError("--output-format and --overwrite are for --output.")
+        raise click.UsageError("--output-format and --overwrite need --output.")
     if start != "earliest" and end != "latest" and int(start) > int(end):
-        raise click.UsageError("--from is after --to.")
+        raise click.UsageError("--from must not be after --to.")
     text = sys.stdin.read() if query == "-" else query
     if not text.strip():
-        raise click.UsageError("The query is empty.")
+        raise click.UsageError("The query must not be empty.")
     _check_spark()
     from tailrace.client import Topics
     from tailrace.pipeline.spark.session import spark_session, stopping
@@ -198,7 +209,7 @@ def command(
     if output is not None:
         check_output(output, overwrite=overwrite)
     if time_index and start == "earliest":
-        raise click.UsageError("--time-index is for --from.")
+        raise click.UsageError("--time-index needs --from.")
     reading = reading_of(bootstrap, formats, schemas, start, end, time_index=time_index, skips_corrupt=skip_corrupt)
     settings = pairs_without_repeats(conf, "--conf")
     topics = [topic.name for topic in Topics(bootstrap).list()]
@@ -222,7 +233,7 @@ def reading_of(
     time_index: bool = False,
     skips_corrupt: bool = False,
 ) -> TopicReading:
-    """What the options say about topics; a schema says the format where no option does."""
+    """Turn the options into how topics are read; a schema implies the format if --format is not given."""
     from tailrace.pipeline.arrow.formats import read_schema
     from tailrace.pipeline.sql.queries import TopicReading
 
@@ -236,7 +247,7 @@ def reading_of(
             chosen[topic] = fits
         elif said != fits:
             what = "an Avro schema" if fits == "avro" else "names and types of fields"
-            raise click.UsageError(f"--schema has {what}, and --format is {said}.")
+            raise click.UsageError(f"--schema has {what}, but --format is {said}.")
     return TopicReading(
         bootstrap,
         None if start == "earliest" else int(start),
@@ -258,7 +269,7 @@ def _by_topic(pairs: tuple[tuple[str | None, str], ...], option: str) -> dict[st
 
 
 def _check_spark() -> None:
-    """Say at once what is missing, not after the broker was asked."""
+    """Fail at once if something is missing, before any request to the broker."""
     from tailrace.pipeline.spark.session import check_installation, log_level
 
     log_level()
@@ -279,7 +290,7 @@ def run(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Run a query on a Spark that is there, print or write its result, and say how much it was."""
+    """Run a query on a running Spark, print or write its result, and print the row count."""
     from tailrace.pipeline.spark.errors import in_users_words
     from tailrace.pipeline.sql.queries import TopicQuery
     from tailrace.pipeline.sql.results import output_format_of, write_output

@@ -68,7 +68,7 @@ def test_a_job_may_not_take_an_option_of_the_command() -> None:
     @job(source=Topic("orders"), sink=Table("t"))
     def greedy(orders: Any, *, once: bool = False) -> Any: ...
 
-    with pytest.raises(click.UsageError, match="option 'once' of job 'greedy' is one of this command"):
+    with pytest.raises(click.UsageError, match="option 'once' of job 'greedy' is also an option of this command"):
         parse_job_options(greedy, [])
 
 
@@ -84,9 +84,9 @@ def test_the_help_of_a_file_has_the_options_of_its_job(job_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["FILE", "--once", "--every", "1m"], "--every has no place there"),
+        (["FILE", "--once", "--every", "1m"], "leave out --every"),
         (["FILE", "--chekpoint", "x"], "--chekpoint"),
-        (["--least", "5", "FILE"], "Name the file before the options of its job"),
+        (["--least", "5", "FILE"], "Give the file before the options of its job"),
         (["FILE", "--conf", "x"], "'x' is not NAME=VALUE"),
     ],
 )

@@ -13,8 +13,8 @@ from tests.support.brokers.broker_process import free_port
     ("arguments", "complaint"),
     [
         ([], "Missing argument 'TOPIC...'"),
-        (["orders", "--once", "--every", "1m"], "--every has no place there"),
-        (["orders", "payments", "orders"], "A topic is named twice"),
+        (["orders", "--once", "--every", "1m"], "leave out --every"),
+        (["orders", "payments", "orders"], "A topic is given twice"),
         (["orders", "--every", "often"], "'often' is not a duration"),
         (["orders", "--conf", "x"], "'x' is not NAME=VALUE"),
     ],

@@ -81,7 +81,7 @@ def test_batches_that_nobody_can_decode_are_skipped_only_where_that_is_asked_for
 
 
 def test_a_schema_that_does_not_fit_the_format_is_a_usage_error() -> None:
-    with pytest.raises(click.UsageError, match=r"--schema has an Avro schema, and --format is json\."):
+    with pytest.raises(click.UsageError, match=r"--schema has an Avro schema, but --format is json\."):
         reading_of("127.0.0.1:1", ((None, "json"),), ((None, AVRO),), "earliest", "latest")
 
 
@@ -90,18 +90,18 @@ def test_a_schema_that_does_not_fit_the_format_is_a_usage_error() -> None:
     [
         (["SELECT 1", "--format", "xml"], "'xml' is not one of json, avro, text, raw."),
         (["SELECT 1", "--format", "orders="], "'' is not one of"),
-        (["SELECT 1", "--schema", "orders="], "it is empty."),
+        (["SELECT 1", "--schema", "orders="], "it must not be empty."),
         (["SELECT 1", "--format", "json", "--format", "text"], "--format is given twice for all topics."),
         (["SELECT 1", "--from", "yesterday"], "'yesterday' is neither earliest, a time such as"),
         (["SELECT 1", "--from", "latest"], "'latest' is neither earliest"),
         (["SELECT 1", "--to", "earliest"], "'earliest' is neither latest"),
-        (["SELECT 1", "--from", "1h", "--to", "2h"], "--from is after --to."),
+        (["SELECT 1", "--from", "1h", "--to", "2h"], "--from must not be after --to."),
         (["SELECT 1", "--json", "--output", "x"], "--json prints the result"),
-        (["SELECT 1", "--overwrite"], "are for --output."),
+        (["SELECT 1", "--overwrite"], "need --output."),
         (["SELECT 1", "--conf", "nonsense"], "'nonsense' is not NAME=VALUE."),
         (["SELECT 1", "--conf", "a=1", "--conf", "a=2"], "--conf gives 'a' twice."),
         (["SELECT 1", "--limit", "-1"], "-1 is not between 0 and"),
-        (["  "], "The query is empty."),
+        (["  "], "The query must not be empty."),
         ([], "Missing argument 'QUERY'."),
     ],
     ids=str,
