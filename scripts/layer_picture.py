@@ -1,7 +1,7 @@
 """Draws the layers into docs/architecture.md from the import rules in pyproject.toml and from the imports themselves.
 
-A layer may import every layer below it. An arrow stands for imports that really are there; one that follows from two
-others is left out. `make docs` writes the picture again, and a test fails where it is out of date.
+A layer may import every layer below it. An arrow stands for imports that exist; arrows that follow from others are left
+out. `make docs` regenerates the picture, and a test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def main() -> None:
 
 
 def layers() -> Sequence[str]:
-    """The layers as the import rules have them, the highest first."""
+    """Return the layers of the import rules, the highest first."""
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (rule,) = (rule for rule in rules if rule["type"] == "layers")
     return [str(layer).removeprefix(f"{PACKAGE}.") for layer in rule["layers"]]
 
 
 def imports() -> Mapping[str, set[str]]:
-    """Which top-level module or package imports which."""
+    """Return which top-level modules and packages each of them imports."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in graph.modules:
@@ -46,7 +46,7 @@ def _top_level(module: str) -> str:
 
 
 def picture(order: Sequence[str], imported: Mapping[str, set[str]]) -> str:
-    """A diagram of the layers in their order, with an arrow from each to those that it imports."""
+    """Draw the layers in order, with an arrow from each to the layers that it imports."""
     reached: dict[str, set[str]] = {}
     arrows = []
     for number, layer in reversed(list(enumerate(order))):
@@ -59,11 +59,11 @@ def picture(order: Sequence[str], imported: Mapping[str, set[str]]) -> str:
 
 
 def with_picture(page: str, drawn: str) -> str:
-    """The page with the picture between its marks."""
+    """Return the page with the picture between its markers."""
     before, _, rest = page.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
-        raise SystemExit(f"{PAGE} lacks the lines '{BEGIN}' and '{END}'")
+        raise SystemExit(f"{PAGE} lacks the lines '{BEGIN}' and '{END}': add them where the picture belongs")
     return f"{before}{BEGIN}\n{drawn}\n{mark}{after}"
 
 

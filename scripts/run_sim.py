@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs seeds of the simulated cluster, several at a time, and prints what each came to.
+"""Run the simulated cluster with many seeds, several at a time, and print the result of each.
 
-On a failure it prints the seed, what was violated, the last events and the command that runs the seed alone; the exit
-code is 1 then. All seeds are run whatever fails, up to a number of failures. With --record a long run can be split: it
-notes each seed that passed and the commit, and does not run it again for that commit.
+On a failure it prints the seed, the violation, the last events and the command that runs the seed alone, and exits with
+1. It stops after ten failures. With --record you can split a long run: it records each seed with its commit and result,
+and skips seeds that passed on the current commit.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ MOST_FAILURES = 10
 
 
 def run_one(favoured: str | None, seed: int) -> tuple[int, str, str | None, float]:
-    """One seed in a process of its own: its line, or what went wrong."""
+    """Run one seed in a process of its own; return its line, and what went wrong if it failed."""
     started = time.monotonic()
     try:
         line, failure = run_seed(seed, favoured=favoured).line(), None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  whatever it is, it is reported with its seed
+    except BaseException as error:  # noqa: BLE001  every error is reported with its seed
         line, failure = f"seed {seed}: {error}", "".join(traceback.format_exception(error))
     return seed, line, failure, time.monotonic() - started
 
 
 def commit() -> str:
-    """The commit that is checked out, marked where files differ from it."""
+    """Return the commit that is checked out, marked if files differ from it."""
     command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=-changed"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def passed_before(record: Path, on: str, favoured: str | None) -> set[int]:
-    """The seeds that the record says passed on a commit."""
+    """Return the seeds that passed on a commit according to the record."""
     if not record.exists():
         return set()
     rows = [json.loads(line) for line in record.read_text().splitlines()]
@@ -52,15 +52,17 @@ def passed_before(record: Path, on: str, favoured: str | None) -> set[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--favour", metavar="FAULT", help="inject this kind of fault far more often than all others")
+    parser.add_argument("--seeds", type=int, default=100, help="run this many seeds")
+    parser.add_argument("--first", type=int, default=0, help="start with this seed")
     parser.add_argument(
-        "--trace", action="store_true", help="print the whole failure of every seed, not only the first"
+        "--jobs", type=int, default=min(2, os.cpu_count() or 1), help="run this many seeds at the same time"
     )
+    parser.add_argument("--favour", metavar="FAULT", help="inject this kind of fault far more often than all others")
+    parser.add_argument("--trace", action="store_true", help="print every failure in full, not only the first")
     parser.add_argument(
-        "--record", type=Path, help="add each seed's result and commit to a file; skip seeds that passed on this commit"
+        "--record",
+        type=Path,
+        help="append each seed's result and commit to a file; skip seeds that passed on this commit",
     )
     arguments = parser.parse_args()
     record: Path | None = arguments.record
@@ -68,7 +70,7 @@ def main() -> int:
     known = passed_before(record, on, arguments.favour) if record is not None else set()
     seeds = [seed for seed in range(arguments.first, arguments.first + arguments.seeds) if seed not in known]
     if known:
-        print(f"{arguments.seeds - len(seeds)} of {arguments.seeds} seeds passed on {on} before", flush=True)
+        print(f"{arguments.seeds - len(seeds)} of {arguments.seeds} seeds already passed on {on}", flush=True)
     if not seeds:
         return 0
     favour = {"favoured": arguments.favour} if arguments.favour is not None else {}

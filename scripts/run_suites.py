@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the clients' own test suites against a broker and compares with the lists in suites/expected.
+"""Run the clients' own test suites against a broker and compare the results with the lists in suites/expected.
 
-Several tests run at a time. One that fails although it is expected to pass is tried once more, alone, and that is said.
-The exit code is 1 if any test disagrees with its line, in either direction.
+Several tests run at a time. If a test fails that should pass, it runs once more, alone, and the output says so.
+The exit code is 1 if any result differs from the list, in either direction.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ HOME = ROOT / ".cache/suites"
 EXPECTED = ROOT / "suites/expected"
 SUITES = {suite.name: suite for suite in (KafkaPython, Librdkafka)}
 
-#: What Kafka's brokers are configured with when the suites' authors run them; some tests look at it.
+#: The broker configuration that the authors of the suites use; some tests check it.
 BROKER_CONFIG = {"node.id": "0", "num.partitions": "4"}
 SCENARIO_CONFIG = {"default": {}, "noautocreate": {"auto.create.topics.enable": "false"}}
 
-#: Most tests wait most of the time. What fails under the load of others has a second try of its own.
+#: Most tests wait most of the time. A test that fails under the load of others gets a second try, alone.
 AT_ONCE = 4
 
 
 class SuiteRun:
-    """One suite's run: its units, what they did so far, and the progress lines."""
+    """A run of one suite: its units, their results so far, and the progress lines."""
 
     def __init__(
         self, suite: KafkaPython | Librdkafka, processes: ProcessGroups, bootstraps: Mapping[str, str]
@@ -70,14 +70,14 @@ class SuiteRun:
         self._chosen = 0
 
     def run(self, wanted: Sequence[str]) -> None:
-        """Run the tests whose names contain one of the wanted words, or all."""
+        """Run the tests whose names contain one of the wanted words, or all tests."""
         chosen = [u for u in self.units if not wanted or any(word in name for name in u.names for word in wanted)]
         self._chosen = sum(len(unit.names) for unit in chosen)
-        # Those that may take long begin, so that the others run beside them.
+        # Tests that may take long start first, so that the others run beside them.
         self._run(sorted(chosen, key=self._suite.limit_seconds, reverse=True), AT_ONCE)
         failed = [unit for unit in chosen if any(self._failed_unexpectedly(name) for name in unit.names)]
         if failed:
-            print(f"  once more, one after another: {', '.join(unit.key for unit in failed)}", flush=True)
+            print(f"  retrying one after another: {', '.join(unit.key for unit in failed)}", flush=True)
             self._second_try = {name for unit in failed for name in unit.names}
             self._run(failed, 1)
 
@@ -104,16 +104,16 @@ class SuiteRun:
         word = self.expected.get(result.name)
         mark = "!" if problem_of(word, result.outcome) else " "
         said = "" if word in (None, PASS) else f" ({word})"
-        again = " at the second try" if result.name in self._second_try else ""
+        again = " on the second try" if result.name in self._second_try else ""
         progress = f"{len(self.results):3} of {self._chosen}"
         print(f"{mark} {progress}  {result.outcome:<7} {result.seconds:6.1f} s  {result.name}{said}{again}", flush=True)
 
     def problems(self, whole: bool) -> list[Problem]:
-        """Where the run and the list disagree; lines without a test count only if the whole suite was run."""
+        """Return where the run and the list differ; lines without a test count only if the whole suite ran."""
         return judge(self.expected, self.results.values(), self._names() if whole else None)
 
     def update(self) -> None:
-        """Write the list again as this run has it."""
+        """Rewrite the list from the results of this run."""
         words = updated(self.expected, self.results.values(), self._names())
         self._list.write_text(format_list(words, self._heading))
 
@@ -126,7 +126,7 @@ class SuiteRun:
 
 @contextmanager
 def running_brokers(suite: KafkaPython | Librdkafka, data: Path) -> Iterator[dict[str, str]]:
-    """A broker for each of the suite's scenarios; the addresses by scenario."""
+    """Run a broker for each scenario of the suite; yield the addresses by scenario."""
     with ExitStack() as stack:
         bootstraps = {}
         for scenario in suite.scenarios:
@@ -144,10 +144,12 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run_suites", description=__doc__.partition("\n")[0])
-    parser.add_argument("tests", nargs="*", help="only tests whose names contain one of these: 0012, test_producer")
-    parser.add_argument("-k", dest="word", action="append", default=[], help="the same, as pytest would have it")
-    parser.add_argument("--suites", nargs="+", choices=list(SUITES), default=list(SUITES), metavar="NAME")
-    parser.add_argument("--update", action="store_true", help="write suites/expected again as this run has it")
+    parser.add_argument("tests", nargs="*", help="run only tests whose names contain one of these: 0012, test_producer")
+    parser.add_argument("-k", dest="word", action="append", default=[], help="the same, with the option of pytest")
+    parser.add_argument(
+        "--suites", nargs="+", choices=list(SUITES), default=list(SUITES), metavar="NAME", help="run these suites"
+    )
+    parser.add_argument("--update", action="store_true", help="rewrite suites/expected from the results of this run")
     options = parser.parse_args()
     wanted = [*options.tests, *options.word]
     signal.signal(signal.SIGTERM, interrupt)
@@ -184,12 +186,12 @@ def main() -> int:
         if options.update:
             run.update()
     if not any(run.results for run, _ in runs):
-        print(f"run_suites: no test has a name with {' or '.join(wanted)}", file=sys.stderr)
+        print(f"run_suites: no test name contains {' or '.join(wanted)}", file=sys.stderr)
         return 2
     if wrong:
-        print(f"\n{wrong} tests are not as suites/expected has them; what they printed is in {HOME / 'output'}")
+        print(f"\n{wrong} results differ from suites/expected; see the output of the tests in {HOME / 'output'}")
     else:
-        print("\nEverything is as suites/expected has it.")
+        print("\nAll results are as expected.")
     return int(wrong > 0)
 
 

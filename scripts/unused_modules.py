@@ -1,9 +1,9 @@
-"""Finds modules of the package that no running program loads, and fails naming them; `make check` runs it.
+"""Finds modules of the package that no program loads, and fails if there are any; `make check` runs it.
 
 A module is used if an entry point reaches it. Entry points are the scripts in pyproject.toml, `__main__`, modules that
-can be run by themselves, top-level packages, which others find by their name, and everything under `testing`, the kit
-for tests and simulations. From there it follows imports and strings that are a module's name, as tables of modules to
-load have them. A package that calls `iter_modules` loads all that is in it. What tests import does not count.
+can be run by themselves, top-level packages, which others find by name, and everything under `testing`, the kit for
+tests and simulations. From there the check follows imports, and strings that are module names, as in tables of modules
+to load. A package that calls `iter_modules` loads everything in it. Imports in tests do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Folders whose modules only tests and simulations need.
+#: Packages whose modules only tests and simulations need.
 KITS = ("tailrace.testing",)
 
 
@@ -24,16 +24,16 @@ def main() -> int:
     modules = find_modules(ROOT / "src")
     unused = unused_modules(modules, entry_points(ROOT / "pyproject.toml"), KITS)
     for name in unused:
-        print(f"{modules[name].relative_to(ROOT)} is unused: no program reaches {name} by its imports.")
+        print(f"{modules[name].relative_to(ROOT)} is unused: no program imports {name}.")
     if unused:
-        print("Delete them with their tests, or move to tests/support what tests need.")
+        print("Delete these modules and their tests, or move what tests need to tests/support.")
     else:
-        print(f"{len(modules)} modules, all of them used")
+        print(f"{len(modules)} modules, all used")
     return 1 if unused else 0
 
 
 def find_modules(source: Path) -> dict[str, Path]:
-    """Every module below a source folder by its dotted name."""
+    """Return every module below a source folder by its dotted name."""
     modules = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
@@ -42,13 +42,13 @@ def find_modules(source: Path) -> dict[str, Path]:
 
 
 def entry_points(pyproject: Path) -> list[str]:
-    """The modules behind the commands that an installation brings."""
+    """Return the modules of the commands that the package installs."""
     scripts: Mapping[str, str] = tomllib.loads(pyproject.read_text())["project"].get("scripts", {})
     return [target.partition(":")[0] for target in scripts.values()]
 
 
 def unused_modules(modules: Mapping[str, Path], entries: Iterable[str], kits: Iterable[str]) -> list[str]:
-    """The modules that no entry point reaches; packages are left out, as each is loaded with what is in it."""
+    """Return the modules that no entry point reaches; not packages, as Python loads each along with its modules."""
     trees = {name: ast.parse(path.read_bytes(), str(path)) for name, path in modules.items()}
     starts = tuple(f"{kit}." for kit in kits)
     waiting = [
@@ -69,7 +69,7 @@ def unused_modules(modules: Mapping[str, Path], entries: Iterable[str], kits: It
 
 
 def _named_in(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[str]:
-    """The names in imports, and strings that may be names, but for those of loggers, which are called like modules."""
+    """Yield imported names and strings that may be module names, except logger names, which equal module names."""
     loggers = {argument for node in ast.walk(tree) if _is_logger(node) for argument in node.args}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -86,7 +86,7 @@ def _named_in(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[st
 
 
 def _loads_all(tree: ast.Module) -> bool:
-    """Whether a package loads whatever is in it."""
+    """Return whether a package loads everything in it."""
     return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "iter_modules" for node in ast.walk(tree))
 
 
@@ -95,7 +95,7 @@ def _is_logger(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def _can_be_run(tree: ast.Module) -> bool:
-    """Whether a module has a part that runs only when it is started by itself."""
+    """Return whether a module has a part that runs only when the module is started by itself."""
     return any(isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" for node in tree.body)
 
 

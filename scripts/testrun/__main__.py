@@ -1,11 +1,11 @@
 """The command behind `make test` and `make quick`; see --help.
 
-Prints a line for each piece that ends, what failed in full, and where the time went. Output and JUnit files of all
-pieces stay in build/test-results. The exit code is 1 if anything failed.
+Prints a line for each finished piece, failures in full, and where the time went. Output and JUnit files of all pieces
+stay in build/test-results. The exit code is 1 if anything failed.
 
-With TEST_AGAIN=1, a few tests with real processes that failed beside others are run once more, alone. Those that pass
-then are reported as unstable, and the run passes: a machine that stalls every process for seconds says nothing about a
-change. Mend a test that is reported twice, or mark it `alone`.
+With TEST_AGAIN=1, if only a few tests with real processes fail beside others, they run once more, alone. Those that
+then pass are reported as unstable, and the run passes: a machine that stalls every process for seconds says nothing
+about a change. Fix a test that is reported twice, or mark it `alone`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scripts.testrun.results import (
 )
 
 RESULTS = ROOT / "build/test-results"
-#: More failures than these in a folder have a reason.
+#: With more failures in a folder, nothing runs again: the cause is not chance.
 MOST_AGAIN = 5
 
 
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    # A shell starts what runs in the background with it ignored, and the brokers under test would inherit that.
+    # A shell starts background jobs with SIGINT ignored, and the brokers under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _parse()
     extra = shlex.split(os.environ.get("PYTEST_ARGS", ""))
@@ -74,9 +74,13 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="testrun", description="Run the test suite.")
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help=f"of: {', '.join(FOLDERS)}; all unless named")
-    parser.add_argument("--quick", action="store_true", help="run tests of what changed and a choice of the rest")
-    parser.add_argument("--record", action="store_true", help="record how long files took in tests/durations.json")
+    parser.add_argument(
+        "folders", nargs="*", metavar="FOLDER", help=f"run only these folders: {', '.join(FOLDERS)} (default: all)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="run the tests of changed files and a selection of the others"
+    )
+    parser.add_argument("--record", action="store_true", help="record how long each file took in tests/durations.json")
     options = parser.parse_args()
     if unknown := [name for name in options.folders if name not in FOLDERS]:
         parser.error(f"no such folder: {', '.join(unknown)}; choose from {', '.join(FOLDERS)}")
@@ -92,7 +96,7 @@ def _pieces(options: argparse.Namespace) -> list[Piece]:
             continue
         files = files_of(name)
         pieces += divide(folder, files if chosen is None else [file for file in files if file in chosen], durations)
-    # Tests that need the machine to themselves are for `make test`.
+    # Only `make test` runs tests that need the machine to themselves.
     return [piece for piece in pieces if not (options.quick and piece.is_alone)]
 
 
@@ -108,7 +112,7 @@ def _line(outcome: Outcome) -> str:
 
 
 def _show_output(outcome: Outcome) -> None:
-    """Print what pytest printed if the piece failed, or the seeds that it ran with."""
+    """Print the output of pytest if the piece failed, otherwise only its seeds."""
     lines = outcome.log.read_text(errors="replace").splitlines()
     if outcome.has_passed:
         lines = [line for line in lines if outcome.piece.folder.is_talkative and "seed" in line]
@@ -117,7 +121,7 @@ def _show_output(outcome: Outcome) -> None:
 
 
 def _try_again(lanes: Lanes, outcomes: Sequence[Outcome]) -> None:
-    """Run what failed once more, alone, where only a few tests with processes failed."""
+    """Run failed tests again, alone, if only a few tests with real processes failed."""
     for name, folder in FOLDERS.items():
         failed = [outcome for outcome in outcomes if outcome.piece.folder is folder and not outcome.has_passed]
         tests = sum(outcome.count(FAILED) for outcome in failed)
@@ -128,7 +132,7 @@ def _try_again(lanes: Lanes, outcomes: Sequence[Outcome]) -> None:
                 continue
             remembered = ROOT / ".pytest_cache" / outcome.piece.name / "v/cache/lastfailed"
             names = sorted(json.loads(remembered.read_text())) if remembered.is_file() else []
-            say(f"\n{name}: once more, alone: {', '.join(names)}")
+            say(f"\n{name}: retrying alone: {', '.join(names)}")
             second = lanes.again(outcome.piece)
             say(_line(second))
             _show_output(second)
@@ -139,8 +143,8 @@ def _try_again(lanes: Lanes, outcomes: Sequence[Outcome]) -> None:
 
 
 def _conclude(outcomes: Sequence[Outcome], seconds: float, cores: int, expected: Sequence[str]) -> int:
-    """Print the tables, the failures and the counts; the exit code."""
-    # A folder in which nothing was collected proves nothing, unless that was asked for.
+    """Print the tables, the failures and the counts; return the exit code."""
+    # A folder without collected tests is a failure, unless options of pytest deselected them.
     ran = {outcome.piece.folder.name for outcome in outcomes if outcome.tests}
     empty = [name for name in dict.fromkeys(expected) if name not in ran]
     say(f"\n{folder_table(outcomes, seconds, cores)}")

@@ -1,7 +1,7 @@
-"""Runs pieces side by side, as many as the cores can bear: many that wait, few that compute.
+"""Runs pieces side by side, as many as the cores allow: many that wait, few that compute.
 
-A piece is begun when the load of those that run leaves room for its own, the longest first. Pieces that must be alone
-come last, one after another. It ends only the processes that it started, by their ids.
+Starts the longest piece first, and another as soon as the load of the running ones leaves room for it. Pieces that must
+run alone come last, one after another. Ends only processes that it started, by their ids.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from scripts.testrun.pieces import ALONE, ROOT, Piece
 from scripts.testrun.results import Outcome, read_tests
 
-#: Slightly more than there are: a piece waits at times, whatever it does.
+#: Slightly more load than cores: every piece waits at times.
 OVERCOMMIT = 1.15
-#: More would only take memory.
+#: More lanes would only take memory.
 MOST_LANES = 6
-#: How often a run says what it is waiting for.
+#: How often a run reports what it is waiting for.
 STATUS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A piece that runs."""
+    """A running piece."""
 
     piece: Piece
     process: subprocess.Popen[bytes]
@@ -37,7 +37,7 @@ class Running:
 
 
 class Lanes:
-    """Runs pieces and tells of each as it ends."""
+    """Runs pieces and reports each as it ends."""
 
     def __init__(self, results: Path, extra: Sequence[str], cores: int, said: Callable[[str], None]) -> None:
         self._results = results
@@ -48,7 +48,7 @@ class Lanes:
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
     def run(self, pieces: Sequence[Piece], told: Callable[[Outcome], None]) -> list[Outcome]:
-        """Run all pieces, whatever fails; their outcomes in the order in which they ended."""
+        """Run all pieces, even after failures; return their outcomes in the order in which they ended."""
         waiting = sorted(pieces, key=lambda piece: (piece.is_alone, -piece.seconds))
         outcomes: list[Outcome] = []
         try:
@@ -70,14 +70,14 @@ class Lanes:
         return outcomes
 
     def again(self, piece: Piece) -> Outcome:
-        """Run once more, with nothing beside it, what failed in a piece."""
+        """Run the failed tests of a piece again, with nothing beside them."""
         self._begin(piece, "--last-failed", suffix="-again")
         outcome = self._ended.get()
         del self._running[piece.name]
         return outcome
 
     def _next(self, waiting: Sequence[Piece]) -> Piece | None:
-        """The longest piece that fits beside those that run."""
+        """Return the longest piece that fits beside the running ones."""
         running = [each.piece for each in self._running.values()]
         return next((piece for piece in waiting if fits(piece, running, self._capacity)), None)
 
@@ -117,16 +117,16 @@ class Lanes:
         )
 
     def _interrupt(self) -> None:
-        """End what runs as Ctrl-C would, so that fixtures end the processes they started."""
+        """Interrupt running pieces as Ctrl-C would, so that fixtures end the processes they started."""
         for each in self._running.values():
-            # Not through Popen: it would look for an exit code that the waiting thread is to have.
+            # Not through Popen: it would collect the exit code that the waiting thread needs.
             os.kill(each.process.pid, signal.SIGINT)
         while self._running:
             del self._running[self._ended.get().piece.name]
 
 
 def fits(piece: Piece, running: Sequence[Piece], capacity: float) -> bool:
-    """Whether a piece can be begun beside those that run."""
+    """Return whether a piece can start beside the running ones."""
     if not running:
         return True
     if piece.is_alone or any(each.is_alone for each in running) or len(running) >= MOST_LANES:

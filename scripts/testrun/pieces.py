@@ -1,7 +1,7 @@
 """Divides the test folders into pieces: test files that one pytest process runs.
 
-Files are packed by how long they took when that was last recorded (`tests/durations.json`). A file that is not in the
-record only makes a piece longer or shorter than planned; nothing is left out because of it.
+Packs files by their last recorded duration (`tests/durations.json`). A file without a record only makes a piece longer
+or shorter than planned; it still runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DURATIONS = ROOT / "tests/durations.json"
-#: What a file is taken to last that nobody has recorded yet.
+#: The assumed duration of a file without a record.
 UNKNOWN_SECONDS = 10.0
 #: The mark of tests that need the machine to themselves.
 ALONE = "alone"
@@ -23,16 +23,16 @@ _ALONE_MARK = re.compile(rf"\bmark\.{ALONE}\b")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of tests, and what running it is like."""
+    """A folder of tests, and how its tests behave when they run."""
 
     name: str
     #: How many cores one of its pieces keeps busy: the last column of the table that a run prints.
     load: float
-    #: How long a piece should take. A short piece fills gaps; each piece pays for its session-wide fixtures again.
+    #: How long a piece should take. Short pieces fill gaps, but each pays for its session-wide fixtures again.
     piece_seconds: float = 60.0
-    #: Its output, seeds above all, is printed also when it passes.
+    #: Print its output, mainly seeds, even if it passes.
     is_talkative: bool = False
-    #: Other processes, and when the machine lets them run, have a say in its results.
+    #: Its results depend on other processes, and on when the machine lets them run.
     has_processes: bool = True
 
 
@@ -59,29 +59,29 @@ class Piece:
     name: str
     files: tuple[str, ...]
     seconds: float
-    #: It holds the tests that are marked `alone`, and nothing runs beside it; any other piece holds the rest.
+    #: It runs only tests that are marked `alone`, with nothing beside it; other pieces run the rest.
     is_alone: bool = False
 
 
 def read_durations(path: Path = DURATIONS) -> dict[str, float]:
-    """How many seconds each test file took when that was last recorded."""
+    """Return the last recorded duration of each test file in seconds."""
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def write_durations(measured: Mapping[str, float], path: Path = DURATIONS) -> None:
-    """Record how long files took; files that are gone are dropped, files that were not run keep what they had."""
+    """Record how long files took; drop files that no longer exist, keep the records of files that did not run."""
     merged = {**read_durations(path), **{file: round(seconds, 1) for file, seconds in measured.items()}}
     kept = {file: merged[file] for file in sorted(merged) if (ROOT / file).is_file()}
     path.write_text(json.dumps(kept, indent=0) + "\n")
 
 
 def files_of(folder: str, root: Path = ROOT) -> list[str]:
-    """The test files of a folder, relative to the root, in order."""
+    """Return the test files of a folder, relative to the root, in order."""
     return sorted(str(path.relative_to(root)) for path in (root / "tests" / folder).rglob("test_*.py"))
 
 
 def divide(folder: Folder, files: Sequence[str], durations: Mapping[str, float], root: Path = ROOT) -> list[Piece]:
-    """Pack a folder's files into pieces; tests that must run alone get a piece of their own."""
+    """Pack a folder's files into pieces; tests that must run alone get a separate piece."""
     packs: list[list[str]] = []
     filled = 0.0
     for file in files:

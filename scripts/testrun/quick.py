@@ -1,8 +1,8 @@
-"""Chooses tests for the inner loop: unit tests of what changed, then a choice of the rest, within a bound of time.
+"""Selects tests for the inner loop: unit tests of changed files, then a selection of the others, within a time budget.
 
-A file has changed if it differs from where the branch left origin/main, committed or not. A unit test belongs to a
-module if it mirrors its path or imports it. The choice of the rest is the quickest files of each folder, so that real
-clients, stores and simulated clusters take part.
+A file has changed if it differs from the point where the branch left origin/main, committed or not. A unit test belongs
+to a module if it mirrors its path or imports it. The rest of the selection are the quickest files of each folder, so
+that real clients, stores and simulated clusters are included.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from scripts.testrun.pieces import ROOT, UNKNOWN_SECONDS, files_of
 
-#: Together, as recorded; two lanes need half of that, and some for starting processes.
+#: The sum of recorded durations; two lanes take half of that, plus some time to start processes.
 BUDGET_SECONDS = 200.0
-#: How much of it a folder gets that is not asked for by a change.
+#: The part of the budget that a folder gets for tests of unchanged files.
 CHOICE_SECONDS = {"simulation": 15.0, "contract": 15.0, "interop": 30.0, "fault": 20.0}
-#: A file that takes longer is left to `make test`, also if it changed.
+#: Only `make test` runs a file that takes longer, even if it changed.
 MOST_SECONDS = 60.0
 
 
 def changed_files(root: Path = ROOT) -> list[str]:
-    """Paths that differ from where this branch left origin/main, or from the last commit if there is none."""
+    """Return paths that differ from where this branch left origin/main, or from HEAD if there is no origin/main."""
     base = _git(root, "merge-base", "HEAD", "origin/main") or ["HEAD"]
     tracked = _git(root, "diff", "--name-only", "--diff-filter=d", base[0])
     return sorted({*tracked, *_git(root, "ls-files", "--others", "--exclude-standard")})
@@ -34,7 +34,7 @@ def _git(root: Path, *arguments: str) -> list[str]:
 
 
 def choose(changed: Sequence[str], durations: Mapping[str, float], root: Path = ROOT) -> list[str]:
-    """The test files to run, most wanted first."""
+    """Return the test files to run, the most relevant first."""
 
     def quickest_first(files: Iterable[str]) -> list[str]:
         return sorted(files, key=lambda file: (durations.get(file, UNKNOWN_SECONDS), file))
@@ -68,7 +68,7 @@ def choose(changed: Sequence[str], durations: Mapping[str, float], root: Path = 
 
 
 def _mirror(file: str) -> str:
-    """The unit test that mirrors a module's path."""
+    """Return the unit test that mirrors a module's path."""
     path = Path(file)
     if path.parts[:2] != ("src", "tailrace"):
         return ""
@@ -76,6 +76,6 @@ def _mirror(file: str) -> str:
 
 
 def _module(file: str) -> str:
-    """A module's dotted name, if the file is one."""
+    """Return the dotted name of a module, or nothing if the file is not one."""
     path = Path(file)
     return ".".join(path.with_suffix("").parts[1:]) if path.parts[0] == "src" and path.suffix == ".py" else ""

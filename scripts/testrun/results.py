@@ -1,4 +1,4 @@
-"""What became of the tests, read from pytest's JUnit files, and the tables that a run ends with."""
+"""Reads the results of tests from pytest's JUnit files, and formats the tables at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.testrun.pieces import Piece
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 SLOWEST = 10
-#: How the lines begin in which pytest says why a test failed, and how many of them a summary repeats.
+#: The prefix of lines in which pytest says why a test failed, and how many of them a summary repeats.
 _REASON = "E   "
 _REASONS = 12
 
@@ -22,7 +22,7 @@ OK, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One test that was run."""
+    """The result of one test."""
 
     file: str
     name: str
@@ -37,7 +37,7 @@ class Test:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a piece."""
+    """The result of a piece."""
 
     piece: Piece
     code: int
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def read_tests(junit: Path) -> list[Test]:
-    """The tests of a JUnit file; none if pytest ended before it wrote one."""
+    """Read the tests of a JUnit file; none if pytest ended before it wrote one."""
     try:
         return [_test(case) for case in ElementTree.parse(junit).iter("testcase")]
     except (FileNotFoundError, ElementTree.ParseError):
@@ -72,7 +72,7 @@ def _test(case: ElementTree.Element) -> Test:
         elif child.tag == "skipped":
             outcome = SKIPPED
     file = case.get("file", "")
-    # A class stands between the module's dotted name and the test.
+    # A class comes between the module's dotted name and the test.
     module = file.removesuffix(".py").replace("/", ".")
     within = case.get("classname", "").removeprefix(module).strip(".")
     name = "::".join(filter(None, [within.replace(".", "::"), case.get("name", "")]))
@@ -85,7 +85,7 @@ def _reason(failure: ElementTree.Element) -> str:
 
 
 def seconds_by_file(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """How long each file's tests took."""
+    """Return how long the tests of each file took."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for outcome in outcomes:
         for test in outcome.tests:
@@ -94,7 +94,7 @@ def seconds_by_file(outcomes: Iterable[Outcome]) -> dict[str, float]:
 
 
 def folder_table(outcomes: Sequence[Outcome], wall_seconds: float, cores: int) -> str:
-    """Where the time went, folder by folder; the last column is how many cores its pieces kept busy."""
+    """Format where the time went, folder by folder; the last column is how many cores its pieces kept busy."""
     lines = ["folder        tests  failed  skipped  pieces  minutes  CPU min   load"]
     row = "{:<12} {:>6} {:>7} {:>8} {:>7} {:>8.1f} {:>8.1f} {:>6.2f}"
     for name in dict.fromkeys(outcome.piece.folder.name for outcome in outcomes):
@@ -114,13 +114,13 @@ def _counts(outcomes: Sequence[Outcome]) -> tuple[int, int, int, int]:
 
 
 def slowest_table(outcomes: Iterable[Outcome]) -> str:
-    """The tests that took longest."""
+    """Format the tests that took longest."""
     tests = sorted((test for outcome in outcomes for test in outcome.tests), key=lambda test: -test.seconds)
     return "\n".join(["slowest tests", *(f"{test.seconds:7.1f} s  {test.title}" for test in tests[:SLOWEST])])
 
 
 def failure_summary(outcomes: Iterable[Outcome]) -> str:
-    """The names of what failed and why, for a reader who sees no more than the end of the output."""
+    """Format the names of failed tests and why they failed, for readers who see only the end of the output."""
     lines = []
     for outcome in outcomes:
         if outcome.has_passed:
