@@ -1,5 +1,5 @@
-"""The clients' own test suites against this broker: which tests there are, how each is run, and what is expected.
+"""The clients' own test suites against this broker: which tests they have, how to run each, and the expected result.
 
-`scripts/run_suites.py` is the command line, `scripts/setup-suites` brings the suites. Nothing of them is kept here but
-the names of their tests, in `expected/`.
+`scripts/run_suites.py` is the command line, `scripts/setup-suites` installs the suites. This package keeps only the
+names of their tests, in `expected/`.
 """

@@ -1,8 +1,8 @@
-"""What each test of a suite is expected to do, and whether a run agrees. Pure: no files, no processes.
+"""Compares the results of a suite with a list of expected results. Pure: no files, no processes.
 
 A list has one line per test: a word and the test's name. The word is `pass`, `skipped` for a test that its own suite
-leaves out, or the reason why it does not pass yet. Every disagreement is a problem, in both directions: a test that
-passes although its line gives a reason means that the list is out of date.
+skips, or the reason why it does not pass yet. Every difference is a problem, in both directions: if a test passes
+although its line gives a reason, the list is out of date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 PASS = "pass"
 SKIPPED = "skipped"
 
-#: The words for tests that do not pass, each with what is missing.
+#: The words for tests that do not pass, each with its meaning.
 REASONS: Mapping[str, str] = {
     "groups": "needs consumer groups or committed offsets",
     "transactions": "needs transactions",
@@ -26,14 +26,14 @@ REASONS: Mapping[str, str] = {
     "admin": "needs an admin API that is not served yet",
     "brokers": "needs more than one broker",
     "kafka-scripts": "starts Kafka's own scripts or servers",
-    "kraft": "looks into Kafka's own controller quorum",
+    "kraft": "inspects Kafka's own controller quorum",
     "suite": "cannot pass here, or not reliably, whatever the broker does: see docs/findings.md",
     "bug": "the broker answers wrongly",
 }
 
 
 class Outcome(StrEnum):
-    """What a test did."""
+    """The outcome of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test's outcome, with the first line of what it said if it did not pass."""
+    """One test's outcome, with the first line of its message if it did not pass."""
 
     name: str
     outcome: Outcome
@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A test that did not do what its line says, or a line without a test."""
+    """A test whose outcome differs from its line, or a line without a test."""
 
     name: str
     text: str
@@ -63,7 +63,7 @@ class ListError(ValueError):
 
 
 def parse_list(text: str) -> dict[str, str]:
-    """The word for each test, in the order of the lines; empty lines and those that begin with # say nothing."""
+    """Parse the word for each test, in the order of the lines; ignore empty lines and those that begin with #."""
     words: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -71,7 +71,7 @@ def parse_list(text: str) -> dict[str, str]:
         word, _, name = line.strip().partition(" ")
         name = name.strip()
         if not name:
-            raise ListError(f"line {number}: a word and a test's name are expected, not {line!r}")
+            raise ListError(f"line {number}: expected a word and a test's name, not {line!r}")
         if word not in (PASS, SKIPPED) and word not in REASONS:
             raise ListError(f"line {number}: {word!r} is not one of: {', '.join([PASS, SKIPPED, *REASONS])}")
         if name in words:
@@ -81,14 +81,14 @@ def parse_list(text: str) -> dict[str, str]:
 
 
 def format_list(words: Mapping[str, str], heading: str) -> str:
-    """The text that `parse_list` reads, below a heading that becomes comments."""
+    """Format a list for `parse_list`, with the heading as comments at the top."""
     width = max((len(word) for word in words.values()), default=0)
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
     return "\n".join([*lines, *(f"{word:<{width}} {name}" for name, word in words.items())]) + "\n"
 
 
 def heading_of(text: str) -> str:
-    """The comments at the top of a list, without their signs."""
+    """Return the comments at the top of a list, without their # signs."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -98,9 +98,9 @@ def heading_of(text: str) -> str:
 
 
 def problem_of(expected: str | None, outcome: Outcome) -> str | None:
-    """What is wrong with this outcome of a test whose line has this word, or has none; None if nothing is."""
+    """Return what is wrong with an outcome, given the word on the test's line, if any; None if nothing is wrong."""
     if expected is None:
-        return f"{outcome}, and has no line in the list: add one"
+        return f"{outcome}, but has no line in the list: add one"
     if expected == PASS:
         return None if outcome is Outcome.PASSED else f"{outcome}, but is expected to pass"
     if outcome is Outcome.PASSED:
@@ -113,7 +113,7 @@ def problem_of(expected: str | None, outcome: Outcome) -> str | None:
 def judge(
     expected: Mapping[str, str], results: Iterable[Result], existing: Iterable[str] | None = None
 ) -> list[Problem]:
-    """All disagreements; `existing` names every test of the suite, if lines without a test are to be found too."""
+    """Return all differences; pass every test of the suite as `existing` to also find lines without a test."""
     problems = []
     for result in results:
         text = problem_of(expected.get(result.name), result.outcome)
@@ -128,7 +128,7 @@ def judge(
 
 
 def updated(expected: Mapping[str, str], results: Iterable[Result], existing: Sequence[str]) -> dict[str, str]:
-    """The list as these results would have it, in the suite's order; a failure without a known reason is a bug."""
+    """Return a list that matches these results, in the suite's order; a failure without a known reason is a bug."""
     outcomes = {result.name: result.outcome for result in results}
     words = {}
     for name in existing:
@@ -147,7 +147,7 @@ def updated(expected: Mapping[str, str], results: Iterable[Result], existing: Se
 
 
 def summary(expected: Mapping[str, str], results: Sequence[Result]) -> str:
-    """How many passed, and how many did not for which reason, in one line."""
+    """Summarize in one line how many tests passed, and how many did not pass for each reason."""
     passed = sum(result.outcome is Outcome.PASSED for result in results)
     others = Counter(
         expected.get(result.name, "no line")

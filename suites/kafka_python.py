@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests: collected and run by pytest from its source distribution."""
+"""kafka-python's own integration tests; pytest collects and runs them from the source distribution."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from suites.processes import Command, Ended, ProcessGroups, Unit
 FOLDER = "test/integration"
 COLLECT_SECONDS = 120
 LIMIT_SECONDS = 120
-#: The broker's version as the suite is told it: it decides which tests apply.
+#: The broker version that the suite is told: it decides which tests apply.
 KAFKA_VERSION = "4.1.0"
 
 
 class KafkaPython:
-    """Every test is a process of its own, so that one that hangs takes nothing with it."""
+    """Runs every test in a process of its own, so that a test that hangs affects no other."""
 
     name = "kafka-python"
     scenarios = ("default",)
@@ -30,11 +30,11 @@ class KafkaPython:
         self._output = output
 
     def _environment(self, bootstrap: str) -> dict[str, str]:
-        # KAFKA_ROOT only has to exist when the broker is somebody else's.
+        # With an external broker, KAFKA_ROOT only has to exist.
         return {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(self._source)}
 
     def units(self, processes: ProcessGroups) -> list[Unit]:
-        """Every test that pytest collects."""
+        """Return every test that pytest collects."""
         arguments = [str(self._python), "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", FOLDER]
         output = self._output / "collect.txt"
         ended = processes.run(
@@ -42,27 +42,27 @@ class KafkaPython:
         )
         names = [line.strip() for line in ended.output.splitlines() if line.startswith(FOLDER) and "::" in line]
         if ended.code != 0 or not names:
-            raise RuntimeError(f"kafka-python's tests could not be collected: see {output}")
+            raise RuntimeError(f"pytest could not collect kafka-python's tests: see {output}")
         return [Unit(name.removeprefix(FOLDER + "/"), (name.removeprefix(FOLDER + "/"),)) for name in names]
 
     def limit_seconds(self, unit: Unit) -> float:
-        """How long one test may take."""
+        """Return how long one test may take."""
         return LIMIT_SECONDS
 
     def command(self, unit: Unit, bootstraps: Mapping[str, str], scratch: Path) -> Command:
-        """How one test is run."""
+        """Return the command that runs one test."""
         arguments = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         arguments += [f"--junitxml={self._report(scratch)}", f"{FOLDER}/{unit.key}"]
         file_name = unit.key.replace("/", ".").replace("::", ".")[:200] + ".txt"
         return Command(arguments, self._source, self._output / file_name, self._environment(bootstraps["default"]))
 
     def results(self, unit: Unit, ended: Ended, scratch: Path) -> list[Result]:
-        """What the test did, from pytest's report."""
+        """Read the result of the test from pytest's report."""
         report = self._report(scratch)
         text = report.read_text(errors="replace") if report.exists() else ""
         outcome, detail = outcome_of_report(text)
         if ended.code is None:
-            outcome, detail = Outcome.FAILED, "was not finished within the time limit"
+            outcome, detail = Outcome.FAILED, "did not finish within the time limit"
         return [Result(unit.key, outcome, ended.seconds, detail)]
 
     @staticmethod
@@ -71,7 +71,7 @@ class KafkaPython:
 
 
 def outcome_of_report(text: str) -> tuple[Outcome, str]:
-    """The outcome of the one test in a JUnit report, and the first line of why it did not pass."""
+    """Return the outcome of the single test in a JUnit report, and the first line of why it did not pass."""
     if not text.strip():
         return Outcome.FAILED, "pytest ended without a report"
     cases = list(ElementTree.fromstring(text).iter("testcase"))

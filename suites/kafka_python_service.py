@@ -1,14 +1,14 @@
-"""Takes the place of `test/service.py`, which kafka-python's source distribution leaves out and its fixtures import.
+"""Replaces `test/service.py`, which kafka-python's fixtures import and its source distribution lacks.
 
-`scripts/setup-suites` puts a copy beside the tests. A broker that runs already needs nothing of it; tests that would
-start servers of their own fail with a word about why.
+`scripts/setup-suites` puts a copy beside the tests. Tests against a running broker need nothing of it; tests that would
+start servers of their own fail with a message that says why.
 """
 
 from __future__ import annotations
 
 
 class ExternalService:
-    """A server that somebody else started: there is nothing to open, to close or to show."""
+    """A server that something else started: there is nothing to open, close or show."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -28,4 +28,4 @@ class SpawnedService:
     """A server that the tests would start."""
 
     def __init__(self, args: object = None, env: object = None) -> None:
-        raise RuntimeError("the tests may not start servers of their own here: there is no Kafka to start")
+        raise RuntimeError("tests cannot start servers of their own here: there is no Kafka to start")

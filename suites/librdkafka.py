@@ -1,8 +1,8 @@
-"""librdkafka's own test suite: its tests as they are named in `tests/test.c`, run by its `test-runner`.
+"""librdkafka's own test suite: the tests named in `tests/test.c`, run by its `test-runner`.
 
-Tests flagged as local, and those against librdkafka's own mock cluster, meet no broker and are left out. The runner
-chooses by number, so tests that share one run as one unit; those that need a broker which creates no topics by itself
-(the suite's scenario `noautocreate`) run in a unit apart, against such a broker.
+Leaves out tests that use no broker: those flagged as local, and those against librdkafka's own mock cluster. The runner
+selects tests by number, so tests that share a number run as one unit. Tests that need a broker without automatic topic
+creation (the scenario `noautocreate` of the suite) run in a separate unit, against such a broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KAFKA_VERSION = "4.1.0"
 KAFKA_SCRIPTS = Path(__file__).resolve().parent / "kafka"
 DEFAULT_SCENARIO = "default"
 LIMIT_SECONDS = 240
-#: Tests with many subtests, each of which waits for rebalances.
+#: Limits of tests with many subtests that wait for rebalances.
 LONG_LIMITS = {"0113": 900}
 LEFT_OUT_FLAGS = ("TEST_F_LOCAL", "TEST_F_MANUAL")
 
@@ -30,14 +30,14 @@ _OUTCOMES = {"PASSED": Outcome.PASSED, "SKIPPED": Outcome.SKIPPED}
 
 
 class Librdkafka:
-    """One process for each test number and scenario.
+    """Runs one process for each test number and scenario.
 
-    Not in the runner's quick mode: that leaves most subtests out without a word, and a test left with none passes.
+    Does not use the runner's quick mode: it silently skips most subtests, and a test without any subtest passes.
     """
 
     name = "librdkafka"
     scenarios = (DEFAULT_SCENARIO, "noautocreate")
-    #: The test of compaction waits for it again and again.
+    #: The test of compaction waits for it repeatedly.
     broker_config: Mapping[str, str] = {"log.cleaner.backoff.ms": "1000"}
 
     def __init__(self, home: Path, output: Path) -> None:
@@ -45,17 +45,17 @@ class Librdkafka:
         self._output = output
 
     def units(self, processes: ProcessGroups) -> list[Unit]:
-        """Every test that meets a broker."""
+        """Return every test that uses a broker."""
         return units_of_source((self._source / "tests/test.c").read_text())
 
     def limit_seconds(self, unit: Unit) -> float:
-        """How long the tests of one number may take."""
+        """Return how long the tests of one number may take."""
         return LONG_LIMITS.get(unit.key[:4], LIMIT_SECONDS)
 
     def command(self, unit: Unit, bootstraps: Mapping[str, str], scratch: Path) -> Command:
-        """How the tests of one number are run."""
+        """Return the command that runs the tests of one number."""
         number, scenario = unit.key.split(" ")
-        # Tests look for files of theirs from where they are in the sources.
+        # Tests look for their files relative to their place in the sources.
         directory = scratch / "tests"
         directory.mkdir()
         (scratch / "src").symlink_to(self._source / "src")
@@ -70,21 +70,21 @@ class Librdkafka:
             "BROKERS": bootstraps[scenario],
             "LD_LIBRARY_PATH": f"{self._source / 'src'}:{self._source / 'src-cpp'}",
         }
-        # By lines: a runner that aborts would take its summary with it.
+        # Line-buffered: otherwise the summary is lost if the runner aborts.
         arguments = ["stdbuf", "-oL", str(self._source / "tests/test-runner"), "-p1", "-L"]
         output = self._output / f"{number}-{scenario}.txt"
         return Command(arguments, directory, output, environment)
 
     def results(self, unit: Unit, ended: Ended, scratch: Path) -> list[Result]:
-        """What the tests of the number did, from the runner's summary."""
+        """Read the results of the tests of the number from the runner's summary."""
         return results_of_summary(unit, ended)
 
 
 def units_of_source(text: str) -> list[Unit]:
-    """The units for the table of tests in `test.c`, in its order."""
+    """Return the units of the table of tests in `test.c`, in its order."""
     _, found, table = text.partition("struct test tests[] = {")
     if not found:
-        raise RuntimeError("tests/test.c has no table of tests where one is expected")
+        raise RuntimeError("tests/test.c has no table of tests: expected `struct test tests[]`")
     names: dict[str, list[str]] = {}
     for name, body in _ENTRY.findall(table):
         if name.endswith("_mock") or any(flag in body for flag in LEFT_OUT_FLAGS):
@@ -96,19 +96,19 @@ def units_of_source(text: str) -> list[Unit]:
 
 
 def results_of_summary(unit: Unit, ended: Ended) -> list[Result]:
-    """One result for each of the unit's tests; one that the summary does not name has failed with the process."""
+    """Return one result for each test of the unit; a test that the summary does not name failed with the process."""
     said = {}
     for name, state, seconds, detail in _SUMMARY.findall(_COLOUR.sub("", ended.output)):
         said[name] = Result(name, _OUTCOMES.get(state, Outcome.FAILED), float(seconds), detail.strip())
     how = _how_it_ended(ended)
     results = [said.get(name, Result(name, Outcome.FAILED, ended.seconds, how)) for name in unit.names]
     if ended.code != 0 and all(result.outcome is not Outcome.FAILED for result in results):
-        # Threads or objects that the library could not free after its tests: the runner says so after the summary.
+        # After the summary, the runner reports threads or objects that the library could not free.
         return [Result(r.name, Outcome.FAILED, r.seconds, f"passed, but then the runner {how}") for r in results]
     return results
 
 
 def _how_it_ended(ended: Ended) -> str:
     if ended.code is None:
-        return "was not finished within the time limit"
+        return "did not finish within the time limit"
     return f"was ended by signal {-ended.code}" if ended.code < 0 else f"ended with exit code {ended.code}"

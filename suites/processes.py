@@ -1,6 +1,6 @@
-"""Runs the units of a suite, each in a process group of its own with a time limit, some of them at the same time.
+"""Runs the units of a suite, some of them at the same time, each in its own process group and with a time limit.
 
-It ends only groups that it started, and all of them when the run is interrupted. What a unit printed is in its file.
+Ends only groups that it started, and all of them if the run is interrupted. Each unit's output goes to a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What runs as one process: one test, or several that their suite cannot run apart."""
+    """What runs as one process: one test, or several that the suite cannot run separately."""
 
     key: str
     names: tuple[str, ...]
@@ -28,7 +28,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a unit is started, and where its output goes."""
+    """The command line of a unit, and where its output goes."""
 
     arguments: Sequence[str]
     directory: Path
@@ -38,7 +38,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a unit's process ended; `code` is None if its time was over."""
+    """How a unit's process ended; `code` is None if it exceeded its time limit."""
 
     code: int | None
     seconds: float
@@ -46,11 +46,11 @@ class Ended:
 
 
 class Interrupted(Exception):
-    """The run was stopped before this unit had ended."""
+    """The run was stopped before this unit ended."""
 
 
 class ProcessGroups:
-    """The process groups that are running."""
+    """The running process groups."""
 
     def __init__(self) -> None:
         self._running: set[int] = set()
@@ -58,9 +58,9 @@ class ProcessGroups:
         self._stopped = False
 
     def run(self, command: Command, limit_seconds: float) -> Ended:
-        """Run a command to its end or to its limit; whatever it left behind is ended too."""
+        """Run a command to its end or its time limit; then end everything that it left behind."""
         command.output.parent.mkdir(parents=True, exist_ok=True)
-        # A run that is measured by someone's continuous integration must be the same run elsewhere.
+        # Tests must behave the same inside and outside continuous integration.
         environment = {name: value for name, value in os.environ.items() if name != "CI"} | dict(command.environment)
         started = time.monotonic()
         with command.output.open("wb") as output:
@@ -80,7 +80,7 @@ class ProcessGroups:
             try:
                 in_time = _wait_without_reaping(process.pid, started + limit_seconds)
             finally:
-                # Its leader is not reaped yet, so that the id cannot be another group's by now.
+                # The leader is not reaped yet, so no other group can have its id.
                 _end(process.pid)
                 code = process.wait()
                 with self._lock:
@@ -90,7 +90,7 @@ class ProcessGroups:
         return Ended(code if in_time else None, time.monotonic() - started, command.output.read_text(errors="replace"))
 
     def stop(self) -> None:
-        """End everything that runs, and start nothing more."""
+        """End everything that runs and start nothing more."""
         with self._lock:
             self._stopped = True
             for group in self._running:
@@ -98,7 +98,7 @@ class ProcessGroups:
 
 
 def _wait_without_reaping(pid: int, deadline: float) -> bool:
-    """Whether the process ended before the deadline."""
+    """Return whether the process ended before the deadline."""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= deadline:
             return False

@@ -1,3 +1,3 @@
 #!/bin/sh
-# Kafka's own kafka-topics, from the jars that scripts/setup-clients brings; librdkafka's tests start it by this name.
+# Kafka's own kafka-topics, from the jars of scripts/setup-clients; librdkafka's tests start it by this name.
 exec java -cp "$(dirname "$0")/../../../.cache/kafka/lib/*" org.apache.kafka.tools.TopicCommand "$@"

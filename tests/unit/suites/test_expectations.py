@@ -79,7 +79,7 @@ def test_a_problem_says_what_the_test_said() -> None:
 def test_tests_without_a_line_and_lines_without_a_test_are_problems() -> None:
     problems = judge({"gone": "pass"}, [result("new", Outcome.PASSED)], ["new"])
     assert [(problem.name, problem.text) for problem in problems] == [
-        ("new", "passed, and has no line in the list: add one"),
+        ("new", "passed, but has no line in the list: add one"),
         ("gone", "is no longer in the suite: remove its line"),
     ]
 

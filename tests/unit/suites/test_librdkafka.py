@@ -70,7 +70,7 @@ def test_a_skipped_test_is_neither_passed_nor_failed() -> None:
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
-        (None, "was not finished within the time limit"),
+        (None, "did not finish within the time limit"),
         (-6, "was ended by signal 6"),
         (1, "ended with exit code 1"),
         (0, "ended with exit code 0"),
