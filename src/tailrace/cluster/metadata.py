@@ -107,8 +107,8 @@ class ClusterMetadata(FeatureChanges):
         if not self.holds_lease():
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER,
-                "This broker has lost its session in the metadata store and cannot tell which brokers are alive: "
-                "retry, or ask another broker.",
+                "This broker has lost its session in the metadata store and cannot tell which brokers are alive. Check "
+                "that it reaches the store and retry, or ask another broker.",
             )
 
     async def create_topic(self, topic: TopicImage) -> None:
