@@ -13,7 +13,7 @@ from tailrace.broker import peer_identity
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.cluster.broker_proof import NONCE_BYTES, PROOF_BYTES
-from tailrace.errors import ErrorCode, KafkaError, WireError
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.security.needs import NOTHING
 from tailrace.wire.messages.prove_broker import ProveBrokerRequest, ProveBrokerResponse
 
@@ -25,7 +25,7 @@ _MAX_BYTES = 1024
 def handle(services: Services, context: RequestContext, request: ProveBrokerRequest) -> ProveBrokerResponse:
     connection = context.connection
     if connection is None or (len(request.nonce), len(request.proof)) not in ((NONCE_BYTES, 0), (0, PROOF_BYTES)):
-        raise WireError("a nonce or a proof of a broker that is of no known size")
+        return ProveBrokerResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
         if not request.proof:
             client_nonce = bytes(request.nonce)
