@@ -147,7 +147,7 @@ async def fetch(tested: TestedBroker, offset: int, max_wait_ms: int = 500) -> Pa
 async def offsets(tested: TestedBroker, timestamp: int) -> ListOffsetsPartitionResponse:
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=[wanted])])
-    response = await tested.ask(request, 9, ListOffsetsResponse)
+    response = await tested.ask(request, 11, ListOffsetsResponse)
     return response.topics[0].partitions[0]
 
 
@@ -249,6 +249,7 @@ def test_old_offsets_come_from_the_archive(tmp_path: Path) -> None:
         assert (await offsets(tested, -2)).offset == 0
         assert (await offsets(tested, -4)).offset == 10
         assert (await offsets(tested, -5)).offset == 9
+        assert (await offsets(tested, -6)).offset == 10
         assert (await offsets(tested, 1_000_002)).offset == 3
         largest = await offsets(tested, -3)
         assert (largest.offset, largest.timestamp) == (9, 1_000_009)

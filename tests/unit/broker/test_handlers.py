@@ -416,7 +416,7 @@ def test_a_fetch_session_is_told_only_what_is_new(tmp_path: Path) -> None:
 
 
 async def list_offsets(
-    broker: TestedBroker, timestamp: int, *, topic: str = "orders", version: int = 9, epoch: int = -1
+    broker: TestedBroker, timestamp: int, *, topic: str = "orders", version: int = 11, epoch: int = -1
 ) -> ListOffsetsPartitionResponse:
     wanted = ListOffsetsPartition(timestamp=timestamp, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
@@ -429,7 +429,7 @@ def test_offsets_are_found_by_time_and_by_name(tmp_path: Path) -> None:
         now = SystemClock().wall_ms()
         for age in (30, 10, 20):
             await broker.produce(data=bytes(build_batch([NewRecord(b"v", timestamp=now - age)])))
-        expected = {-1: 3, -2: 0, -3: 1, -4: 0, -5: -1, now - 30: 0, now - 29: 1, now - 10: 1, now: -1, 0: 0}
+        expected = {-1: 3, -2: 0, -3: 1, -4: 0, -5: -1, -6: -1, now - 30: 0, now - 29: 1, now - 10: 1, now: -1, 0: 0}
         for timestamp, offset in expected.items():
             answer = await list_offsets(broker, timestamp)
             assert (answer.error_code, answer.offset) == (ErrorCode.NONE, offset), timestamp

@@ -1,4 +1,7 @@
-"""DescribeLogDirs 1 to 4: each log directory with its logs, their sizes, and the room on its volume."""
+"""DescribeLogDirs 1 to 5: each log directory with its logs, their sizes, and the room on its volume.
+
+No directory is ever cordoned.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def _absolute(path: str) -> str:
 API = Api(
     DescribeLogDirsRequest,
     1,
-    4,
+    5,
     handle,
     "Log directories: logs, sizes and room left.",
     needs=(whole(Operation.DESCRIBE, ResourceType.CLUSTER),),

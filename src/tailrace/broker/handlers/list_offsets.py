@@ -1,5 +1,6 @@
-"""ListOffsets 1 to 10: earliest (-2), latest (-1), largest timestamp (-3), local log start (-4), by timestamp.
+"""ListOffsets 1 to 11: earliest (-2), latest (-1), largest timestamp (-3), by timestamp, and ends of the archive.
 
+With an archive, -4 is the local log start, -5 the last archived offset and -6 the first that is still to be archived.
 Odd: for clients the latest offset is the high watermark, for followers the log end. A leader that was elected lately
 does not know the high watermark yet: OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is a
 person with a tool, who is answered by followers too. A peer that names a broker must have proved to be that one. The
@@ -34,12 +35,13 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 #: By the replica id of a request; any other is a follower's.
 _AUDIENCES = {-1: Audience.CLIENT, -2: Audience.INSPECTOR}
 #: A search by time reads from disk: others get their turn in between.
 _LOOK_UPS_PER_TURN = 20
 _OFFSET_NOT_AVAILABLE_FROM = 5
-_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
 async def handle(services: Services, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -148,6 +150,8 @@ async def _find(
         return TimestampedOffset(log.start_offset, NO_TIMESTAMP)
     if timestamp == LATEST_TIERED:
         return TimestampedOffset(partition.archived.end - 1 if partition.archived else NO_OFFSET, NO_TIMESTAMP)
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        return TimestampedOffset(_first_to_archive(partition), NO_TIMESTAMP)
     if timestamp == MAX_TIMESTAMP:
         found = await log.offset_of_max_timestamp(limit, services.partitions.long_work)
     elif timestamp < 0:
@@ -162,6 +166,13 @@ async def _find(
     return found
 
 
+def _first_to_archive(partition: Partition) -> int:
+    """The first offset that the archive still lacks; none for a topic that is not archived."""
+    if not partition.log.config.is_archived:
+        return NO_OFFSET
+    return max(partition.archived.end if partition.archived else 0, partition.log_start_offset)
+
+
 def _not_available(version: int) -> KafkaError:
     is_known = version >= _OFFSET_NOT_AVAILABLE_FROM
     return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
@@ -170,7 +181,7 @@ def _not_available(version: int) -> KafkaError:
 API = Api(
     ListOffsetsRequest,
     1,
-    10,
+    11,
     handle,
     "Earliest, latest, by timestamp, largest timestamp.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),

@@ -1,6 +1,7 @@
-"""DescribeLogDirs, versions 1 to 4, flexible from 2: the log directories of a broker and what is in them.
+"""DescribeLogDirs, versions 1 to 5, flexible from 2: the log directories of a broker and what is in them.
 
-Odd: null topics ask for all. 3 added an error of the whole, 4 the size of the volume and the room left on it.
+Odd: null topics ask for all. 3 added an error of the whole, 4 the size of the volume and the room left on it, 5
+whether the directory is cordoned (KIP-1066).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class DescribeLogDirsRequest(Message):
 
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     MIN_VERSION = 1
-    MAX_VERSION = 4
+    MAX_VERSION = 5
     FLEXIBLE_FROM = 2
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable_from=0)
@@ -51,6 +52,7 @@ class DescribeLogDirsResult(Struct):
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = int64(since=4, default=-1)
     usable_bytes: int = int64(since=4, default=-1)
+    is_cordoned: bool = boolean(since=5)
 
 
 class DescribeLogDirsResponse(Message):
@@ -58,7 +60,7 @@ class DescribeLogDirsResponse(Message):
 
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     MIN_VERSION = 1
-    MAX_VERSION = 4
+    MAX_VERSION = 5
     FLEXIBLE_FROM = 2
 
     throttle_time_ms: int = int32()

@@ -1,8 +1,9 @@
-"""ListOffsets, versions 1 to 10, flexible from 6: the offset of a timestamp, or one end of a log.
+"""ListOffsets, versions 1 to 11, flexible from 6: the offset of a timestamp, or one end of a log.
 
 Odd: negative timestamps are questions. -1 is the log end (high watermark, or last stable offset for readers
 of committed records), -2 the log start, -3 the record with the greatest timestamp (from 7), -4 the local log
-start (from 8), -5 the last archived offset (from 9). 10 adds how long the broker may take.
+start (from 8), -5 the last archived offset (from 9), -6 the first offset that is still to be archived (from
+11). 10 adds how long the broker may take.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ListOffsetsRequest(Message):
 
     API_KEY = ApiKey.LIST_OFFSETS
     MIN_VERSION = 1
-    MAX_VERSION = 10
+    MAX_VERSION = 11
     FLEXIBLE_FROM = 6
 
     replica_id: int = int32()
@@ -62,7 +63,7 @@ class ListOffsetsResponse(Message):
 
     API_KEY = ApiKey.LIST_OFFSETS
     MIN_VERSION = 1
-    MAX_VERSION = 10
+    MAX_VERSION = 11
     FLEXIBLE_FROM = 6
 
     throttle_time_ms: int = int32(since=2)
