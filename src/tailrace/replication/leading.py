@@ -147,14 +147,16 @@ class Leading:
             now,
             lag_ms,
         )
-        # Those that did not come to join are waited for no longer.
+        change = None
+        if wanted is not None:
+            isr, added = wanted
+            change = IsrChange(partition.lineage, partition.partition.partition, partition.leader_epoch, isr, added)
+            self._pending = change
+            self.followers.wait_for_change(isr)
+        # No longer wait for followers that were to join and fell silent. The change has to count before this: a
+        # follower that it adds has the records below the high watermark of now, and perhaps not those beyond.
         partition.advance()
-        if wanted is None:
-            return None
-        isr, added = wanted
-        self._pending = IsrChange(partition.lineage, partition.partition.partition, partition.leader_epoch, isr, added)
-        self.followers.wait_for_change(isr)
-        return self._pending
+        return change
 
     def isr_change_ended(self, change: IsrChange) -> None:
         """The store has made a change or refused it, and the image shows which: only what it shows counts."""

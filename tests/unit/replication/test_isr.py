@@ -171,6 +171,28 @@ def test_a_follower_that_was_about_to_join_and_fell_silent_is_not_waited_for_lon
     with_replicas(test)
 
 
+def test_one_follower_falls_silent_and_another_joins_without_what_waited_for_the_first() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader, second, third = replicas.all
+        replicas.change(isr=(1,))
+        followers = leader.partition.leading.followers
+        assert followers is not None
+        await second.fetch_from(leader)
+        await asyncio.sleep(LAG_MS / 1000 + 1)
+        # Not registered for a moment, so it is not about to join, but it has everything.
+        followers.update((2, 3), (1,), {1: 1, 2: 1})
+        await third.fetch_from(leader, rounds=2)
+        followers.update((2, 3), (1,), {1: 1, 2: 1, 3: 1})
+        leader.append()
+        assert leader.partition.high_watermark == 0
+        change = leader.partition.leading.wanted_isr(replicas.loop.time(), LAG_MS)
+        assert change is not None
+        assert change.isr == (1, 3)
+        assert leader.partition.high_watermark == third.partition.log.end_offset == 0
+
+    with_replicas(test)
+
+
 def test_a_follower_far_behind_holds_nothing_up() -> None:
     async def test(replicas: Replicas) -> None:
         replicas.change(isr=(1,))
