@@ -160,7 +160,7 @@ def test_cutting_what_was_never_committed_is_no_error(caplog: pytest.LogCaptureF
         replicas.change(leader=2)
         with caplog.at_level(logging.INFO):
             await leader.fetch_from(replicas.second)
-        assert "records 1 to 1 are cut off" in caplog.text
+        assert "truncating records 1 to 1, which broker" in caplog.text
         assert [record for record in caplog.records if record.levelno > logging.INFO] == []
         assert leader.partition.high_watermark == 1
 
