@@ -332,6 +332,6 @@ def test_what_a_leader_does_not_have_is_refused() -> None:
         await second.take(answer._replace(data=answer.data[:-5]))
         assert second.partition.log.end_offset == 3
         error = await refused(second.take(answer))
-        assert "Batch 0 to 0 for orders-0, whose log ends at 3" in str(error)
+        assert "Batch 0 to 0 does not follow the end of orders-0 at 3" in str(error)
 
     with_replicas(test)
