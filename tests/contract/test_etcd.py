@@ -268,8 +268,8 @@ def test_a_refusal_says_what_is_missing(guarded_etcd: EtcdCluster) -> None:
         for user, prefix, reason in (
             ("ann:wrong@", "/hers", "does not accept the password of user 'ann'"),
             ("bob:s3cr%2Ft@", "/hers", "does not accept the password of user 'bob'"),
-            ("", "/hers", "wants a user and a password"),
-            ("ann:s3cr%2Ft@", "/his", "does not let user 'ann' read and write below /his: grant a role"),
+            ("", "/hers", "requires a user and a password"),
+            ("ann:s3cr%2Ft@", "/his", "does not allow user 'ann' to read and write below /his: grant the user a role"),
         ):
             async with opened(url_of(guarded_etcd, prefix, user)) as store:
                 with pytest.raises(Unavailable, match=reason):

@@ -172,7 +172,7 @@ def test_a_key_of_a_session_has_no_keys_below_it(zookeeper: ZooKeeperEnsemble) -
         async with opened(url_of(zookeeper, "/below")) as store:
             session = await session_of(store)
             await store.txn([], [Write("/d/mine", b"1", session), Write("/e/theirs/inner", b"1")])
-            with pytest.raises(ValueError, match="no keys below a key that belongs to a session"):
+            with pytest.raises(ValueError, match="does not allow keys below a key of a session"):
                 await store.txn([], [Write("/d/mine/inner", b"2")])
             with pytest.raises(ValueError, match="cannot belong to a session"):
                 await store.txn([], [Write("/e/theirs", b"2", session)])
@@ -189,7 +189,7 @@ def test_what_zookeeper_cannot_take_is_refused_by_its_size_and_named(
 
     async def test() -> None:
         async with opened(url_of(zookeeper, "/large")) as store:
-            with pytest.raises(TooLarge, match=r"more than ZooKeeper takes in one transaction.*: /a$"):
+            with pytest.raises(TooLarge, match=r"exceed the limit of a ZooKeeper transaction.*: /a$"):
                 await store.txn([], [Write("/a", bytes(1 << 20))])
             with pytest.raises(TooLarge, match="/a, /b"):
                 await store.txn([], [Write("/a", bytes(600_000)), Write("/b", bytes(600_000))])
@@ -317,7 +317,7 @@ def test_a_server_that_is_not_there_is_named_with_the_reason(caplog: pytest.LogC
         endpoint = f"127.0.0.1:{free_port()}"
         async with opened(url_at(endpoint, "/x", timeout_ms="2000")) as store:
             for call in (store.get("/a"), store.txn([], [Write("/a", b"1")]), store.open_session(TTL_MS)):
-                with pytest.raises(Unavailable, match=rf"ZooKeeper at {endpoint} was not reached.*refused"):
+                with pytest.raises(Unavailable, match=rf"ZooKeeper at {endpoint} was not reachable.*refused"):
                     await call
 
     with caplog.at_level(logging.DEBUG):
@@ -351,7 +351,7 @@ def test_nodes_of_a_user_are_for_that_user_alone(
             assert await store.get("/d/a") is not None
         for user, name in (("", "a client without user and password"), ("ann:wrong@", "ann"), ("bob:s3cr%2Ft@", "bob")):
             async with opened(url_of(zookeeper, "/hers", user)) as store:
-                reason = f"does not let .*{name} use /hers: give the user"
+                reason = f"does not allow .*{name} to use /hers: use the user"
                 with pytest.raises(Unavailable, match=reason):
                     await store.get("/d/a")
                 with pytest.raises(Unavailable, match=reason):
@@ -359,7 +359,7 @@ def test_nodes_of_a_user_are_for_that_user_alone(
                 with pytest.raises(Unavailable, match=reason):
                     await store.txn([], [Write("/d/b", b"2")])
                 watch = store.watch("/d")
-                said = f"cannot follow /d, trying again: ZooKeeper at {zookeeper.endpoints[0]}"
+                said = f"Cannot watch /d in ZooKeeper, retrying: ZooKeeper at {zookeeper.endpoints[0]}"
                 while said not in caplog.text:  # noqa: ASYNC110  a log tells nobody
                     await asyncio.sleep(0.01)
                 caplog.clear()
@@ -380,7 +380,7 @@ def test_a_prefix_below_nodes_of_somebody_else_is_used_as_it_was_prepared(zookee
         async with opened(url_of(zookeeper, "/closed/ann", "ann:hers@")) as store:
             await uses_all_of(store)
         async with opened(url_of(zookeeper, "/closed/bob", "bob:his@")) as store:
-            with pytest.raises(Unavailable, match="does not let user bob use /closed/bob"):
+            with pytest.raises(Unavailable, match="does not allow user bob to use /closed/bob"):
                 await store.txn([], [Write("/a", b"1")])
 
     asyncio.run(test())
@@ -445,7 +445,7 @@ def test_a_client_without_a_certificate_or_without_tls_is_refused(secure_endpoin
             url_at(secure_endpoint, "/tls", timeout_ms=SHORT_MS),
         ):
             async with opened(url) as store:
-                with pytest.raises(Unavailable, match=f"ZooKeeper at {secure_endpoint} was not reached within .*: "):
+                with pytest.raises(Unavailable, match=f"ZooKeeper at {secure_endpoint} was not reachable within .*: "):
                     await store.txn([], [Write("/a", b"1")])
 
     asyncio.run(test())

@@ -41,7 +41,7 @@ LAG_MS = 8000
 PATIENCE_SECONDS = 180
 #: How often a busy machine may be too slow to show something.
 ATTEMPTS = 5
-SESSION_IS_OVER = "the session in the metadata store is over"
+SESSION_IS_OVER = "The session in the metadata store has expired"
 NOT_ENOUGH_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -491,7 +491,7 @@ def test_what_is_safe_goes_on_while_the_store_is_away_and_all_is_well_when_it_is
         promised = sender.finish()
         check_sender(load, promised, read_everything(cluster.bootstrap, {load.topic: PARTITIONS}))
         for broker in cluster.brokers:
-            assert broker.all_error_output().count("registered in the metadata store again") >= 2
+            assert broker.all_error_output().count("Registered in the metadata store again") >= 2
         assert_untroubled(cluster)
 
 

@@ -133,7 +133,7 @@ def test_a_torn_write_is_cut_where_doctor_said(broker: WatchedBroker) -> None:
     (torn,) = found.about(f"at position {whole} (offset 20)")
     assert "drops 70 bytes" in torn["text"]
     broker.start()
-    assert f"cut at position {whole} (offset 20), 70 bytes of an unfinished write are dropped" in broker.error_output()
+    assert f"at position {whole} (offset 20): dropped 70 bytes of an unfinished write" in broker.error_output()
     assert broker.end_offset(TOPIC) == 20
 
 

@@ -151,7 +151,7 @@ def test_a_flipped_bit_in_the_newest_segment_after_a_crash_cuts_it_there_and_say
     end = broker.end_offset(TOPIC)
     assert int(segment.stem) < end < COUNT
     assert readable_up_to(broker, end) == set(range(end))
-    assert re.search(rf"{segment.name} cut at position \d+ \(offset {end}\)", broker.all_error_output())
+    assert re.search(rf"truncated \S*{segment.name} at position \d+ \(offset {end}\)", broker.all_error_output())
     check_others(broker)
 
 
@@ -223,7 +223,7 @@ def test_flipped_bits_in_small_files_cost_no_record(name: str, bit: int, way: st
     if broker.end_offset(TOPIC) == 0:
         # Its own name for whose records they are was destroyed: then they lie beside, whole.
         (directory,) = broker.data_dir.glob(f"{TOPIC}-0.*-stray")
-        assert "remove it if nobody misses it" in broker.all_error_output()
+        assert "delete it if you do not need it" in broker.all_error_output()
     else:
         assert readable(broker) == set(range(COUNT))
         continues(broker)

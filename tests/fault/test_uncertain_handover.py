@@ -49,7 +49,7 @@ TOPICS_IN_TRANSACTION = (MAX_OPERATIONS - 1) // 2
 TRANSACTIONS = 2
 TOPICS = [f"topic-{number:03}" for number in range(TRANSACTIONS * TOPICS_IN_TRANSACTION)]
 LOADED = TOPICS[::TOPICS_IN_TRANSACTION]
-SESSION_IS_OVER = "the session in the metadata store is over"
+SESSION_IS_OVER = "The session in the metadata store has expired"
 #: The broker that should lead, and the one that does meanwhile.
 HEIR, LEADER = 1, 2
 ELECT_LEADERS_VERSION = 2

@@ -1,1 +1,1 @@
-"""The cluster's metadata: the image of it at one moment, the store that holds it, and the changes to it."""
+"""The cluster's metadata: its image at one moment, the store that holds it, and changes to it."""

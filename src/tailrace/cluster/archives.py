@@ -1,8 +1,8 @@
-"""What of a topic is archived: the one truth about its archive, a small value in the store beside the topic.
+"""The state of a topic's archive: the single source of truth, a small value in the store beside the topic.
 
-Ranges only grow at their ends and shrink at their starts, and every commit names the version that it was made on, so
-that of two who archive at once one is refused. It must not know files: the manifest is a name that means something to
-the readers of the archive.
+Ranges only grow at their ends and shrink at their starts. Every commit names the version it is based on, so one of two
+concurrent archivers is refused. This module knows nothing of files: the manifest is a name for the readers of the
+archive.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tailrace.model import Lineage
 
 _FORMAT = 1
 _KEYS = ("format", "topic_id", "version", "uri", "manifest", "partitions", "deleted_below")
-#: The version of an archive that nothing was committed to yet.
+#: The version of an archive without any commit.
 NOTHING_ARCHIVED = 0
 
 
 class ArchivedRange(NamedTuple):
-    """The offsets of one partition that are in the archive, from `start` up to `end`, which is not."""
+    """The archived offsets of one partition, from `start` up to but excluding `end`."""
 
     start: int
     end: int
@@ -33,23 +33,23 @@ class ArchivedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """The archive of one topic as it was last committed."""
+    """The archive of one topic as of its last commit."""
 
     lineage: Lineage
-    #: How often something was committed.
+    #: The number of commits so far.
     version: int = NOTHING_ARCHIVED
-    #: Where it was when that was done.
+    #: Its location at the last commit.
     uri: str = ""
-    #: The name of the manifest that says which files there are.
+    #: The name of the manifest, which lists the files.
     manifest: str = ""
     partitions: Mapping[int, ArchivedRange] = field(default_factory=dict)
-    #: Below which offsets records were deleted, by partition, wherever they are.
+    #: The offset per partition below which records were deleted, wherever they are stored.
     deleted_below: Mapping[int, int] = field(default_factory=dict)
     #: Fields that a newer release wrote.
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def readable(self, partition: int) -> ArchivedRange | None:
-        """What of a partition may be read from the archive; None where that is nothing."""
+        """The offsets of a partition that can be read from the archive; None if there are none."""
         archived = self.partitions.get(partition)
         if archived is None:
             return None
@@ -57,12 +57,12 @@ class ArchiveState:
         return ArchivedRange(start, archived.end) if start < archived.end else None
 
     def archived_end(self, partition: int) -> int:
-        """Below which offset nothing of a partition is left to archive."""
+        """The offset below which nothing of a partition is left to archive."""
         archived = self.partitions.get(partition)
         return 0 if archived is None else archived.end
 
     def to_bytes(self) -> bytes:
-        """As the store holds it."""
+        """The stored form."""
         return json.dumps(
             {
                 **self.unknown,
@@ -94,23 +94,23 @@ class ArchiveState:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveCommit:
-    """What somebody who has written files wants to be the archive of a topic."""
+    """An archiver's request to make its manifest and ranges the topic's archive."""
 
     expected_version: int
     uri: str
     manifest: str
-    #: The whole range of each partition that changes; others stay as they are.
+    #: The whole range of each partition that changes; others keep theirs.
     partitions: Mapping[int, ArchivedRange]
 
     def applied_to(self, state: ArchiveState) -> ArchiveState:
-        """The archive after this commit, or the reason why not; a commit that was made already changes nothing."""
+        """The archive after this commit; raises if it is refused. A commit that was already applied changes nothing."""
         if (state.version, state.manifest) == (self.expected_version + 1, self.manifest):
-            return state  # asked again because its answer was lost
+            return state  # a retry, because the first answer was lost
         if state.version != self.expected_version:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"The archive is at version {state.version}, and this commit was made on version "
-                f"{self.expected_version}: somebody else archives too. Describe the archive and go on from there.",
+                f"The archive is at version {state.version}, but this commit is based on version "
+                f"{self.expected_version}: another archiver has committed. Describe the archive and start again there.",
             )
         for number, archived in self.partitions.items():
             _check_range(number, archived, state.partitions.get(number))
@@ -126,18 +126,19 @@ class ArchiveCommit:
 def _check_range(number: int, archived: ArchivedRange, former: ArchivedRange | None) -> None:
     if not 0 <= archived.start <= archived.end:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Partition {number}: {archived.start} to {archived.end} is no range of offsets."
+            ErrorCode.INVALID_REQUEST,
+            f"Partition {number}: {archived.start} to {archived.end} is not a valid range of offsets.",
         )
     if former is not None and (archived.start < former.start or archived.end < former.end):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Partition {number}: offsets {former.start} to {former.end} are archived. A commit may add at the end and "
-            f"take away at the start, but {archived.start} to {archived.end} does the opposite.",
+            f"Partition {number}: offsets {former.start} to {former.end} are archived. A commit may only add at the "
+            f"end and remove at the start, but this one is {archived.start} to {archived.end}.",
         )
 
 
 def with_deleted(state: ArchiveState, offsets: Mapping[int, int]) -> ArchiveState:
-    """The archive after records were deleted below offsets."""
+    """The archive after records below these offsets were deleted."""
     below = dict(state.deleted_below)
     for number, offset in offsets.items():
         below[number] = max(offset, below.get(number, 0))

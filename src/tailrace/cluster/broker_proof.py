@@ -1,8 +1,8 @@
-"""How a broker proves which one it is: SCRAM's construction (RFC 5802) over a random token. Pure.
+"""How a broker proves its identity: SCRAM's construction (RFC 5802) over a random token. Pure.
 
-Each start of a broker draws a token, which never leaves the process, and registers its verifier. The verifier is enough
-to check a proof, and not enough to make one. There is no salt and no iteration: nobody can guess a random token. A
-proof is good for one challenge only, as both sides add a nonce, and for one pair of brokers.
+Each start of a broker draws a token, which never leaves the process, and registers its verifier. The verifier can check
+a proof but cannot make one. Salt and iterations are unnecessary, because nobody can guess a random token. Both sides
+add a nonce, so a proof is valid for one challenge only, and for one pair of brokers.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ _PROOF_LABEL = "tailrace broker proof"
 
 
 class Challenge(NamedTuple):
-    """What one proof is about."""
+    """What one proof covers."""
 
     cluster_id: str
-    #: Who proves itself, and in which epoch.
+    #: The broker that proves its identity, and its epoch.
     broker_id: int
     broker_epoch: int
-    #: Who is shown the proof.
+    #: The broker that verifies the proof.
     verifying_id: int
-    #: Drawn by the one who proves itself, and by the one who checks that.
+    #: Drawn by the proving broker and by the verifying broker, respectively.
     client_nonce: bytes
     server_nonce: bytes
 
     def to_bytes(self) -> bytes:
-        """The same bytes for the same challenge, and for no other."""
+        """An unambiguous encoding: different challenges have different bytes."""
         nonces = (self.client_nonce.hex(), self.server_nonce.hex())
-        # The cluster's id comes last: it alone may hold anything.
+        # The cluster's id comes last because it may contain anything.
         fields = (_PROOF_LABEL, self.broker_id, self.broker_epoch, self.verifying_id, *nonces, self.cluster_id)
         return "\n".join(map(str, fields)).encode()
 
 
 def verifier_of(token: bytes) -> bytes:
-    """What others need to check the proofs that are made with a token."""
+    """The verifier that others need to check proofs made with a token."""
     return sha256(_key_of(token)).digest()
 
 
 def proof_of(token: bytes, challenge: Challenge) -> bytes:
-    """The answer to a challenge."""
+    """The answer to a challenge, made with a token."""
     return _xor(_key_of(token), _signature(verifier_of(token), challenge))
 
 
 def is_proof(proof: bytes, verifier: bytes, challenge: Challenge) -> bool:
-    """Whether an answer to a challenge was made with the token behind a verifier."""
+    """Whether a proof was made for this challenge with the token of this verifier."""
     if len(proof) != PROOF_BYTES:
         return False
     key = _xor(proof, _signature(verifier, challenge))

@@ -1,4 +1,4 @@
-"""Waiting until the image shows all that the store has: what it does not show then does not exist."""
+"""Waits until the image shows everything in the store; what it does not show then does not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("tailrace.cluster")
 
 
 class CatchingUp:
-    """Looks at the store once for all who wait."""
+    """Reads the store once for all waiters."""
 
     def __init__(self, metadata: ClusterMetadata, tasks: Tasks) -> None:
         self._metadata = metadata
@@ -24,7 +24,7 @@ class CatchingUp:
         self._is_looking = False
 
     def call_when_current(self, then: Callable[[], None]) -> None:
-        """Call back when the image shows everything that the store has now."""
+        """Call back once the image shows everything that is in the store now."""
         self._waiting.append(then)
         if not self._is_looking:
             self._is_looking = True
@@ -39,7 +39,7 @@ class CatchingUp:
                         await self._metadata.refresh()
                         break
                     except Unavailable as error:
-                        logger.debug("cannot catch up with the store: %s; retrying", error)
+                        logger.debug("Cannot read the metadata store to catch up: %s; retrying", error)
                         await asyncio.sleep(RETRY_SECONDS)
                 await self._metadata.settle()
                 for then in waiting:

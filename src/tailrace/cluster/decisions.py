@@ -1,11 +1,11 @@
-"""Who leads: every decision on it. Pure: topics, living brokers and answers in; changes and questions out.
+"""All decisions on who leads. Pure: topics, live brokers and answers in; changes and questions out.
 
-`decide` tells the controller what to do next, one step at a time: fail over, elect, shrink ISRs, raise replication. A
-change is a function of the topic as it is stored, applied again in each compare-and-set, and names the brokers that the
-transaction has to check. The other functions are for brokers that change their own part: a broker that crashed, stops
+`decide` tells the controller what to do next, one step at a time: fail over, elect, shrink ISRs, raise the replication
+factor. A change is a function of the stored topic, applied again in each compare-and-set, and names the brokers that
+the transaction must check. The other functions are for brokers that change their own part: a broker that crashed, stops
 or has lost a disk, a leader that hands over its partitions, and the broker that a client asks for an election.
 
-Invariants: leaders change through this module only; applying a change twice is the same as applying it once.
+Invariants: leaders change only through this module; applying a change twice has the same effect as applying it once.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tailrace.cluster.placement import Load, plan_internal_replication, with_rep
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import Lineage, TopicPartition
 
-#: A partition by the id of its topic and its number.
+#: A partition, by its topic's lineage and its number.
 PartitionKey: TypeAlias = tuple[Lineage, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a round of the controller goes by, as it was when the round began."""
+    """The input of a controller round, as of its start."""
 
     brokers: Mapping[int, BrokerImage]
-    #: The topics that may need a leader or replicas: all of them after a broker has come or gone.
+    #: The topics that may need a leader or replicas: all topics after a broker joined or left.
     due: Sequence[TopicImage]
     is_unclean: Callable[[TopicImage], bool]
-    #: How many replicas internal topics should have, by name.
+    #: The target replication factor of internal topics, by name.
     factors: Mapping[str, int]
 
 
@@ -54,26 +54,26 @@ class Situation:
 
 
 class Inquiry(NamedTuple):
-    """A partition in one leader epoch, and the replicas to ask for the ends of their logs."""
+    """A partition in one leader epoch, and the replicas to ask for their log ends."""
 
     lineage: Lineage
     partition: TopicPartition
     leader_epoch: int
     replicas: tuple[int, ...]
-    #: Those of them that are not in sync.
+    #: Those of the replicas that are not in sync.
     outsiders: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogEndsQuestion:
-    """Ask living replicas how far their logs reach, where a partition has no leader."""
+    """Ask live replicas of partitions without a leader for their log ends."""
 
     inquiries: tuple[Inquiry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LeadersQuestion:
-    """Ask leaders whether they are there, where a broker in their ISR is gone."""
+    """Ask leaders whether they respond, where a broker in their ISR is gone."""
 
     inquiries: tuple[Inquiry, ...]
 
@@ -94,13 +94,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class FailOver:
-    """Replace leaders that are gone; where several replicas could lead, nobody leads until they have been asked."""
+    """Replace leaders that are gone; if several replicas could lead, there is no leader until they have answered."""
 
     lineages: tuple[Lineage, ...]
-    #: The leaders of all topics that are due.
+    #: The leaders of all due topics.
     leaders: tuple[int, ...]
     is_unclean: Callable[[TopicImage], bool]
-    #: How many partitions another broker leads after it, and how many nobody.
+    #: How many partitions get another leader, and how many get none.
     moved: int
     leaderless: int
 
@@ -109,18 +109,18 @@ class FailOver:
         return [broker_id for broker_id in self.leaders if broker_id not in live]
 
     def applied_to(self, topic: TopicImage, live: Collection[int]) -> TopicImage:
-        """The topic after it; `live` are all brokers that were registered at any time since the round began."""
+        """The topic after it; `live` has all brokers that were registered at any time since the round began."""
         return failed_over(topic, live, self.is_unclean)
 
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """Make the longest logs lead, by what the replicas have answered."""
+    """Elect the replicas with the longest logs, according to their answers."""
 
     lineages: tuple[Lineage, ...]
-    #: For each partition the epoch without a leader in which the replicas were asked, and their answers.
+    #: For each partition, the leaderless epoch in which the replicas were asked, and their answers.
     found: Mapping[Lineage, Mapping[int, tuple[int, Mapping[int, LogEnd]]]]
-    #: The brokers that answered about a partition that they are not in sync with. No ISR shows that one of them has
+    #: The brokers that answered for a partition without being in its ISR. No ISR shows whether such a broker has
     #: restarted, so the transaction checks their broker epochs.
     outsiders: tuple[int, ...]
 
@@ -133,11 +133,11 @@ class Elect:
         ]
 
     def applied_to(self, topic: TopicImage, live: Collection[int]) -> TopicImage:
-        """The topic after it; `live` are the brokers that are eligible when it is written."""
+        """The topic after it; `live` has the brokers that are eligible when it is written."""
         return with_longest_leaders(topic, self.found[topic.lineage], live)
 
     def waiting(self, topics: Iterable[TopicImage]) -> list[PartitionKey]:
-        """The partitions that have no leader yet, in topics after the change."""
+        """The partitions that still have no leader, in topics after the change."""
         return [
             (topic.lineage, number)
             for topic in topics
@@ -148,22 +148,22 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Take brokers that are gone out of the ISRs whose leaders have answered."""
+    """Remove brokers that are gone from the ISRs of leaders that answered."""
 
     lineages: tuple[Lineage, ...]
-    #: The partitions whose leaders have answered, and in which epoch.
+    #: The partitions whose leaders answered, with the leader epoch.
     confirmed: Mapping[Lineage, Mapping[int, int]]
-    #: Those whose leaders have not.
+    #: The partitions whose leaders did not answer.
     silent: tuple[PartitionKey, ...]
 
     def applied_to(self, topic: TopicImage, live: Collection[int]) -> TopicImage:
-        """The topic after it; `live` are the brokers of the round."""
+        """The topic after it; `live` has the live brokers of the round."""
         return without_the_dead(topic, live, self.confirmed[topic.lineage])
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseReplication:
-    """Give internal topics more replicas, now that there are brokers for them."""
+    """Add replicas to internal topics, now that there are enough brokers."""
 
     lineages: tuple[Lineage, ...]
     names: tuple[str, ...]
@@ -185,9 +185,9 @@ Change: TypeAlias = FailOver | Elect | Shrink | RaiseReplication
 def decide(
     topics: Sequence[TopicImage], situation: Situation, past: Answers | Change | None = None
 ) -> Question | Change | None:
-    """What the controller does next, after a question was answered or a change carried out; None when all is done.
+    """What the controller does next, after an answer or a change; None when the round is done.
 
-    `topics` are all topics as they are now. Each kind of change is made at most once in a round, so that a topic that
+    `topics` are all topics as they are now. A round makes each kind of change at most once, so that a topic which
     others keep changing cannot hold up the rest.
     """
     if isinstance(past, Answers):
@@ -276,7 +276,7 @@ def _raise_replication(topics: Sequence[TopicImage], situation: Situation) -> Ra
 
 
 _Step: TypeAlias = Callable[[Sequence[TopicImage], Situation], Question | Change | None]
-#: The order of a round: each change, and what leads to it. Each step starts from what those before it have left.
+#: The steps of a round, in order, with the change each leads to. Each step starts from the results of earlier ones.
 _STEPS: tuple[tuple[type[Change], _Step], ...] = (
     (FailOver, _fail_over),
     (Elect, _ask_log_ends),
@@ -289,11 +289,11 @@ _STEPS: tuple[tuple[type[Change], _Step], ...] = (
 
 
 def without_broker(topic: TopicImage, broker_id: int) -> TopicImage:
-    """A topic after a broker left the ISRs of others; what it led is led by nobody until the controller has asked.
+    """A topic after a broker left the ISRs of others; the controller elects leaders for partitions that it led.
 
-    A broker that leaves cannot choose the next leader: the registrations of this moment say little, as right after an
-    outage of the store there are none. The controller waits for brokers that may still return, and asks how long their
-    logs are.
+    A broker that leaves cannot choose the next leader, because current registrations may be incomplete: right after an
+    outage of the store there are none. The controller waits for brokers that may return, and asks replicas for their
+    log ends.
     """
 
     def after(state: PartitionState) -> PartitionState:
@@ -308,7 +308,7 @@ def without_broker(topic: TopicImage, broker_id: int) -> TopicImage:
 
 
 def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int]) -> TopicImage:
-    """A topic after a broker can no longer serve some of its partitions, and left what others can."""
+    """A topic after a broker can no longer serve some partitions, and left the ISRs where others can."""
     without = without_broker(topic, broker_id)
     states = [
         without.partitions[number] if number in numbers else state for number, state in enumerate(topic.partitions)
@@ -319,8 +319,8 @@ def without_replicas(topic: TopicImage, broker_id: int, numbers: Collection[int]
 def after_crash(topic: TopicImage, broker_id: int) -> TopicImage:
     """A topic after a broker may have lost the ends of its logs.
 
-    Where it led, nobody leads for now if there is another replica, which may have what was lost, also where it is not
-    in sync: it was, until a moment ago. A replica that is the only one leads on, in another epoch.
+    A partition that it led has no leader for now if there is another replica. That replica may have what was lost, even
+    if it is not in the ISR, because it was until a moment ago. A sole replica leads on in a new epoch.
     """
 
     def again(state: PartitionState) -> PartitionState:
@@ -334,11 +334,12 @@ def after_crash(topic: TopicImage, broker_id: int) -> TopicImage:
 
 
 def handed_over(topic: TopicImage, broker_id: int, live: Collection[int], confirmed: Mapping[int, int]) -> TopicImage:
-    """A topic after a broker that is about to stop left the ISRs of others' partitions.
+    """A topic after a stopping broker left the ISRs of partitions that others lead.
 
-    `confirmed` has the partitions whose leaders have just answered, and in which epoch: one that does not may have died
-    with its disk, and then this broker's log is what is left. What it still leads it keeps: its heir did not catch up,
-    and only the controller can ask who is furthest when this broker is gone.
+    `confirmed` has the partitions whose leaders have just answered, with the leader epoch. A leader that does not
+    answer may have died with its disk, in which case this broker's log is all that is left. Partitions that this broker
+    still leads it keeps: their successors did not catch up, and once it is gone the controller asks for the longest
+    log.
     """
     states = list(topic.partitions)
     for number, leader_epoch in confirmed.items():
@@ -349,7 +350,7 @@ def handed_over(topic: TopicImage, broker_id: int, live: Collection[int], confir
 
 
 def leaves_with_confirmation(state: PartitionState, broker_id: int, live: Collection[int]) -> bool:
-    """Whether a broker that stops leaves an ISR, if the leader is still there."""
+    """Whether a stopping broker may leave an ISR, provided that the leader responds."""
     return broker_id in state.isr and state.leader != broker_id and state.leader in live
 
 
@@ -357,9 +358,9 @@ def leaves_with_confirmation(state: PartitionState, broker_id: int, live: Collec
 
 
 def with_heirs(topic: TopicImage, leader: int, heirs: Mapping[int, tuple[int, int]]) -> TopicImage:
-    """A topic after its leader handed over partitions, where nothing else has happened to them.
+    """A topic after its leader handed over partitions, unless they have changed in between.
 
-    `heirs` has, for partitions, the leader epoch in which the heir had all records, and the heir.
+    `heirs` has, by partition, the leader epoch in which the successor had all records, and the successor.
     """
     states = list(topic.partitions)
     for number, (leader_epoch, heir) in heirs.items():
@@ -370,14 +371,14 @@ def with_heirs(topic: TopicImage, leader: int, heirs: Mapping[int, tuple[int, in
 
 
 class ElectionType(IntEnum):
-    """Which leaders a client asks for, as the protocol numbers it."""
+    """The kind of election that a client requests, with the protocol's numbers."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 def plan_preferred(topics: Iterable[TopicImage], live: Collection[int], imbalance_percent: int) -> list[TopicImage]:
-    """The topics whose leaders go back to their first replicas, for brokers that lead too few of what they should."""
+    """The topics whose leadership returns to preferred replicas, for brokers that lead too few of their partitions."""
     topics = list(topics)
     preferred: dict[int, int] = {}
     elsewhere: dict[int, int] = {}
@@ -397,7 +398,7 @@ def plan_preferred(topics: Iterable[TopicImage], live: Collection[int], imbalanc
 
 
 def with_preferred_leaders(topic: TopicImage, brokers: Collection[int]) -> TopicImage:
-    """A topic where these brokers lead again what they are the first replica of and in sync with."""
+    """A topic in which these brokers lead again wherever they are the first replica and in sync."""
 
     def after(state: PartitionState) -> PartitionState:
         first = state.replicas[0]
@@ -411,13 +412,13 @@ def with_preferred_leaders(topic: TopicImage, brokers: Collection[int]) -> Topic
 def elect(
     topic: TopicImage, numbers: Sequence[int], election: ElectionType, live: Collection[int]
 ) -> tuple[TopicImage, dict[int, KafkaError]]:
-    """A topic after the elections that a client asks for, and why there was none."""
+    """A topic after the elections that a client requested, and the errors by partition."""
     states = list(topic.partitions)
     refusals: dict[int, KafkaError] = {}
     for number in numbers:
         if not 0 <= number < len(states):
             refusals[number] = KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic.name}-{number}"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic.name}-{number} does not exist"
             )
             continue
         try:
@@ -429,7 +430,7 @@ def elect(
 
 def _elect(state: PartitionState, election: ElectionType, live: Collection[int]) -> PartitionState:
     first = state.replicas[0]
-    # The controller elects replicas in sync by itself, after it has asked how long their logs are.
+    # The controller elects in-sync replicas itself, after asking for their log ends.
     has_leader = state.leader != NO_LEADER or bool(candidates_for(state, live))
     if (state.leader == first) if election is ElectionType.PREFERRED else has_leader:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")

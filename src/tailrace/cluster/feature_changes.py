@@ -1,6 +1,6 @@
-"""Changes of the features that the cluster goes by, and what follows from them for stored topics.
+"""Changes to the cluster's finalized features, and what follows from them for stored topics.
 
-The level of `tailrace.version` decides in which format topics are written: every broker must be able to read them.
+The level of `tailrace.version` decides the format of stored topics, which every broker must be able to read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FeatureChanges(StoredChanges):
     """The image, and changes to its features."""
 
     async def alter_features(self, change: Callable[[FinalizedFeatures], FinalizedFeatures]) -> None:
-        """Make the finalized features what a function makes of them as they are stored."""
+        """Apply a function to the stored finalized features."""
         await self._to_its_end(self._alter_features(change))
 
     async def _alter_features(self, change: Callable[[FinalizedFeatures], FinalizedFeatures]) -> None:
@@ -40,12 +40,12 @@ class FeatureChanges(StoredChanges):
         await self.settle()
 
     async def rewrite_topics(self, *, may_lose_fields: bool) -> int:
-        """Store the topics of a newer format in the one that all brokers go by now; how many there were."""
+        """Rewrite topics stored in a newer format in the current one; returns how many there were."""
         rewritten = 0
 
         async def run() -> None:
             nonlocal rewritten
-            # Again until none is found: a broker that has not heard of the level yet may write the newer format.
+            # Repeat until none is found: a broker that does not know the new level yet may write the newer format.
             while newer := [
                 entry.key for entry in await self._list(TOPICS) if topic_format_of(entry.value) > self._topic_format
             ]:
@@ -64,14 +64,14 @@ class FeatureChanges(StoredChanges):
             if topic.is_renamed:
                 raise KafkaError(
                     ErrorCode.FEATURE_UPDATE_FAILED,
-                    f"Topic {topic.name} has another id than at first, so older releases would take it for another "
-                    f"topic: upgrade {TAILRACE_VERSION} to {LINEAGES_LEVEL} again, or delete the topic first.",
+                    f"Topic {topic.name} was given a new id, and older releases would take it for another topic: "
+                    f"upgrade {TAILRACE_VERSION} to {LINEAGES_LEVEL} again, or delete the topic first.",
                 )
             if topic.needs_names and not may_lose_fields:
                 raise KafkaError(
                     ErrorCode.FEATURE_UPDATE_FAILED,
-                    f"Topic {topic.name} has fields that older releases do not know: "
-                    "only an unsafe downgrade loses them.",
+                    f"Topic {topic.name} has fields that older releases do not know; "
+                    "only an unsafe downgrade drops them.",
                 )
             return self._stored(topic.without_unknown())
 
@@ -81,7 +81,7 @@ class FeatureChanges(StoredChanges):
             self._step()
 
     def _stored(self, topic: TopicImage) -> bytes:
-        """A topic as the store is to hold it: in a format that every broker reads."""
+        """The stored form of a topic, in a format that every broker can read."""
         return topic.to_bytes(self._topic_format)
 
     @property

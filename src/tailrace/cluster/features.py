@@ -1,6 +1,6 @@
-"""What the releases in a cluster may use together: each feature has a level that every broker supports.
+"""The features that the releases in a cluster have in common; each has a level that every broker supports.
 
-The broker that begins a new cluster finalizes the levels in the store. Later only an operator changes them, so that a
+The broker that creates a cluster finalizes the levels in the store. Later only an operator changes them, so that a
 rolling upgrade can be undone until then. Names, rules and errors are Kafka's. Pure.
 """
 
@@ -20,8 +20,8 @@ _FORMAT = 1
 _KEYS = ("version", "epoch", "levels")
 
 #: Level 1: topics in format 2. Level 2: topics in format 3, which names the fields of partitions. Level 3: topics whose
-#: id is another than their lineage, in format 4; and what is for brokers alone is refused to peers that have not proved
-#: which broker they are.
+#: id differs from their lineage, in format 4; and requests for brokers are refused from peers that have not proved
+#: their identity.
 TAILRACE_VERSION = "tailrace.version"
 TOPICS_BY_NAME_LEVEL = 2
 LINEAGES_LEVEL = 3
@@ -29,7 +29,7 @@ PROVEN_BROKERS_LEVEL = 3
 
 
 class LevelRange(NamedTuple):
-    """The levels of a feature that a release supports, both ends included."""
+    """The levels of a feature that a release supports, inclusive."""
 
     lowest: int
     highest: int
@@ -40,19 +40,19 @@ SupportedFeatures: TypeAlias = Mapping[str, LevelRange]
 
 #: What this release supports.
 SUPPORTED: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, PROVEN_BROKERS_LEVEL)})
-#: What a broker supports whose registration says nothing of features.
+#: What a broker supports whose registration does not list features.
 OLDEST: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, 1)})
-#: What a cluster goes by in which nothing was ever finalized.
+#: The levels of a cluster that never finalized any.
 _OLDEST_LEVELS: Levels = MappingProxyType({TAILRACE_VERSION: 1})
 
 
 def supports_level(supported: SupportedFeatures, name: str, level: int) -> bool:
-    """Whether a broker can go by a level of a feature."""
+    """Whether a broker supports a level of a feature."""
     return _unsupported(name, level, supported) is None
 
 
 class UpgradeType(IntEnum):
-    """Which direction a change may have."""
+    """The allowed direction of a change."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -60,7 +60,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """The level that somebody wants a feature to have."""
+    """A requested level for a feature."""
 
     name: str
     level: int
@@ -69,20 +69,20 @@ class FeatureUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinalizedFeatures:
-    """The levels that a cluster goes by."""
+    """The finalized levels of a cluster."""
 
-    #: How often they were changed.
+    #: The number of changes so far.
     epoch: int = 0
     levels: Levels = field(default_factory=lambda: _OLDEST_LEVELS)
     #: Fields that a newer release wrote.
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def level(self, name: str) -> int:
-        """The level of a feature; 0 where it is not finalized."""
+        """The level of a feature; 0 if it is not finalized."""
         return self.levels.get(name, 0)
 
     def to_bytes(self) -> bytes:
-        """As the store holds it."""
+        """The stored form."""
         data = {**self.unknown, "version": _FORMAT, "epoch": self.epoch, "levels": dict(self.levels)}
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -96,12 +96,12 @@ class FinalizedFeatures:
 
 
 def newest(supported: SupportedFeatures) -> FinalizedFeatures:
-    """What a new cluster begins with."""
+    """The levels of a new cluster."""
     return FinalizedFeatures(0, MappingProxyType({name: levels.highest for name, levels in supported.items()}))
 
 
 def unsupported_levels(finalized: FinalizedFeatures, supported: SupportedFeatures) -> str | None:
-    """Why a broker cannot go by the levels of its cluster; None where it can."""
+    """Why a broker does not support its cluster's levels; None if it does."""
     for name, level in sorted(finalized.levels.items()):
         problem = _unsupported(name, level, supported)
         if problem is not None:
@@ -112,7 +112,7 @@ def unsupported_levels(finalized: FinalizedFeatures, supported: SupportedFeature
 def updated(
     finalized: FinalizedFeatures, updates: Sequence[FeatureUpdate], brokers: Mapping[int, SupportedFeatures]
 ) -> FinalizedFeatures:
-    """The levels after a request, or the reason why not; `brokers` are all that are registered."""
+    """The levels after a request; raises if it is refused. `brokers` are all registered brokers."""
     levels = dict(finalized.levels)
     for update in updates:
         _check_direction(update, finalized.level(update.name))

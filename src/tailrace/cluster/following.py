@@ -1,7 +1,7 @@
-"""The image of the cluster, following the store: read whole at the start, by watches from then on.
+"""The image of the cluster, which follows the store: read in full at startup, then updated by watches.
 
-What is known of the store is there at once; the image follows it in steps, one after another, each of which is over
-when those who listen have done what it asks of them. A step may show several changes.
+Knowledge of the store is updated at once. The image follows in steps, one after another; a step ends when all listeners
+have handled it. A step may contain several changes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tailrace.storage.checkpoints import encode_uuid
 
 logger = logging.getLogger("tailrace.cluster")
 
-#: What is not told by then of what others know is asked for.
+#: How long to wait for the watch to deliver a change that others know of, before reading the store.
 _LATE_SECONDS = 0.2
 
 
 class FollowedImage:
-    """What a broker knows of the cluster, and the image that it goes by."""
+    """What a broker knows of the cluster, and its current image."""
 
     def __init__(self, store: Store, random: Random, broker_id: int, tasks: Tasks) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class FollowedImage:
         self.image = ClusterImage("", self._known.controller_id)
         #: The features that this broker supports.
         self.supported: SupportedFeatures = SUPPORTED
-        #: Told after each change with the image before it; by then `image` is the new one. The next waits for it.
+        #: Called after each change with the previous image, when `image` is already the new one. The next step waits.
         self.on_change: Callable[[ClusterImage], Awaitable[None]] = _ignore
         #: Called as soon as something new is known, before the image shows it.
         self.on_news: Callable[[], None] = _no_news
@@ -64,7 +64,7 @@ class FollowedImage:
     # --- the store
 
     async def load(self, cluster_id: str | None = None, *, has_logs: bool = False) -> None:
-        """Read everything from the store; a new store gets the given cluster id, or one of its own."""
+        """Read everything from the store; a new store gets this cluster id, or a random one."""
         await insist(lambda: self._load(cluster_id, has_logs))
 
     async def _load(self, cluster_id: str | None, has_logs: bool) -> None:
@@ -72,9 +72,9 @@ class FollowedImage:
         if cluster_id is not None and stored != cluster_id:
             raise StorageError(
                 f"the metadata belongs to cluster {stored} but cluster.id={cluster_id} is configured: "
-                "give this broker its own --data-dir, or take cluster.id out of its configuration"
+                "give this broker its own --data-dir, or remove cluster.id from its configuration"
             )
-        # First: they say best why a broker of an older release cannot read what else there is.
+        # Features first: they explain best why a broker of an older release cannot read the rest.
         for entry in await self._store.list(FEATURES):
             self._known.learn_features(entry)
         if (problem := self._unsupported_levels()) is not None:
@@ -93,25 +93,25 @@ class FollowedImage:
         entry = await self._store.get(CLUSTER_ID)
         if entry is None:
             if has_logs:
-                # To an empty image every log is one of a deleted topic, and would be removed.
+                # With an empty image every log would belong to a deleted topic, and would be removed.
                 raise StorageError(
-                    "the metadata store is empty but the log directories hold partitions: bring the store back, or "
-                    "move the partition directories away to begin anew"
+                    "the metadata store is empty but the log directories hold partitions: restore the store, or "
+                    "move the partition directories away to start with an empty cluster"
                 )
             chosen = cluster_id or encode_uuid(self.new_id())
             try:
-                # Only a new cluster goes by the newest levels without being asked.
+                # Only a new cluster starts at the newest levels by itself.
                 features = Write(FINALIZED_FEATURES, newest(self.supported).to_bytes())
                 await self._store.txn([Check(CLUSTER_ID, ABSENT)], [Write(CLUSTER_ID, chosen.encode()), features])
             except Unavailable:
-                logger.warning("the store did not say whether it took the cluster's id")
+                logger.warning("The metadata store did not confirm the cluster id; reading it back")
             entry = await self._store.get(CLUSTER_ID)
             if entry is None:
-                raise Unavailable("the store does not take the cluster's id")
+                raise Unavailable("the metadata store did not accept the cluster id")
         return entry.value.decode()
 
     async def start(self) -> None:
-        """Follow the store from now on."""
+        """Start to follow the store."""
         self._tasks.spawn(self._follow(TOPICS, self._topics_changed), "watch of topics")
         self._tasks.spawn(self._follow(ARCHIVES, self._archives_changed), "watch of archives")
         self._tasks.spawn(self._follow(BROKERS, self._brokers_changed), "watch of brokers")
@@ -132,15 +132,15 @@ class FollowedImage:
             await self._forget_missing(changes.entries)
 
     def _learn_each(self, learn: Callable[[Entry], None], entries: Sequence[Entry]) -> None:
-        """Learn what can be read. What cannot is left as it was known before: one value must not end every broker."""
+        """Learn readable entries and skip others: one bad value must not stop every broker."""
         for entry in entries:
             try:
                 learn(entry)
             except Unreadable as error:
-                logger.error("ignored %s: %s; restore it, or run a version of tailrace that knows it", entry.key, error)
+                logger.error("Ignored %s: %s; restore it, or run a release that can read it", entry.key, error)
 
     async def _forget_missing(self, entries: Sequence[Entry]) -> None:
-        """Forget topics that were deleted while nobody looked; one that is newer than the entries is still there."""
+        """Forget topics that were deleted unseen; a topic newer than the entries still exists."""
         for lineage in self._known.topics_not_in(entries):
             while True:
                 try:
@@ -151,7 +151,7 @@ class FollowedImage:
                     await asyncio.sleep(RETRY_SECONDS)
 
     async def _archives_changed(self, changes: Changes) -> None:
-        # Removed with their topics, and forgotten with them.
+        # Archives are removed and forgotten together with their topics.
         self._learn_each(self._known.learn_archive, changes.entries)
 
     async def _brokers_changed(self, changes: Changes) -> None:
@@ -166,14 +166,14 @@ class FollowedImage:
         self._known.learn_brokers(readable, changes.removed, changes.is_complete)
 
     async def _configs_changed(self, changes: Changes) -> None:
-        # Their keys are never removed.
+        # The keys of configurations are never removed.
         self._learn_each(self._known.learn_configs, changes.entries)
 
     async def _features_changed(self, changes: Changes) -> None:
         before = self._known.features
         self._learn_each(self._known.learn_features, changes.entries)
         if self._known.features != before and (problem := self._unsupported_levels()) is not None:
-            logger.error("Ignoring what newer releases write: %s", problem)
+            logger.error("Ignoring metadata that newer releases write: %s", problem)
 
     def _unsupported_levels(self) -> str | None:
         problem = unsupported_levels(self._known.features, self.supported)
@@ -183,19 +183,19 @@ class FollowedImage:
         try:
             self._known.learn_controller(changes.entries)
         except Unreadable as error:
-            logger.error("ignored who the controller is: %s", error)
-        # Also where it is who it was: this broker itself may have been elected without having heard of it.
+            logger.error("Cannot read which broker is the controller: %s", error)
+        # Even if it has not changed: this broker may have been elected without hearing of it.
         self.on_news()
 
     async def refresh(self) -> None:
-        """Read all topics again, for who must not act on late news."""
+        """Read all topics again, for callers that must not act on stale data."""
         entries = await self._store.list(TOPICS)
         self._learn_each(self._known.learn_topic_entry, entries)
         await self._forget_missing(entries)
         self._step()
 
     def look_soon(self, is_told: Callable[[], bool]) -> None:
-        """Somebody knows what this broker has not heard of: ask the store, unless it is told in a moment."""
+        """A change is known elsewhere but not here: read the store, unless the watch delivers it within a moment."""
         if not self._is_looking:
             self._is_looking = True
             self._tasks.spawn(self._look_soon(is_told), "look for late news")
@@ -206,14 +206,14 @@ class FollowedImage:
             if not is_told():
                 await self.refresh()
         except Unavailable as error:
-            logger.debug("late news could not be asked for: %s", error)
+            logger.debug("Cannot read late changes from the metadata store: %s", error)
         finally:
             self._is_looking = False
 
     # --- from what is known to the image
 
     def _step(self) -> None:
-        """Have the image show what is known, after the steps before."""
+        """Update the image to what is known, after earlier steps."""
         if not self._known.has_changes:
             return
         self.on_news()
@@ -235,7 +235,7 @@ class FollowedImage:
                     await self.on_change(before)
                 _tell(told)
         except BaseException:
-            # The failure is this task's, and its owner's to report; nobody shall wait for what does not come.
+            # The owner of this task reports the failure; waiters must not wait for ever.
             for waiter in (*told, *self._waiting):
                 waiter.cancel()
             raise
@@ -243,7 +243,7 @@ class FollowedImage:
             self._is_stepping = False
 
     async def settle(self) -> None:
-        """Wait until the image shows all that is known now and those who listen were told."""
+        """Wait until the image shows everything known now, and listeners have handled it."""
         self._step()
         if self._is_stepping:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -253,36 +253,36 @@ class FollowedImage:
     # --- brokers
 
     def new_id(self) -> UUID:
-        """A random id that Kafka's clients take: version 4, never one of the reserved ones."""
+        """A random id that Kafka's clients accept: version 4, never a reserved one."""
         return UUID(int=self._random.getrandbits(128), version=4)
 
     async def register_broker(self, broker: BrokerImage) -> None:
-        """Show this broker as it was registered."""
+        """Show this broker in the image as it was registered."""
         self._known.register_own(broker)
         await self.settle()
 
     async def registered_brokers(self) -> dict[int, BrokerImage]:
-        """Who is registered at this moment, asked of the store."""
+        """The brokers registered now, read from the store."""
         entries = await self._store.list(BROKERS)
         return {broker_of(entry.key): BrokerImage.from_bytes(entry.value) for entry in entries}
 
     def last_registration(self, broker_id: int) -> BrokerImage | None:
-        """How a broker is registered, or was when its session ended, also before the image shows it."""
+        """A broker's current or last registration, even before the image shows it."""
         return self._known.last_registration(broker_id)
 
     @property
     def controller_id(self) -> int:
-        """Who is the controller as far as is known, also before the image shows it; -1 where nobody is."""
+        """The controller as far as known, even before the image shows it; -1 if there is none."""
         return self._known.controller_id
 
     async def learn_controller(self, broker_id: int) -> None:
-        """Show a broker as the controller, which it has just become."""
+        """Show a broker that was just elected as the controller."""
         self._known.set_controller(broker_id)
         await self.settle()
 
     @property
     def topics(self) -> Sequence[TopicImage]:
-        """Every topic as it is known, also before the image shows it."""
+        """Every known topic, even before the image shows it."""
         return list(self._known.topics.values())
 
 
@@ -293,8 +293,8 @@ def _tell(waiting: Sequence[asyncio.Future[None]]) -> None:
 
 
 async def _ignore(before: ClusterImage) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""
 
 
 def _no_news() -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""

@@ -1,4 +1,4 @@
-"""The cluster's metadata at one moment: brokers, topics and configuration. Immutable; a change makes another."""
+"""The cluster's metadata at one moment: brokers, topics and configuration. Immutable; a change makes a new image."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tailrace.cluster.features import OLDEST, FinalizedFeatures, LevelRange, Sup
 from tailrace.cluster.keys import NO_FIELDS, known_format, number_of, reading, unknown_fields
 from tailrace.model import ZERO_UUID, Lineage, TopicId
 
-#: Writes a partition as a list of four; format 1 wrote it as an object, and is still read.
+#: Writes a partition as a list of four values; format 1 wrote it as an object, and can still be read.
 TOPIC_FORMAT_BY_POSITION = 2
-#: Names the fields of partitions, so that a release keeps those of a newer one.
+#: Names the fields of partitions, so that a release keeps the fields of a newer one.
 TOPIC_FORMAT_BY_NAME = 3
-#: The same with the lineage, which no release may ignore: one that did would take the topic for another of its name.
+#: Format 3 with the lineage, which no release may ignore: it would take the topic for another one of that name.
 TOPIC_FORMAT_WITH_LINEAGE = 4
 _CONFIGS_FORMAT = 1
 _BROKER_FORMAT = 1
-#: What a topic is made with whose lineage is its first id.
+#: Default for a topic whose lineage is its first id.
 _NO_LINEAGE = Lineage(ZERO_UUID)
-#: The leader of a partition that has none.
+#: The leader of a partition without one.
 NO_LEADER = -1
-#: The name under which the image keeps the configuration that all brokers share, which is also what clients call it.
+#: The key of the configuration that all brokers share; clients use the same name.
 ALL_BROKERS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who holds a partition and who leads it."""
+    """The replicas, ISR and leader of a partition."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -44,24 +44,24 @@ class PartitionState:
     unknown: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
 
 
-#: What every partition has, in the order of the constructor. In the store further fields follow: None or the end of a
-#: row means that a partition has no such field.
+#: The fields of every partition, in the order of the constructor. In the store other fields may follow; None or the end
+#: of a row means that a partition lacks that field.
 _FIELDS = ["replicas", "isr", "leader", "leader_epoch"]
 _BROKER_LISTS = ["replicas", "isr"]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: identity, partitions and what was configured for it."""
+    """One topic: its identity, partitions and configuration."""
 
     name: str
-    #: What clients call it now.
+    #: The id that clients use now.
     topic_id: TopicId
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
     #: Fields that a newer release wrote.
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    #: Which topic it is, whatever clients call it: the id that it had first.
+    #: The topic's permanent identity, whatever clients call it: its first id.
     lineage: Lineage = field(default=_NO_LINEAGE, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class TopicImage:
             object.__setattr__(self, "lineage", Lineage(self.topic_id))
 
     def to_bytes(self, topic_format: int = TOPIC_FORMAT_BY_POSITION) -> bytes:
-        """As the store holds it: in a format, or in a newer one where fields would be lost."""
+        """The stored form in a given format, or in a newer one if fields would be lost otherwise."""
         needs_lineage = self.is_renamed
         is_by_name = topic_format >= TOPIC_FORMAT_BY_NAME or self.needs_names or needs_lineage
         least = TOPIC_FORMAT_WITH_LINEAGE if needs_lineage else TOPIC_FORMAT_BY_NAME
@@ -85,21 +85,21 @@ class TopicImage:
             },
             ensure_ascii=not is_by_name,
             separators=(",", ":"),
-        ).encode(errors="surrogatepass")  # as it is read: one odd character of a value keeps nobody from changing it
+        ).encode(errors="surrogatepass")  # as it is read: an odd character in a value must not prevent changes
 
     def without_unknown(self) -> TopicImage:
-        """The topic without what only newer releases know."""
+        """The topic without fields that only newer releases know."""
         states = tuple([replace(state, unknown=()) if state.unknown else state for state in self.partitions])
         return replace(self, partitions=states, unknown=NO_FIELDS)
 
     @property
     def is_renamed(self) -> bool:
-        """Whether clients call it by another id than at first."""
+        """Whether its id differs from its first one."""
         return self.topic_id != self.lineage
 
     @property
     def needs_names(self) -> bool:
-        """Whether it has fields that are lost where partitions are written by position."""
+        """Whether it has fields that would be lost if partitions were written by position."""
         return bool(self.unknown) or any(state.unknown for state in self.partitions)
 
     @classmethod
@@ -117,7 +117,7 @@ class TopicImage:
 
 
 def topic_format_of(value: bytes) -> int:
-    """The format that a topic is stored in."""
+    """The format in which a topic is stored."""
     return number_of(known_format(value, TOPIC_FORMAT_WITH_LINEAGE, "a topic"), "version", "a topic")
 
 
@@ -214,14 +214,14 @@ _READ_PARTITIONS = {
 
 
 def configs_to_bytes(configs: Mapping[str, str], before: bytes | None = None) -> bytes:
-    """The configuration of a broker as the store holds it, with the unknown fields of the value before."""
+    """The stored form of a broker's configuration, with unknown fields of the previous value."""
     further = NO_FIELDS if before is None else unknown_fields(_configs_value(before), _CONFIGS_KEYS)
     data = {**further, "version": _CONFIGS_FORMAT, "configs": dict(configs)}
     return json.dumps(data, separators=(",", ":")).encode()
 
 
 def configs_from_bytes(value: bytes) -> Mapping[str, str]:
-    """What `configs_to_bytes` wrote."""
+    """Read what `configs_to_bytes` wrote."""
     data = _configs_value(value)
     with reading("a broker's configuration"):
         return MappingProxyType(dict(data["configs"]))
@@ -236,7 +236,7 @@ def _configs_value(value: bytes) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where clients reach a broker through one listener."""
+    """A broker's address on one listener."""
 
     listener: str
     host: str
@@ -245,33 +245,33 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One broker that is alive."""
+    """One live broker."""
 
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
-    #: Which start of the broker this is: each has a larger one.
+    #: Identifies the start of the broker: each has a larger epoch.
     epoch: int = 0
     #: The machine it runs on, which may fail as a whole.
     host: str = ""
     pid: int = 0
-    #: By which its log directories are known wherever they are mounted.
+    #: Identify its log directories wherever they are mounted.
     directory_ids: tuple[str, ...] = ()
     software_version: str = ""
     started_ms: int = 0
-    #: Whether what archives are read with is installed there.
+    #: Whether it has the packages installed that reading archives needs.
     reads_archives: bool = True
-    #: The features that it supports.
+    #: The features it supports.
     features: SupportedFeatures = field(default_factory=lambda: OLDEST)
-    #: What proofs of this process are checked with (ADR 21); empty where its release makes none.
+    #: Verifies proofs of this process (ADR 21); empty if its release makes none.
     verifier: bytes = b""
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        """Its address for clients that came through a listener of that name."""
+        """Its address on the listener with this name."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
     def to_bytes(self) -> bytes:
-        """As the store holds it."""
+        """The stored form."""
         return json.dumps(
             {
                 "version": _BROKER_FORMAT,
@@ -305,7 +305,7 @@ class BrokerImage:
                 tuple(data["directory_ids"]),
                 data["software_version"],
                 data["started_ms"],
-                # Of an earlier version: nothing is given up for an archive that it may be unable to read.
+                # From an earlier version: assume that it cannot read archives, so that no local record is removed.
                 data.get("reads_archives", False),
                 MappingProxyType({name: LevelRange(*levels) for name, levels in data["features"].items()})
                 if "features" in data
@@ -316,38 +316,38 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything a broker tells clients about the cluster."""
+    """Everything that a broker tells clients about the cluster."""
 
     cluster_id: str
     controller_id: int
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
-    #: By what clients call them.
+    #: By the ids that clients use.
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
-    #: By what is stored of them.
+    #: By permanent identity, as in the store.
     topics_by_lineage: Mapping[Lineage, TopicImage] = field(default_factory=dict)
-    #: What was set at run time, by broker id as text, and for `ALL_BROKERS`.
+    #: Dynamic configuration, by broker id as text, and under `ALL_BROKERS`.
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: What of topics is archived, by their lineages; nothing of one that is not here.
+    #: Archives of topics by lineage; topics without an archive are missing.
     archives: Mapping[Lineage, ArchiveState] = field(default_factory=dict)
-    #: What every broker supports, and this release may use.
+    #: The finalized feature levels.
     features: FinalizedFeatures = field(default_factory=FinalizedFeatures)
 
     def reachable_through(self, listener: str) -> list[tuple[BrokerImage, BrokerEndpoint]]:
-        """The brokers that have a listener of that name, and their addresses there."""
+        """The brokers that have this listener, with their addresses on it."""
         found = [(broker, broker.endpoint(listener)) for broker in self.brokers.values()]
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
     def lineage_of(self, topic_id: TopicId) -> Lineage:
-        """The topic that a client means, which may have learned the id a while ago.
+        """The lineage of the topic that a client means by an id, which may be out of date.
 
-        An unknown id counts as a first one: of a topic that is gone, or that has another id now.
+        An unknown id is taken for a first id: of a deleted topic, or of one that has a new id now.
         """
         topic = self.topics_by_id.get(topic_id)
         return Lineage(topic_id) if topic is None else topic.lineage
 
     def topic_id_of(self, lineage: Lineage) -> TopicId:
-        """What clients call a topic; its first id where it is gone."""
+        """The id that clients use for a topic; its first id if the topic is gone."""
         topic = self.topics_by_lineage.get(lineage)
         return TopicId(lineage) if topic is None else topic.topic_id
 
@@ -377,10 +377,10 @@ class ClusterImage:
         )
 
     def configs_of(self, broker: str) -> Mapping[str, str]:
-        """What was set at run time for a broker, or for all."""
+        """The dynamic configuration of a broker, or of all."""
         return self.broker_configs.get(broker, MappingProxyType({}))
 
 
 def replica_to_ask(state: PartitionState, reachable: Container[int]) -> int:
-    """Who leads a partition, or knows who does, where its leader may have been deposed; -1 where nobody else can."""
+    """A replica that may lead in place of a possibly deposed leader, or knows who does; -1 if there is none."""
     return next((each for each in state.isr if each != state.leader and each in reachable), NO_LEADER)

@@ -1,7 +1,7 @@
-"""Where everything is in the store, and how the values are written there that are no more than a number.
+"""The keys of the store, and the format of values that are just a number.
 
-Keys that are checked are never made anew while anybody may remember them: topics are under their lineages, epochs
-stay for ever. The exceptions belong to sessions, and are taken as they come.
+Keys that are checked are never recreated while a broker may remember them: topics are stored under their lineages, and
+epochs are permanent. The exceptions are keys of sessions, whose latest state always applies.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tailrace.model import Lineage
 CLUSTER_ID = "/cluster/id"
 TOPICS = "/topics"
 TOPIC_NAMES = "/topic-names"
-#: What of each topic is archived.
+#: The state of each topic's archive.
 ARCHIVES = "/archives"
-#: The brokers that are alive, each in its session.
+#: Live brokers, each in its session.
 BROKERS = "/brokers"
 #: How often each broker was started.
 BROKER_EPOCHS = "/broker-epochs"
 #: A directory of its own, so that it can be watched.
 CONTROLLERS = "/controller"
-#: Who the controller is, in its session.
+#: The current controller, in its session.
 CONTROLLER = f"{CONTROLLERS}/elected"
-#: How often a controller was elected; checked by everything that it writes.
+#: The number of controller elections; every write of a controller checks it.
 CONTROLLER_EPOCH = "/controller-epoch"
 BROKER_CONFIGS = "/configs/brokers"
 PRODUCER_IDS = "/producer-ids/next"
 #: A directory of its own, so that it can be watched.
 FEATURES = "/features"
-#: The levels of features that the cluster goes by; absent where it began with a release that knew none.
+#: The finalized feature levels; missing if the cluster was created by a release without features.
 FINALIZED_FEATURES = f"{FEATURES}/finalized"
-#: In the file of a single broker: where its metadata has gone.
+#: In a standalone broker's file: where its metadata was moved to.
 MOVED_TO = "/moved-to"
 
-#: For values that have no fields that this release does not know.
+#: For values without unknown fields.
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 _EPOCH_FORMAT = 1
@@ -53,7 +53,7 @@ def topic_key(lineage: Lineage) -> str:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Say of a stored value that is not what it should be that it is `Unreadable`: no value ends a broker."""
+    """Raise `Unreadable` for a malformed stored value, so that no value can stop a broker."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -61,7 +61,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def topic_of(key: str) -> Lineage:
-    """The topic that a key below `TOPICS` or `ARCHIVES` is of."""
+    """The topic of a key below `TOPICS` or `ARCHIVES`."""
     with reading(f"the key {key}"):
         return Lineage(UUID(key.rpartition("/")[2]))
 
@@ -79,7 +79,7 @@ def broker_key(broker_id: int) -> str:
 
 
 def broker_of(key: str) -> int:
-    """The broker that a key below `BROKERS` is of."""
+    """The broker of a key below `BROKERS`."""
     with reading(f"the key {key}"):
         return int(key.rpartition("/")[2])
 
@@ -89,29 +89,29 @@ def broker_epoch_key(broker_id: int) -> str:
 
 
 def epoch_to_bytes(epoch: int) -> bytes:
-    """An epoch as the store holds it."""
+    """The stored form of an epoch."""
     return json.dumps({"version": _EPOCH_FORMAT, "epoch": epoch}, separators=(",", ":")).encode()
 
 
 def epoch_from_bytes(value: bytes) -> int:
-    """What `epoch_to_bytes` wrote."""
+    """Read what `epoch_to_bytes` wrote."""
     return number_of(known_format(value, _EPOCH_FORMAT, "an epoch"), "epoch", "an epoch")
 
 
 def number_of(data: Mapping[str, Any], key: str, what: str) -> int:
-    """A whole number of a value."""
+    """An integer field of a value."""
     with reading(what):
         return int(data[key])
 
 
 class ElectedController(NamedTuple):
-    """Who the controller is, and by which election."""
+    """The controller, and the epoch of its election."""
 
     broker_id: int
     epoch: int
 
     def to_bytes(self) -> bytes:
-        """As the store holds it."""
+        """The stored form."""
         data = {"version": _CONTROLLER_FORMAT, "broker_id": self.broker_id, "epoch": self.epoch}
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -123,16 +123,16 @@ class ElectedController(NamedTuple):
 
 
 def known_format(value: bytes, newest: int, what: str, key: str = "version") -> dict[str, Any]:
-    """What a value holds, if its format is not newer than this software."""
+    """The content of a value, if its format is not newer than this release's."""
     with reading(what):
         data: dict[str, Any] = json.loads(value)
         version = int(data[key])
     if version > newest:
-        raise Unreadable(f"{what} is stored in format {version}, this software knows {newest}")
+        raise Unreadable(f"{what} is stored in format {version}, but this release supports only up to {newest}")
     return data
 
 
 def unknown_fields(data: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
-    """The fields of a value that a newer release wrote in the same format: a change by this one must keep them."""
+    """The fields that a newer release wrote in the same format; a change by this release must keep them."""
     unknown = {name: value for name, value in data.items() if name not in known}
     return MappingProxyType(unknown) if unknown else NO_FIELDS

@@ -1,8 +1,8 @@
-"""The newest that a broker has seen of each key: from its own writes, from its reads, from its watches.
+"""The newest state that a broker has seen of each key: from its own writes, from its reads and from its watches.
 
-These come in any order. A topic's version says which is newer, and one that was deleted never comes back, since its
-lineage is never used again. Keys of sessions may be made anew, so they are what the watch said last; only a broker's
-own registration is what the broker itself says. Pure: it holds what it is told, and makes images of it.
+These arrive in any order. The version of a topic tells which is newer. A deleted topic never comes back, because
+lineages are not reused. Keys of sessions may be recreated, so the last watch event applies to them; only a broker's own
+registration comes from the broker itself. Pure: it stores what it is told, and makes images from it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 FOR_ALL_BROKERS = "default"
-#: Deleted topics that are remembered: events are late by seconds, so that these are far more than it takes.
+#: How many deleted topics are remembered: events arrive seconds late at most, so this is far more than needed.
 _MOST_DELETED = 10_000
 
 
 class Known:
-    """What is known of the store, and which of it no image shows yet."""
+    """What is known of the store, and what of it the image does not show yet."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
         self.topics: dict[Lineage, TopicImage] = {}
         self._topic_versions: dict[Lineage, int] = {}
         self._deleted: dict[Lineage, None] = {}
-        #: Topics with a write whose outcome nobody heard of, and the version that it would have replaced.
+        #: Topics with a write of unknown outcome, and the version that it would replace.
         self._uncertain: dict[Lineage, int] = {}
         self._brokers: dict[int, BrokerImage] = {}
         self._own_registration: BrokerImage | None = None
-        #: The last registration of each broker, also where its session is over: it may go on in its epoch.
+        #: The last registration of each broker, even after its session: it may continue in its epoch.
         self._last_registrations: dict[int, BrokerImage] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._config_versions: dict[str, int] = {}
         self._archives: dict[Lineage, ArchiveState] = {}
         self._archive_versions: dict[Lineage, int] = {}
-        #: The levels that the cluster goes by.
+        #: The finalized feature levels.
         self.features = FinalizedFeatures()
         self._features_version = ABSENT
         self._controller_id = NO_LEADER
@@ -61,17 +61,17 @@ class Known:
 
     @property
     def controller_id(self) -> int:
-        """The broker that is the controller, -1 where none is."""
+        """The controller's broker id, or -1."""
         return self._controller_id
 
     # --- topics
 
     def version_of(self, lineage: Lineage) -> int:
-        """The version of a topic as it is known; ABSENT where it is not."""
+        """The known version of a topic, or ABSENT."""
         return self._topic_versions.get(lineage, ABSENT)
 
     def learn_topic(self, topic: TopicImage, version: int) -> None:
-        """A topic was so at a version, if that is newer than what is known."""
+        """Learn a topic at a version, if that is newer than the known one."""
         lineage = topic.lineage
         if self._is_old(lineage, version):
             return
@@ -83,7 +83,7 @@ class Known:
             self._changed_topics[lineage] = None
 
     def learn_topic_entry(self, entry: Entry) -> None:
-        """The same from what the store holds, which is looked into only if it is new."""
+        """The same from a stored entry, which is decoded only if it is new."""
         if not self._is_old(topic_of(entry.key), entry.version):
             self.learn_topic(TopicImage.from_bytes(entry.value), entry.version)
 
@@ -91,7 +91,7 @@ class Known:
         return version <= self.version_of(lineage) or lineage in self._deleted
 
     def forget_topic(self, lineage: Lineage) -> None:
-        """A topic was deleted, for good."""
+        """A topic was deleted for good."""
         self._deleted[lineage] = None
         if len(self._deleted) > _MOST_DELETED:
             del self._deleted[next(iter(self._deleted))]
@@ -104,23 +104,23 @@ class Known:
             self._changed_topics[lineage] = None
 
     def doubt(self, lineage: Lineage) -> None:
-        """A write to a topic was not answered: it may still be applied, until the version is another."""
+        """The outcome of a write to a topic is unknown: it may be applied until the version changes."""
         if lineage in self._topic_versions:
             self._uncertain[lineage] = self._topic_versions[lineage]
 
     def is_doubtful(self, lineage: Lineage) -> bool:
-        """Whether a write to a topic may still be applied that nobody waits for any more."""
+        """Whether a write to a topic with unknown outcome may still be applied."""
         return lineage in self._uncertain
 
     def topics_not_in(self, entries: Iterable[Entry]) -> list[Lineage]:
-        """Topics that are known here and not among all entries of the store at some moment."""
+        """The known topics that are missing from a complete list of entries."""
         there = dict.fromkeys(entry.key for entry in entries)
         return [lineage for lineage in self.topics if topic_key(lineage) not in there]
 
     # --- archives
 
     def learn_archive(self, entry: Entry) -> None:
-        """The archive of a topic was so at a version; it goes with its topic."""
+        """Learn a topic's archive at a version; it is removed with its topic."""
         lineage = topic_of(entry.key)
         if lineage in self._deleted or entry.version <= self._archive_versions.get(lineage, ABSENT):
             return
@@ -131,13 +131,13 @@ class Known:
     # --- brokers, their configuration, the controller
 
     def register_own(self, broker: BrokerImage) -> None:
-        """This broker is registered so."""
+        """This broker is registered like this."""
         if self._own_registration != broker:
             self._own_registration = broker
             self._has_other_changes = True
 
     def learn_brokers(self, entries: Sequence[Entry], removed: Sequence[str], is_complete: bool) -> None:
-        """What the store says of those who are registered."""
+        """Learn registrations from the store."""
         before = dict(self._brokers)
         if is_complete:
             self._brokers.clear()
@@ -149,11 +149,11 @@ class Known:
         self._has_other_changes |= self._brokers != before
 
     def last_registration(self, broker_id: int) -> BrokerImage | None:
-        """How a broker is registered, or was when its session ended; None where it never was as far as is known."""
+        """A broker's current or last registration; None if none is known."""
         return self._own_registration if broker_id == self._broker_id else self._last_registrations.get(broker_id)
 
     def learn_configs(self, entry: Entry) -> None:
-        """The configuration of a broker, or of all, was so at a version."""
+        """Learn the configuration of a broker, or of all, at a version."""
         name = entry.key.removeprefix(f"{BROKER_CONFIGS}/")
         broker = ALL_BROKERS if name == FOR_ALL_BROKERS else name
         if entry.version <= self._config_versions.get(broker, ABSENT):
@@ -165,7 +165,7 @@ class Known:
             self._has_other_changes = True
 
     def learn_features(self, entry: Entry) -> None:
-        """The finalized features were so at a version; their key is never removed."""
+        """Learn the finalized features at a version; their key is never removed."""
         if entry.version > self._features_version:
             features = FinalizedFeatures.from_bytes(entry.value)
             self._features_version = entry.version
@@ -173,12 +173,12 @@ class Known:
             self.features = features
 
     def learn_controller(self, entries: Sequence[Entry]) -> None:
-        """What the store says of the controller."""
+        """Learn the controller from the store."""
         elected = [ElectedController.from_bytes(entry.value).broker_id for entry in entries]
         self.set_controller(elected[0] if elected else NO_LEADER)
 
     def set_controller(self, broker_id: int) -> None:
-        """A broker is the controller, or none."""
+        """A broker is the controller now, or none is."""
         self._has_other_changes |= broker_id != self._controller_id
         self._controller_id = broker_id
 
@@ -186,11 +186,11 @@ class Known:
 
     @property
     def has_changes(self) -> bool:
-        """Whether something is known that the last image made of this does not show."""
+        """Whether something is known that the last image does not show."""
         return bool(self._changed_topics) or self._has_other_changes
 
     def next_image(self, image: ClusterImage) -> ClusterImage:
-        """An image after all changes since the last was made."""
+        """The image after all changes since the last one."""
         changed, self._changed_topics = self._changed_topics, {}
         if changed:
             image = image.with_topic_changes(
@@ -210,7 +210,7 @@ class Known:
         return image
 
     def _image_of_brokers(self) -> dict[int, BrokerImage]:
-        # What the store says of this broker's own id is of an earlier process, or was written by this one.
+        # The store's entry for this broker's own id is from an earlier process, or was written by this one.
         brokers = {broker_id: each for broker_id, each in self._brokers.items() if broker_id != self._broker_id}
         if self._own_registration is not None:
             brokers[self._broker_id] = self._own_registration
@@ -218,5 +218,5 @@ class Known:
 
 
 def _same_or_new(before: Mapping[K, V], now: Mapping[K, V]) -> Mapping[K, V]:
-    """What was there before where nothing has changed, so that nobody has to compare."""
+    """The previous mapping if nothing has changed, so that identity tells callers so."""
     return before if before == now else MappingProxyType(dict(now))

@@ -1,10 +1,10 @@
-"""Who can lead a partition and be in sync, among the brokers that live: the parts that decisions are made of. Pure.
+"""The rules for leaders and ISRs among live brokers, from which decisions are made. Pure.
 
-Keeps these invariants: the longest log in sync leads, or one that holds even more of what the last leader wrote;
-replicas are asked which that is in an epoch without a leader; others are elected only where the topic allows it; every
-change of a leader is a new leader epoch; an election adds nobody to an ISR but a leader from outside it; a broker that
-is gone leaves an ISR only where the leader has just answered. Each function returns the very topic it was given where
-nothing changes, and can be applied again to a topic that another broker has changed meanwhile.
+Invariants: the in-sync replica with the longest log leads, or one outside the ISR with even more of the last leader's
+records; replicas are asked for their log ends in an epoch without a leader; others are elected only if the topic allows
+it; every change of leader starts a new leader epoch; an election adds nobody to an ISR except a leader from outside it;
+a broker that is gone leaves an ISR only if the leader has just answered. Each function returns the given topic object
+if nothing changes, and can be applied again to a topic that another broker has changed in between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.cluster.image import NO_LEADER, PartitionState, TopicImage
 
 
 class LogEnd(NamedTuple):
-    """Where a replica's log ends, and the leader epoch of its last record: the larger one is the longer log."""
+    """A replica's log end offset and the leader epoch of its last record; the larger one is the longer log."""
 
     epoch: int
     offset: int
@@ -26,16 +26,16 @@ class LogEnd(NamedTuple):
 def plan_failover(
     topics: Iterable[TopicImage], live: Collection[int], is_unclean: Callable[[TopicImage], bool]
 ) -> list[TopicImage]:
-    """The topics that change when only these brokers are alive."""
+    """The topics that change if only these brokers are alive."""
     planned = [(topic, failed_over(topic, live, is_unclean)) for topic in topics]
     return [changed for topic, changed in planned if changed is not topic]
 
 
 def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[TopicImage], bool]) -> TopicImage:
-    """A topic whose leaders are alive, where any can be.
+    """A topic whose leaders are alive wherever possible.
 
-    Where another replica lives beside the one that could lead there is none for now: `with_longest_leaders` chooses
-    when they have said how far they are.
+    If other replicas are alive besides a candidate, the partition gets no leader for now: `with_longest_leaders` elects
+    one once they have reported their log ends.
     """
 
     def after(state: PartitionState) -> PartitionState:
@@ -51,16 +51,16 @@ def failed_over(topic: TopicImage, live: Collection[int], is_unclean: Callable[[
 
 
 def has_dead(state: PartitionState, live: Collection[int]) -> bool:
-    """Whether a living leader has somebody in its ISR who is not alive."""
+    """Whether a live leader has a member in its ISR that is not alive."""
     return state.leader in live and not all(broker_id in live for broker_id in state.isr)
 
 
 def without_the_dead(topic: TopicImage, live: Collection[int], confirmed: Mapping[int, int]) -> TopicImage:
-    """A topic whose ISRs are of living brokers, where their leaders go on.
+    """A topic without dead members in the ISRs of confirmed partitions.
 
-    `confirmed` has the partitions whose leaders have just answered, and in which epoch. One that is alive to the store
-    may have died with its disk a moment ago. What it leaves behind then is in the logs of the others in sync, and only
-    as long as they stay in sync does it not lead again without them.
+    `confirmed` has the partitions whose leaders have just answered, with the leader epoch. A leader that is alive
+    according to the store may have died with its disk a moment ago. Its records are then in the logs of the other
+    in-sync replicas, and it cannot lead again without them as long as they stay in the ISR.
     """
     states = list(topic.partitions)
     for number, leader_epoch in confirmed.items():
@@ -71,21 +71,21 @@ def without_the_dead(topic: TopicImage, live: Collection[int], confirmed: Mappin
 
 
 def candidates_for(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
-    """Who is in sync and alive, in the order of preference."""
+    """The live in-sync replicas, in order of preference."""
     return tuple(broker_id for broker_id in state.replicas if broker_id in state.isr and broker_id in live)
 
 
 def outsiders_of(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
-    """Who is alive and not in sync, in the order of preference."""
+    """The live replicas outside the ISR, in order of preference."""
     return tuple(broker_id for broker_id in state.replicas if broker_id not in state.isr and broker_id in live)
 
 
 def with_longest_leaders(
     topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, LogEnd]]], live: Collection[int]
 ) -> TopicImage:
-    """A topic whose leaderless partitions are led by the longest log.
+    """A topic whose leaderless partitions are led by the replica with the longest log.
 
-    `ends` has, for partitions, the epoch without a leader in which the replicas were asked, and what they said.
+    `ends` has, by partition, the leaderless epoch in which replicas were asked, and their answers.
     """
     states = list(topic.partitions)
     for number, (leader_epoch, found) in ends.items():
@@ -99,12 +99,12 @@ def with_longest_leaders(
 
 
 def first_living(replicas: Sequence[int], live: Collection[int]) -> int:
-    """The first replica that is alive; the order of the replicas is the order of preference."""
+    """The first live replica; replicas are listed in order of preference."""
     return next((broker_id for broker_id in replicas if broker_id in live), NO_LEADER)
 
 
 def _unrivalled(state: PartitionState, candidates: Sequence[int], live: Collection[int]) -> int:
-    """Who leads without being asked how far it is: the candidate beside whom no replica lives."""
+    """The candidate that leads without a question about its log end, because no other replica is alive."""
     rivals = [broker_id for broker_id in state.replicas if broker_id in live and broker_id not in candidates]
     return candidates[0] if len(candidates) == 1 and not rivals else NO_LEADER
 
@@ -114,9 +114,9 @@ def _led_by_longest(state: PartitionState, found: Mapping[int, LogEnd], live: Co
     if not candidates:
         return state
     best = max(candidates, key=found.__getitem__)
-    # A replica that was taken out of the ISR may have been counted by the last leader, which did not know it yet. It
-    # has what that leader acknowledged where it has records of its epoch: then its log is a part of the leader's, and
-    # all that is committed is in the part before, or below the end of the best in sync. Of older epochs that is not so.
+    # The last leader may have counted a replica that was removed from the ISR without its knowledge. If that replica
+    # has records of this leader's epoch, its log is part of the leader's. Everything committed is then either in the
+    # part before, or below the end of the best in-sync replica. For records of older epochs this does not hold.
     outsiders = [
         broker_id
         for broker_id in outsiders_of(state, live)
@@ -133,7 +133,7 @@ def _living(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
 
 
 def led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    """A partition with this leader and ISR; another leader is another leader epoch."""
+    """A partition with this leader and ISR; a new leader starts a new leader epoch."""
     if (leader, isr) == (state.leader, state.isr):
         return state
     epoch = state.leader_epoch + (leader != state.leader)
@@ -141,12 +141,12 @@ def led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> Partitio
 
 
 def with_states(topic: TopicImage, after: Callable[[PartitionState], PartitionState]) -> TopicImage:
-    """A topic with what a function makes of each partition; the very topic where nothing changes."""
+    """A topic with a function applied to each partition; the same object if nothing changes."""
     return with_partitions(topic, [after(state) for state in topic.partitions])
 
 
 def with_partitions(topic: TopicImage, states: Sequence[PartitionState]) -> TopicImage:
-    """A topic with these partitions; the very topic where all of them are its own."""
+    """A topic with these partitions; the same object if all of them are its own."""
     if all(new is old for new, old in zip(states, topic.partitions, strict=True)):
         return topic
     return replace(topic, partitions=tuple(states))

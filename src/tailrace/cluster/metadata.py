@@ -1,9 +1,9 @@
-"""The changes to the cluster's metadata: every one is in the store before anybody sees it.
+"""Changes to the cluster's metadata: each one is in the store before anybody sees it.
 
-Topics are stored under their lineages, so that no key is ever recreated; a key per name makes two creations of one
-name conflict in the store itself. A topic or a broker's configuration is changed by a function from what is stored
-to what shall be: if somebody else was faster, it is asked again with what that left. Any broker may do that. Where the
-store does not say whether it made a change, it is asked what there is before anything else is decided.
+Topics are stored under their lineages, so no key is ever recreated. One key per name makes two creations of the same
+name conflict in the store itself. A topic or a broker's configuration is changed by a function from the stored to the
+new value; if another writer was faster, the function is called again with its result. Any broker may do that. If the
+store does not confirm a change, it is read again before anything else is decided.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ from tailrace.model import Lineage, TopicId
 logger = logging.getLogger("tailrace.cluster")
 
 TopicChange: TypeAlias = Callable[[TopicImage], TopicImage]
-#: Gives the checks of a batch again after it was refused, or raises where it shall not be tried again.
+#: Renews the checks of a batch after it was refused; raises if the batch should not be retried.
 Recheck: TypeAlias = Callable[[], Awaitable[Sequence[Check]]]
 
 PRODUCER_ID_BLOCK = 1000
-#: How much is written with one transaction, where it is not one value alone.
+#: Maximum size of a transaction with more than one value.
 _TRANSACTION_BYTES = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What the leader of a partition wants its ISR to be."""
+    """The ISR that the leader of a partition wants."""
 
     lineage: Lineage
     partition: int
     leader_epoch: int
     isr: tuple[int, ...]
-    #: Those who are in it newly, with the broker epochs of their fetches.
+    #: New members, with the broker epochs of their fetches.
     added: Mapping[int, int]
 
 
 class ClusterMetadata(FeatureChanges):
-    """What a broker knows of the cluster, kept equal to the store, and every change to it."""
+    """What a broker knows of the cluster, kept in step with the store, and every change to it."""
 
-    #: Holds while no later process of this broker has begun an epoch; None before this one has.
+    #: A check that fails once a later process of this broker starts; None before this one has an epoch.
     own_epoch: Check | None = None
-    #: Whether others still take this broker for alive, so that its image shows which brokers are there.
+    #: Whether others still consider this broker alive, so that its image shows the live brokers.
     holds_lease: Callable[[], bool] = staticmethod(lambda: True)
 
     # --- topics
@@ -91,39 +91,39 @@ class ClusterMetadata(FeatureChanges):
         assignment: Mapping[int, Sequence[int]],
         configs: Mapping[str, str],
     ) -> TopicImage:
-        """The topic as it would be created, or the reason why not."""
+        """The topic as it would be created; raises if it cannot be."""
         self.require_lease()
         return self.plan_topics().plan(name, partitions, replication_factor, assignment, configs)
 
     def plan_topics(self) -> TopicPlans:
-        """For topics that are to be created together."""
+        """Plans for topics that are created together."""
         return TopicPlans(self.image, self.new_id)
 
     def require_lease(self) -> None:
         """Refuse to place replicas while this broker's image may be out of date.
 
-        A broker that was suspended wakes up with an old image, in which it is there itself.
+        A suspended broker wakes up with an old image, which still lists the broker itself.
         """
         if not self.holds_lease():
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER,
-                "This broker has lost its session in the metadata store and cannot tell which brokers are alive. Check "
-                "that it reaches the store and retry, or ask another broker.",
+                "This broker has lost its session in the metadata store and does not know which brokers are alive. "
+                "Check that it can reach the store and retry, or ask another broker.",
             )
 
     async def create_topic(self, topic: TopicImage) -> None:
-        """Make a planned topic exist: in the store first, then in the image."""
+        """Create a planned topic, in the store first, then in the image."""
         await self._to_its_end(self._create_topic(topic))
 
     async def create_topics(self, topics: Sequence[TopicImage]) -> dict[str, KafkaError]:
-        """Make planned topics exist, many with one transaction; by name, why some do not."""
+        """Create planned topics, many in one transaction; returns the errors by name."""
         refusals: dict[str, KafkaError] = {}
         if topics:
             await self._to_its_end(self._create_topics(topics, refusals))
         return refusals
 
     async def delete_topic(self, topic: TopicImage) -> None:
-        """Make a topic cease to exist."""
+        """Delete a topic."""
         await self._to_its_end(self._delete_topic(topic))
 
     async def _create_topic(self, topic: TopicImage) -> None:
@@ -132,7 +132,7 @@ class ClusterMetadata(FeatureChanges):
         try:
             versions = await self._store.txn([Check(names, ABSENT), Check(key, ABSENT)], writes)
         except Unavailable as error:
-            # Nobody else makes a topic of this lineage: if it is there, it is this one.
+            # Lineages are unique: if this one is there, this call created it.
             entry = await self._get(key)
             if entry is None:
                 raise timed_out(error) from error
@@ -146,7 +146,7 @@ class ClusterMetadata(FeatureChanges):
 
     async def _create_topics(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> None:
         for batch in _creation_batches(topics, self._stored):
-            # One that is there already must not keep the others from being created.
+            # One topic that already exists must not prevent the others.
             if len(batch) > 1 and await self._create_together(batch, refusals):
                 continue
             for topic in batch:
@@ -156,7 +156,7 @@ class ClusterMetadata(FeatureChanges):
                     refusals[topic.name] = refusal
 
     async def _create_together(self, topics: Sequence[TopicImage], refusals: dict[str, KafkaError]) -> bool:
-        """Create topics with one transaction; False where one of them kept it from being made."""
+        """Create topics in one transaction; False if one of them made it fail."""
         keys = [key for topic in topics for key in (name_key(topic.name), topic_key(topic.lineage))]
         values = [value for topic in topics for value in (str(topic.lineage).encode(), self._stored(topic))]
         writes = [Write(key, value) for key, value in zip(keys, values, strict=True)]
@@ -175,20 +175,20 @@ class ClusterMetadata(FeatureChanges):
     async def _find_created(
         self, topics: Sequence[TopicImage], refusal: KafkaError, refusals: dict[str, KafkaError]
     ) -> None:
-        """Find out about topics whose creation was not answered: nobody else makes topics of their lineages."""
+        """Determine the outcome of an unanswered creation; lineages are unique."""
         for number, topic in enumerate(topics):
             try:
                 entry = await self._get(topic_key(topic.lineage))
             except KafkaError as error:
                 entry, refusal = None, error
             if entry is None:
-                # What one transaction was to create is there together or not at all.
+                # Topics of one transaction exist together or not at all.
                 refusals.update((left.name, refusal) for left in topics[number:])
                 return
             self._known.learn_topic_entry(entry)
 
     async def _learn_of(self, name: str) -> None:
-        """Take a topic into the image that is there although nobody heard that it was created."""
+        """Learn of an existing topic that the image does not show."""
         named = await self._get(name_key(name))
         entry = await self._get(f"{TOPICS}/{named.value.decode()}") if named else None
         if entry is not None:
@@ -205,7 +205,7 @@ class ClusterMetadata(FeatureChanges):
                 await self._forget(topic.lineage)
                 if not failures:
                     raise unknown_topic()
-                return  # what was not answered was applied
+                return  # the unanswered deletion was applied
             try:
                 if await self._store.txn([Check(key, entry.version)], writes) is not None:
                     await self._forget(topic.lineage)
@@ -219,7 +219,7 @@ class ClusterMetadata(FeatureChanges):
         await self.settle()
 
     def plan_partitions(self, topic: TopicImage, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicImage:
-        """The topic with more partitions, or the reason why not."""
+        """The topic with more partitions; raises if it cannot have them."""
         self.require_lease()
         present = len(topic.partitions)
         if count == present:
@@ -250,15 +250,15 @@ class ClusterMetadata(FeatureChanges):
         return replace(topic, partitions=topic.partitions + states)
 
     async def alter_topic(self, topic: TopicImage, change: TopicChange) -> None:
-        """Make a topic what a function makes of it as it is stored; a KafkaError of the function changes nothing."""
+        """Apply a function to a stored topic; a KafkaError from the function changes nothing."""
         await self._to_its_end(self._alter_topic(topic.lineage, change))
 
     async def change_topic_id(self, topic: TopicImage) -> TopicId:
-        """Have clients take a living topic for another one: it gets a new id, and all that is stored stays its own."""
+        """Give a topic a new id, so that clients take it for another topic; everything stored stays."""
         if self._known.features.level(TAILRACE_VERSION) < LINEAGES_LEVEL:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"The id of {topic.name} cannot change before the cluster is finalized at {TAILRACE_VERSION}="
+                f"Cannot change the id of {topic.name} before the cluster is finalized at {TAILRACE_VERSION}="
                 f"{LINEAGES_LEVEL}: older releases would take it for another topic and remove its records.",
             )
         topic_id = TopicId(self.new_id())
@@ -275,7 +275,7 @@ class ClusterMetadata(FeatureChanges):
             wanted = change(stored)
             return value if wanted == stored else bounded(self._stored(wanted), value)
 
-        # Also if nothing was changed: the image may be behind after a change whose outcome nobody heard of.
+        # Even if nothing changed: the image may lack an earlier change with unknown outcome.
         self._known.learn_topic_entry(await self._alter(topic_key(lineage), changed))
         await self.settle()
 
@@ -284,11 +284,11 @@ class ClusterMetadata(FeatureChanges):
     async def alter_topics(
         self, changes: Mapping[Lineage, TopicChange], checks: Sequence[Check] = (), recheck: Recheck | None = None
     ) -> None:
-        """Make topics what functions make of them as they are stored, in as few transactions as the store takes.
+        """Apply functions to stored topics, in as few transactions as the store allows.
 
-        Functions are asked again where somebody else was faster. Topics that are no longer there are left out. When it
-        returns, the image shows what was done, and nothing that was tried before can still be applied; when it raises
-        `Unavailable`, some of it may be.
+        A function is called again if another writer was faster. Topics that no longer exist are skipped. On return, the
+        image shows the result, and no earlier attempt can still be applied. If this raises `Unavailable`, some of the
+        changes may be applied later.
         """
         waiting = dict(changes)
         most = MAX_OPERATIONS
@@ -301,7 +301,7 @@ class ClusterMetadata(FeatureChanges):
                 most = MAX_OPERATIONS
                 continue
             waiting = {**{lineage: changes[lineage] for lineage in batch}, **waiting}
-            # One topic that others keep changing must not hold up all.
+            # One topic that others keep changing must not hold up all of them.
             most = max(1, len(batch) // 2)
             if recheck is not None:
                 checks = await recheck()
@@ -312,7 +312,7 @@ class ClusterMetadata(FeatureChanges):
         await self.settle()
 
     async def _look_at(self, lineage: Lineage) -> bool:
-        """Learn how a topic is now; False where this release cannot read it, which must not hold up other topics."""
+        """Read a topic again; False if this release cannot read it, which must not hold up other topics."""
         entry = await self._store.get(topic_key(lineage))
         if entry is None:
             self._known.forget_topic(lineage)
@@ -320,18 +320,18 @@ class ClusterMetadata(FeatureChanges):
         try:
             self._known.learn_topic_entry(entry)
         except Unreadable as error:
-            logger.error("Cannot change a topic: %s; start a release of tailrace that knows its format", error)
+            logger.error("Cannot change a topic: %s; start a release of tailrace that can read its format", error)
             return False
         return True
 
     def is_doubtful(self, lineage: Lineage) -> bool:
-        """Whether a change to a topic may still be applied that was not answered; the next one prevents it."""
+        """Whether an unanswered change to a topic may still be applied; the next change prevents that."""
         return self._known.is_doubtful(lineage)
 
     def _next_batch(
         self, waiting: dict[Lineage, TopicChange], checks: Sequence[Check], most: int
     ) -> dict[Lineage, tuple[TopicImage, bytes]]:
-        """Take topics that change out of those that wait, as many as go into one transaction."""
+        """Take changed topics from those that wait, as many as fit into one transaction."""
         batch: dict[Lineage, tuple[TopicImage, bytes]] = {}
         size = 0
         while waiting and len(batch) < most and len(checks) + 2 * len(batch) + 2 <= MAX_OPERATIONS:
@@ -341,7 +341,7 @@ class ClusterMetadata(FeatureChanges):
                 del waiting[lineage]
                 continue
             changed = waiting[lineage](stored)
-            # What may still be applied is only out of the way when the version is another.
+            # Only a new version rules out an unanswered write.
             if not self._known.is_doubtful(lineage) and (changed is stored or changed == stored):
                 del waiting[lineage]
                 continue
@@ -360,9 +360,9 @@ class ClusterMetadata(FeatureChanges):
             versions = await self._store.txn([*checks, *own], writes)
         except TooLarge:
             if len(batch) > 1:
-                return False  # fewer at once may be taken
+                return False  # a smaller batch may fit
             raise
-        except BaseException:  # not answered, or not waited for
+        except BaseException:  # the outcome is unknown
             for lineage in batch:
                 self._known.doubt(lineage)
             raise
@@ -374,11 +374,11 @@ class ClusterMetadata(FeatureChanges):
         return True
 
     async def alter_isr(self, changes: Sequence[IsrChange]) -> None:
-        """Change ISRs of partitions that this broker leads; the image shows which of them the store has taken.
+        """Change the ISRs of partitions that this broker leads; the image shows which changes the store accepted.
 
-        A change is refused where leader or epoch is another now, or where a replica that it adds was started again
-        since its fetches. On `Unavailable` it may or may not be applied, and has to be asked for again until it is
-        known. When it returns, nothing that was asked for earlier can still be applied.
+        A change is refused if the leader or its epoch has changed, or if a replica to add has restarted since its
+        fetches. On `Unavailable` the change may or may not be applied, and must be retried until the outcome is known.
+        On return no earlier request can still be applied.
         """
         by_topic: dict[Lineage, list[IsrChange]] = {}
         for change in changes:
@@ -402,20 +402,20 @@ class ClusterMetadata(FeatureChanges):
         )
 
     async def own_checks(self) -> Sequence[Check]:
-        """What a leader's changes to its own partitions depend on: that no later process has begun in its place.
+        """The check of a leader's changes to its own partitions: no later process of this broker has started.
 
-        A change that is not answered may be applied when its process has ended and the next one leads already, which
+        An unanswered change could otherwise be applied after its process has ended, when the next one already leads and
         knows nothing of it.
         """
         if self.own_epoch is None:
             return ()
         entry = await self._store.get(self.own_epoch.key)
         if entry is None or entry.version != self.own_epoch.version:
-            raise Unavailable("another process has started as this broker, and only that one is listened to")
+            raise Unavailable("another process has started as this broker and replaces this one")
         return (self.own_epoch,)
 
     async def broker_epochs(self, brokers: Iterable[int]) -> tuple[dict[int, int], list[Check]]:
-        """The epochs that brokers have begun last, and what has a write refused once one of them begins another."""
+        """The current epochs of brokers, and checks that fail once one of them starts again."""
         epochs: dict[int, int] = {}
         checks: list[Check] = []
         for broker_id in brokers:
@@ -428,7 +428,7 @@ class ClusterMetadata(FeatureChanges):
     # --- archives
 
     async def commit_archive(self, topic: TopicImage, commit: ArchiveCommit) -> ArchiveState:
-        """Make a commit the newest of a topic's archive, if it was made on the one that is; the archive after it."""
+        """Apply a commit to a topic's archive, if it is based on the latest version; returns the archive after it."""
 
         def changed(state: ArchiveState) -> ArchiveState:
             beyond = [number for number in commit.partitions if not 0 <= number < len(topic.partitions)]
@@ -440,7 +440,7 @@ class ClusterMetadata(FeatureChanges):
         return self.image.archives.get(topic.lineage, ArchiveState(topic.lineage))
 
     async def delete_archived(self, topic: TopicImage, below: Mapping[int, int]) -> None:
-        """Let nobody read records of partitions below offsets, wherever they are archived."""
+        """Hide records of partitions below offsets from all readers, wherever they are archived."""
         await self._to_its_end(self._alter_archive(topic.lineage, lambda state: with_deleted(state, below)))
 
     async def _alter_archive(self, lineage: Lineage, change: Callable[[ArchiveState], ArchiveState]) -> None:
@@ -457,7 +457,7 @@ class ClusterMetadata(FeatureChanges):
     # --- configuration of brokers
 
     async def alter_broker_configs(self, broker: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Make what is set for a broker, or for `ALL_BROKERS`, what a function makes of it as it is stored."""
+        """Apply a function to the stored configuration of a broker, or of `ALL_BROKERS`."""
         await self._to_its_end(self._alter_broker_configs(broker, change))
 
     async def _alter_broker_configs(
@@ -466,7 +466,7 @@ class ClusterMetadata(FeatureChanges):
         def changed(value: bytes | None) -> bytes | None:
             stored: Mapping[str, str] = configs_from_bytes(value) if value is not None else MappingProxyType({})
             wanted = dict(change(stored))
-            # Kept even where nothing is set any more: a key that is checked is never made anew.
+            # Kept even if empty: a key that is checked is never recreated.
             return value if wanted == stored else bounded(configs_to_bytes(wanted, value), value)
 
         key = f"{BROKER_CONFIGS}/{broker if broker != ALL_BROKERS else FOR_ALL_BROKERS}"
@@ -478,20 +478,20 @@ class ClusterMetadata(FeatureChanges):
     # --- producer ids
 
     async def claim_producer_ids(self) -> range:
-        """A block of producer ids that nobody else has or will ever have."""
+        """A block of producer ids that no other caller ever gets."""
         while True:
             entry = await self._get(PRODUCER_IDS)
             try:
                 first = int(entry.value) if entry else 0
             except ValueError as error:
-                unreadable = Unreadable(f"the next producer id in the metadata store is no number: {error}")
+                unreadable = Unreadable(f"the next producer id in the metadata store is not a number: {error}")
                 raise timed_out(unreadable) from error
             version = entry.version if entry else ABSENT
             following = str(first + PRODUCER_ID_BLOCK).encode()
             try:
                 claimed = await self._store.txn([Check(PRODUCER_IDS, version)], [Write(PRODUCER_IDS, following)])
             except Unavailable as error:
-                # Whether the number that is there next was written here, or by another broker, nobody can say.
+                # There is no way to tell whether the next number was written here or by another broker.
                 raise timed_out(error) from error
             if claimed is not None:
                 return range(first, first + PRODUCER_ID_BLOCK)
@@ -500,7 +500,7 @@ class ClusterMetadata(FeatureChanges):
 def _creation_batches(
     topics: Sequence[TopicImage], stored: Callable[[TopicImage], bytes]
 ) -> Iterator[Sequence[TopicImage]]:
-    """As many at once as go into one transaction: a name and a topic each, checked and written."""
+    """Groups of topics that fit into one transaction: each has a name key and a topic key, checked and written."""
     batch: list[TopicImage] = []
     size = 0
     for topic in topics:
@@ -515,7 +515,7 @@ def _creation_batches(
 
 
 def _with_isrs(topic: TopicImage, wanted: Sequence[IsrChange], leader: int, epochs: Mapping[int, int]) -> TopicImage:
-    """A topic with the ISRs that a leader wants, where it still leads and those it adds are still the same."""
+    """A topic with the ISRs that a leader wants, if it still leads and the new members have not restarted."""
     states = list(topic.partitions)
     for change in wanted:
         if change.partition >= len(states):
@@ -524,7 +524,7 @@ def _with_isrs(topic: TopicImage, wanted: Sequence[IsrChange], leader: int, epoc
         is_leader = (state.leader, state.leader_epoch) == (leader, change.leader_epoch)
         are_same = all(epochs.get(broker_id) == epoch for broker_id, epoch in change.added.items())
         are_replicas = all(broker_id in state.replicas for broker_id in change.isr)
-        # Whoever has left meanwhile, after a crash perhaps, is not brought back by a change that was made before.
+        # A member that has left in between, perhaps after a crash, is not brought back by an older change.
         are_members = all(broker_id in state.isr or broker_id in change.added for broker_id in change.isr)
         if is_leader and are_same and are_replicas and are_members and leader in change.isr:
             states[change.partition] = replace(state, isr=change.isr)

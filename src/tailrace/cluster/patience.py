@@ -1,4 +1,4 @@
-"""How a broker deals with a store that does not answer: it asks again, for what may safely be done twice."""
+"""Retries against a store that does not answer, for calls that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRY_SECONDS = 0.5
 
 
 async def insist(work: Callable[[], Awaitable[T]]) -> T:
-    """Do something that may be done twice, again where the store does not say whether it was done, but not for ever."""
+    """Make a call that is safe to repeat, and retry a few times if its outcome is unknown."""
     for _ in range(ATTEMPTS - 1):
         try:
             return await work()

@@ -1,8 +1,8 @@
-"""Which brokers hold the replicas of new partitions, and further replicas. Pure: brokers and load in, assignment out.
+"""Placement of replicas for new partitions, and of additional replicas. Pure: brokers and load in, assignment out.
 
-Replicas of a partition are on different brokers, and as far apart as there are racks, then machines. A topic's leaders
-are spread over all brokers evenly, and so are its replicas; where that leaves a choice, brokers that have less of all
-topics come first. The same brokers and load give the same assignment.
+Replicas of a partition are on different brokers, in different racks and on different machines as far as possible. A
+topic's leaders are spread evenly over all brokers, and so are its replicas. Among equal choices, brokers with less load
+of all topics come first. The same brokers and load always give the same assignment.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tailrace.cluster.image import BrokerImage, PartitionState, TopicImage
 from tailrace.cluster.leaders import with_states
 from tailrace.errors import ErrorCode, KafkaError
 
-#: As in Kafka: more would be one change to the metadata that is too large.
+#: As in Kafka: more would make one change to the metadata too large.
 _MAX_PARTITIONS_AT_ONCE = 10_000
 
 T = TypeVar("T")
-#: Not a Counter: these are looked into for every broker and every replica that is placed.
+#: Not a Counter: lookups happen for every broker and every placed replica.
 _Counts: TypeAlias = defaultdict[T, int]
 
 
@@ -34,12 +34,12 @@ class Load:
 
     leaders: _Counts[int] = field(default_factory=_counts)
     replicas: _Counts[int] = field(default_factory=_counts)
-    #: How often a broker holds what another one leads, and so may have to lead in its place.
+    #: How often a broker follows another, which it may have to replace as the leader.
     pairs: _Counts[tuple[int, int]] = field(default_factory=_counts)
 
     @classmethod
     def of(cls, topics: Iterable[TopicImage]) -> Load:
-        """The load of all brokers by topics."""
+        """The load of all brokers with these topics."""
         load = cls()
         leaders, held = load.leaders, load.replicas
         for topic in topics:
@@ -50,20 +50,20 @@ class Load:
         return load
 
     def add(self, replicas: Sequence[int]) -> None:
-        """Count a partition whose preferred leader is the first replica."""
+        """Add a partition whose preferred leader is the first replica."""
         self.leaders[replicas[0]] += 1
         self.replicas[replicas[0]] += 1
         self.add_followers(replicas[0], replicas[1:])
 
     def add_followers(self, leader: int, followers: Sequence[int]) -> None:
-        """Count further replicas of a partition."""
+        """Add followers of a partition."""
         for broker_id in followers:
             self.replicas[broker_id] += 1
             self.pairs[leader, broker_id] += 1
 
 
 def require_few(partitions: int) -> None:
-    """Refuse more new partitions than one request may ask for."""
+    """Refuse a request for too many new partitions."""
     if partitions > _MAX_PARTITIONS_AT_ONCE:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
@@ -76,7 +76,7 @@ def place_replicas(
     *,
     beside: Sequence[PartitionState] = (),
 ) -> tuple[PartitionState, ...]:
-    """Spread new partitions over brokers; `beside` are those that the topic has already."""
+    """Spread new partitions over brokers; `beside` are the topic's existing partitions."""
     if partitions <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS, f"Number of partitions was set to an invalid non-positive value: {partitions}"
@@ -126,7 +126,7 @@ def add_replicas(
     own: Load,
     everywhere: Load,
 ) -> tuple[int, ...]:
-    """The replicas of a partition and further ones, each as far from the others as there is a broker."""
+    """A partition's replicas and additional ones, each as far away from the others as possible."""
     racks: _Counts[str | None] = _counts()
     hosts: _Counts[str] = _counts()
     for broker_id in replicas:
@@ -153,7 +153,7 @@ def add_replicas(
 
 
 def use_assignment(brokers: Sequence[int], assignment: Mapping[int, Sequence[int]]) -> tuple[PartitionState, ...]:
-    """Take the replicas that a request asks for, if they make sense."""
+    """Use the replicas that a request assigns, if they are valid."""
     require_few(len(assignment))
     if sorted(assignment) != list(range(len(assignment))):
         raise KafkaError(
@@ -164,7 +164,7 @@ def use_assignment(brokers: Sequence[int], assignment: Mapping[int, Sequence[int
         replicas = tuple(assignment[number])
         if not replicas or len(dict.fromkeys(replicas)) != len(replicas):
             raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {number} has no replica, or one broker twice"
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {number} has no replica, or the same broker twice"
             )
         unknown = [broker for broker in replicas if broker not in brokers]
         if unknown:
@@ -178,7 +178,7 @@ def use_assignment(brokers: Sequence[int], assignment: Mapping[int, Sequence[int
 def use_further_assignment(
     brokers: Sequence[int], assignment: Sequence[Sequence[int]], replication_factor: int
 ) -> tuple[PartitionState, ...]:
-    """Take the replicas that a request asks for on behalf of new partitions of a topic that has others."""
+    """Use the replicas that a request assigns to new partitions of an existing topic."""
     require_few(len(assignment))
     manual = "The manual partition assignment includes"
     for replicas in assignment:
@@ -212,7 +212,7 @@ def _fresh(replicas: tuple[int, ...]) -> PartitionState:
 def plan_internal_replication(
     topics: Iterable[TopicImage], brokers: Mapping[int, BrokerImage], factors: Mapping[str, int]
 ) -> list[TopicImage]:
-    """The internal topics that get more replicas, now that there are the brokers for them; `factors` are by name."""
+    """The internal topics that get more replicas, now that there are enough brokers; `factors` are by name."""
     topics = list(topics)
     load = Load.of(topics)
     planned = [(topic, with_replicas(topic, brokers, factors.get(topic.name, 0), load)) for topic in topics]
@@ -220,7 +220,7 @@ def plan_internal_replication(
 
 
 def with_replicas(topic: TopicImage, brokers: Mapping[int, BrokerImage], factor: int, load: Load) -> TopicImage:
-    """A topic with as many replicas as asked for and possible; the new ones are in sync when they have caught up."""
+    """A topic with up to `factor` replicas; new ones join the ISR when they have caught up."""
     own = Load()
     for state in topic.partitions:
         own.add(state.replicas)

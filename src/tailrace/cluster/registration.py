@@ -1,8 +1,8 @@
-"""This broker as a member of the cluster: its epoch, its session, and the key by which others know that it is alive.
+"""This broker as a member of the cluster: its epoch, its session, and the key that tells others that it is alive.
 
-Every start of the process claims a new broker epoch before anything else, so that nothing of the process before can be
-taken for this one's. A broker whose logs may have lost their ends leaves the ISRs of others before it registers. A
-session that is lost is replaced by another as soon as the store answers, in the same epoch.
+Every start of the process claims a new broker epoch before anything else, so that nothing of an earlier process can be
+taken for this one's. A broker whose logs may have lost their ends leaves all ISRs before it registers. A lost session
+is replaced as soon as the store answers, in the same epoch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tailrace.runtime.tasks import Tasks
 logger = logging.getLogger("tailrace.cluster")
 
 _Departure: TypeAlias = Callable[[TopicImage], TopicImage]
-#: Asks the leaders of partitions, each in an epoch, whether they are there; those that answer.
+#: Asks leaders of partitions whether they respond in a given epoch; returns the partitions whose leaders did.
 AskLeaders: TypeAlias = Callable[
     [Mapping[int, BrokerImage], Sequence[tuple[TopicPartition, int, int]]], Awaitable[Collection[TopicPartition]]
 ]
 
-#: Stores notice somewhat later than after its time to live that a session has ended.
+#: Stores notice the end of a session some time after its time to live.
 _EXPIRY_MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 NO_EPOCH = -1
 
 
 class Registration:
-    """Makes a broker known to the others, and keeps it so."""
+    """Registers a broker, and keeps it registered."""
 
     def __init__(
         self,
@@ -61,27 +61,27 @@ class Registration:
         self._broker_id = broker_id
         self._session_timeout_ms = session_timeout_ms
         self._tasks = tasks
-        #: Which start of the broker this is; part of its fetches, and of the mark of a clean stop.
+        #: Identifies this start of the broker; part of its fetches and of the clean shutdown marker.
         self.epoch = NO_EPOCH
         self._epoch_version = ABSENT
         self._directory_ids: tuple[str, ...] = ()
         self._broker: BrokerImage | None = None
         self._keeping: asyncio.Task[None] | None = None
-        #: The session that this broker is registered in; a new one where it was lost.
+        #: The session of this broker's registration; replaced when it is lost.
         self.session: Session | None = None
-        #: When that session began.
+        #: When that session started.
         self._registered_at = -math.inf
-        #: Called when the session was lost, and when there is another.
+        #: Called when the session is lost, and when there is a new one.
         self.on_change: Callable[[], None] = _ignore
 
     @property
     def deadline(self) -> float:
-        """Until when others take this broker for alive for sure, by the monotonic clock."""
+        """The monotonic time until which others are certain to consider this broker alive."""
         return -math.inf if self.session is None else self.session.deadline
 
     @property
     def settling_seconds(self) -> float:
-        """How long others still have to be back where this broker was not registered either: as long as a session."""
+        """How long other brokers still have to come back after an outage: one session timeout from registration."""
         return max(0.0, self._registered_at + self._session_timeout_ms / 1000 - self._clock.monotonic())
 
     @property
@@ -91,10 +91,10 @@ class Registration:
     # --- before anything is served
 
     async def claim(self, directory_ids: Sequence[str], stopped_in_epoch: int | None) -> int:
-        """Begin a new epoch, and leave the ISRs unless the logs are as this broker left them in the last one.
+        """Begin a new epoch, and leave the ISRs unless the logs are as this broker left them in the last epoch.
 
-        `stopped_in_epoch` is the epoch of the last clean stop by the mark in the log directories: None where there is
-        no mark, -1 where it is of a time without epochs.
+        `stopped_in_epoch` is the epoch in the clean shutdown markers of the log directories: None without a marker, -1
+        if a version without epochs wrote it.
         """
         self._directory_ids = tuple(directory_ids)
         await insist(self._wait_until_free)
@@ -102,8 +102,8 @@ class Registration:
         await insist(self._begin_epoch)
         if stopped_in_epoch is not None and stopped_in_epoch != last:
             logger.warning(
-                "the log directories were last stopped cleanly in broker epoch %d, but the last one was %d: they are "
-                "an older copy, or not all of this broker's, and count as not in sync",
+                "The log directories were last stopped cleanly in broker epoch %d, but the last epoch was %d: they are "
+                "an older copy, or do not all belong to this broker; treating them as out of sync",
                 stopped_in_epoch,
                 last,
             )
@@ -112,7 +112,7 @@ class Registration:
         return self.epoch
 
     async def _wait_until_free(self) -> None:
-        """Refuse to be a second broker of this id: nothing of the first one's may be touched."""
+        """Refuse to run as a second broker with this id, before anything of the first is touched."""
         deadline: float | None = None
         while True:
             entry = await self._store.get(broker_key(self._broker_id))
@@ -133,7 +133,7 @@ class Registration:
             await asyncio.sleep(_POLL_SECONDS)
 
     def _is_ours(self, entry: Entry) -> bool:
-        """Whether a registration is this process's, or of one that is dead, as its directory is locked by this one."""
+        """Whether a registration is this process's, or a dead one's, whose directory this process has locked."""
         registered = BrokerImage.from_bytes(entry.value)
         is_dead = any(each and each in self._directory_ids for each in registered.directory_ids)
         return is_dead or registered.epoch == self.epoch
@@ -143,7 +143,7 @@ class Registration:
         return NO_EPOCH if entry is None else epoch_from_bytes(entry.value)
 
     async def _begin_epoch(self) -> None:
-        """Claim the next epoch; one that was claimed and not answered is skipped."""
+        """Claim the next epoch; an epoch whose claim was not confirmed is skipped."""
         key = broker_epoch_key(self._broker_id)
         while True:
             entry = await self._store.get(key)
@@ -156,8 +156,8 @@ class Registration:
                 return
 
     async def _leave_after_crash(self) -> None:
-        """Leave ISRs and leadership to others, in every topic."""
-        # As it is now, in this epoch: nothing that was asked for in an earlier one can be added any more.
+        """Leave ISRs and leadership of every topic to others."""
+        # As of this epoch: no request of an earlier epoch can add this broker any more.
         await self._metadata.refresh()
         await self._depart(lambda topic: after_crash(topic, self._broker_id))
 
@@ -172,7 +172,7 @@ class Registration:
     # --- while it serves
 
     async def register(self, broker: BrokerImage) -> None:
-        """Make this broker known, and keep it so until it is closed."""
+        """Register this broker, and keep it registered until `close`."""
         self._broker = replace(broker, epoch=self.epoch, directory_ids=self._directory_ids)
         await insist(self._open)
         self._keeping = self._tasks.spawn(self._keep(), "registration")
@@ -183,8 +183,8 @@ class Registration:
         session = await self._store.open_session(self._session_timeout_ms)
         try:
             await self._write(session)
-            # From here on nobody else is made leader of what this broker leads. What was decided before that, while it
-            # was taken for gone, it has to know before it acknowledges anything alone.
+            # From here on no other broker is elected for partitions that this broker leads. It must learn what was
+            # decided before, while it was considered gone, before it acknowledges anything alone.
             await self._metadata.refresh()
             await self._metadata.settle()
         except BaseException:
@@ -213,8 +213,8 @@ class Registration:
     async def _require_own_epoch(self) -> None:
         if await self._last_epoch() != self.epoch:
             raise StorageError(
-                f"another process has started as node.id={self._broker_id} while this one was cut off from the store: "
-                "give one of them another --node-id"
+                f"another process has started as node.id={self._broker_id} while this one had no connection to the "
+                "metadata store: give one of them another --node-id"
             )
 
     async def _keep(self) -> None:
@@ -222,12 +222,12 @@ class Registration:
             assert self.session is not None
             await self.session.wait_until_lost()
             logger.warning(
-                "the session in the metadata store is over: the other brokers take this one for gone, and it does not "
-                "acknowledge alone until it is registered again"
+                "The session in the metadata store has expired: other brokers consider this one gone, and it does not "
+                "acknowledge writes alone until it is registered again"
             )
             self.on_change()
             await self._open_again()
-            logger.info("registered in the metadata store again")
+            logger.info("Registered in the metadata store again")
 
     async def _open_again(self) -> None:
         is_told = False
@@ -236,26 +236,26 @@ class Registration:
                 return await self._open()
             except Unavailable as error:
                 if not is_told:
-                    logger.error("the metadata store cannot be reached, which is tried on: %s", error)
+                    logger.error("Cannot reach the metadata store, retrying: %s", error)
                 is_told = True
             await asyncio.sleep(RETRY_SECONDS * (0.5 + self._random.random()))
 
     # --- the end
 
     async def hand_over(self, ask_leaders: AskLeaders) -> None:
-        """Leave the ISRs of what others lead before a stop; the image shows it then."""
-        self._stop_keeping()  # who is about to stop need not register again, and not in an epoch of its end
+        """Leave the ISRs of partitions that others lead, before a stop; the image then shows it."""
+        self._stop_keeping()  # a stopping broker need not register again, and must not in its last epoch
         try:
             await insist(lambda: self._hand_over(ask_leaders))
         except Unavailable as error:
-            logger.warning("stopping without having left the ISRs: %s", error)
+            logger.warning("Stopping without leaving the ISRs: %s", error)
 
     async def _hand_over(self, ask_leaders: AskLeaders) -> None:
         brokers = await self._metadata.registered_brokers()
         live = [broker_id for broker_id in brokers if broker_id != self._broker_id]
         if not live:
             return
-        # A new epoch, so that no leader takes this broker back into an ISR for the fetches it still sends.
+        # A new epoch, so that no leader takes this broker back into an ISR because of its remaining fetches.
         await self._begin_epoch()
         await self._metadata.refresh()
         asked = [
@@ -272,7 +272,7 @@ class Registration:
         await self._depart(lambda topic: handed_over(topic, self._broker_id, live, confirmed.get(topic.name, {})))
 
     async def close(self) -> None:
-        """Be known no more."""
+        """End the registration."""
         self._stop_keeping()
         if self.session is not None:
             await self.session.close()
@@ -296,4 +296,4 @@ def _already_registered(broker: BrokerImage) -> StorageError:
 
 
 def _ignore() -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""

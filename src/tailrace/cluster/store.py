@@ -1,9 +1,8 @@
-"""The store port: a small, strongly consistent key space that holds the cluster's metadata.
+"""The store port: a small, strongly consistent key space for the cluster's metadata.
 
-Keys are '/'-separated paths. Versions are opaque numbers that only grow while a key is there; 0 means absent. A
-transaction applies all its writes or none, and only if every check still holds. Keys may belong to a session, and are
-gone when it ends. Whoever watches a directory sees every key's latest state, in order, whatever happens to the
-connection meanwhile.
+Keys are '/'-separated paths. Versions are opaque numbers that only grow while a key exists; 0 means absent. A
+transaction applies all its writes or none, and only if every check holds. A key may belong to a session, and is removed
+when the session ends. A watch of a directory delivers every key's latest state, in order, even across reconnections.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import NamedTuple, Protocol
 from tailrace.errors import TailraceError
 
 ABSENT = 0
-#: No store takes more checks and writes in one transaction.
+#: The maximum number of checks and writes in one transaction, on every store.
 MAX_OPERATIONS = 100
-#: No store takes more bytes of keys and values in one transaction: ZooKeeper's limit is 1 MiB for all of a request.
+#: The maximum size of keys and values in one transaction, on every store: ZooKeeper limits a whole request to 1 MiB.
 MAX_TRANSACTION_BYTES = 900_000
 
 
@@ -25,19 +24,19 @@ class Unavailable(TailraceError):
 
 
 class Refused(Unavailable):
-    """The store refuses and would do so again: nothing was done, and somebody has to mend the reason first."""
+    """The store refuses, and would refuse a retry: nothing was done, and the cause must be fixed first."""
 
 
 class TooLarge(Refused):
-    """A transaction has more bytes than the store takes; nothing was done."""
+    """A transaction is larger than the store accepts; nothing was done."""
 
 
 class Unreadable(Refused):
-    """The store holds a value, or gave an answer, that this software cannot read."""
+    """The store has a value, or gave an answer, that this release cannot read."""
 
 
 class Entry(NamedTuple):
-    """One key with its value and the version to check it by."""
+    """One key with its value and its version for checks."""
 
     key: str
     value: bytes
@@ -45,22 +44,22 @@ class Entry(NamedTuple):
 
 
 class Session(Protocol):
-    """A lease: the keys that belong to it vanish when its holder is silent for longer than its time to live."""
+    """A lease: its keys are removed when its holder is silent for longer than the time to live."""
 
     @property
     def deadline(self) -> float:
-        """Until when it is held for sure, by the broker's monotonic clock; infinite where nobody can take it away."""
+        """The time by the broker's monotonic clock until which it certainly holds; infinite if it cannot expire."""
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended, or its deadline has passed: it never comes back then, and another must be opened."""
+        """Whether it has ended or its deadline has passed. It never comes back; open another one."""
         ...
 
     async def wait_until_lost(self) -> None: ...
 
     async def close(self) -> None:
-        """End it: its keys are gone at once, or within its time to live where the store cannot be reached."""
+        """End the session: its keys are removed at once, or within its time to live if the store is unreachable."""
         ...
 
 
@@ -76,52 +75,52 @@ class Write(NamedTuple):
 
     key: str
     value: bytes | None
-    #: The session that the key belongs to from now on; None: it stays until it is deleted.
+    #: The session that owns the key from now on; None: the key is permanent.
     session: Session | None = None
 
 
 class Changes(NamedTuple):
-    """What is new in a watched directory."""
+    """The changes in a watched directory."""
 
     entries: Sequence[Entry]
-    #: Keys that are no longer there.
+    #: Keys that were removed.
     removed: Sequence[str]
-    #: Whether `entries` is all there is: the first of a watch, and after a gap that could not be filled.
+    #: Whether `entries` is the whole directory: at the start of a watch, and after a gap that could not be filled.
     is_complete: bool
 
 
 class Store(Protocol):
     """Where metadata outlives the process.
 
-    Every call raises `Unavailable` where its outcome is unknown, or one of its kinds, whatever a server answers.
+    Every call raises `Unavailable` if its outcome is unknown, or a subclass of it; servers' own errors never escape.
     """
 
     async def get(self, key: str) -> Entry | None: ...
 
     async def list(self, directory: str) -> Sequence[Entry]:
-        """Every entry directly in a directory, sorted by key, each as it was at a moment during the call."""
+        """The entries directly in a directory, sorted by key, each as of a moment during the call."""
         ...
 
     async def txn(self, checks: Sequence[Check], writes: Sequence[Write]) -> Sequence[int] | None:
-        """Apply the writes if all checks hold: the version each key got (0 for deleted ones); None if one does not.
+        """Apply the writes if all checks hold; returns the new versions (0 for deleted keys), or None if a check fails.
 
-        A key that belonged to another session, or to none, belongs to the session of the write afterwards. A write
-        with a session that has ended is Unavailable, and not applied. More than `MAX_TRANSACTION_BYTES` are TooLarge.
+        A write's session replaces any earlier session of its key. A write with an expired session raises Unavailable
+        and is not applied. More than `MAX_TRANSACTION_BYTES` raise TooLarge.
         """
         ...
 
     def watch(self, directory: str) -> AsyncIterator[Changes]:
-        """Follow the entries directly in a directory: all of them first, then what changes, without end.
+        """Follow the entries directly in a directory: first all of them, then changes, without end.
 
-        States that were replaced quickly may be skipped, never reordered. It never fails: while the store cannot be
-        reached there is nothing new.
+        States that are replaced quickly may be skipped, but never reordered. It never fails: while the store is
+        unreachable there are no changes.
         """
         ...
 
     async def open_session(self, ttl_ms: int) -> Session:
-        """Begin a session that is renewed by itself until it is closed or lost."""
+        """Begin a session that is renewed automatically until it is closed or lost."""
         ...
 
     async def close(self) -> None:
-        """End every watch and session."""
+        """End all watches and sessions."""
         ...

@@ -1,7 +1,7 @@
-"""Changes of single values in the store: they hold if the store does not answer and if others change the value, too.
+"""Changes of single values in the store, safe against lost answers and concurrent writers.
 
-A function makes the new value of the stored one. If another writer was faster, the function is called again with what
-that one wrote. A change that has begun is carried through, because the image must follow the store.
+A function makes the new value from the stored one. If another writer was faster, the function is called again with that
+writer's result. A change that has begun is completed, because the image must follow the store.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tailrace.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("tailrace.cluster")
 
-#: The most that a client's request may make of one value. ISRs are as long as the lists of replicas at most, so that a
-#: value never becomes twice as large by itself.
+#: The maximum size that a client's request may give a value. An ISR is never longer than the list of replicas, so a
+#: value at most doubles by itself.
 MAX_VALUE_BYTES = MAX_TRANSACTION_BYTES // 2
 
 
 class StoredChanges(FollowedImage):
-    """The image, and what every change to the store has in common."""
+    """The image, and what all changes to the store have in common."""
 
     async def _to_its_end(self, change: Coroutine[Any, Any, None]) -> None:
-        """Carry a change through even if its caller is cancelled: the image must follow the store."""
+        """Complete a change even if its caller is cancelled: the image must follow the store."""
 
         async def run() -> Exception | None:
             try:
                 await change
             except Unavailable as error:
                 return timed_out(error)
-            except Exception as refusal:  # noqa: BLE001  raised below: a change costs its request, never the broker
+            except Exception as refusal:  # noqa: BLE001  raised below: a change may fail its request, never the broker
                 return refusal
             return None
 
@@ -51,23 +51,23 @@ class StoredChanges(FollowedImage):
     async def _alter(
         self, key: str, change: Callable[[bytes | None], bytes | None], beside: str | None = None
     ) -> Entry:
-        """Make a value what a function makes of the stored one; how it is then, with version ABSENT where it is not.
+        """Apply a function to a stored value; returns the entry after it, with version ABSENT if there is none.
 
-        Only while a topic is there, where it belongs to that.
+        With `beside`, only while that topic exists.
         """
         tried: list[bytes] = []
-        failure = Unavailable("the store does not say whether the change was made")
+        failure = Unavailable("the metadata store did not confirm the change")
         while len(tried) < ATTEMPTS:
             entry = await self._get(key)
             if entry is not None and entry.value in tried:
-                return entry  # what was not answered was applied, or somebody else wanted the same
+                return entry  # an unanswered attempt was applied, or another writer wrote the same
             value = None if entry is None else entry.value
             try:
                 wanted = change(value)
             except KafkaError:
                 if tried:
-                    # What was not answered may have been made, and others have gone on from there: to refuse it now
-                    # would be to say that it never was.
+                    # The unanswered attempt may have been applied, and others may have built on it. An error now would
+                    # claim that it never was.
                     raise timed_out(failure) from failure
                 raise
             if wanted == value or wanted is None:
@@ -80,7 +80,7 @@ class StoredChanges(FollowedImage):
             try:
                 versions = await self._store.txn(checks, [Write(key, wanted)])
             except TooLarge as error:
-                # What was not answered before may have been made all the same.
+                # An earlier unanswered attempt may have been applied all the same.
                 raise timed_out(failure if tried else error) from error
             except Unavailable as error:
                 failure = error
@@ -94,21 +94,21 @@ class StoredChanges(FollowedImage):
         try:
             return await self._store.get(key)
         except Unavailable as error:
-            logger.error("metadata cannot be read: %s", error)
+            logger.error("Cannot read metadata: %s", error)
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
 
 def bounded(value: bytes, stored: bytes | None = None) -> bytes:
-    """A value that every store takes, also when ISRs and epochs of it have grown; one may always become smaller."""
+    """Refuse a value that is too large for some store once its ISRs and epochs grow; shrinking is always allowed."""
     if len(value) > MAX_VALUE_BYTES and (stored is None or len(value) > len(stored)):
-        raise _too_large(f"It would take {len(value)} bytes, the most are {MAX_VALUE_BYTES}")
+        raise _too_large(f"It would take {len(value)} bytes, but the limit is {MAX_VALUE_BYTES}")
     return value
 
 
 def _too_large(problem: str) -> KafkaError:
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"This is more than the metadata store takes for one resource. {problem}: use fewer partitions, fewer replicas "
+        f"This is too large for one resource in the metadata store. {problem}: use fewer partitions, fewer replicas "
         "or shorter configuration values.",
     )
 
@@ -118,7 +118,7 @@ def unknown_topic() -> KafkaError:
 
 
 def timed_out(error: Unavailable) -> KafkaError:
-    logger.error("metadata change failed: %s", error)
+    logger.error("Metadata change failed: %s", error)
     if isinstance(error, TooLarge):
         return _too_large(str(error))
     return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))

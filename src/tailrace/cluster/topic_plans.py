@@ -1,4 +1,4 @@
-"""New topics before they are created: whether their names will do, and where their replicas go. Pure."""
+"""New topics before their creation: checks their names and places their replicas. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tailrace.model import TopicId, topic_name_problem
 
 
 class TopicPlans:
-    """Plans new topics one after another, each as if those before it were there."""
+    """Plans new topics one after another, each as if the earlier ones existed."""
 
     def __init__(self, image: ClusterImage, new_id: Callable[[], UUID]) -> None:
         self._image = image
         self._new_id = new_id
         self._planned: dict[str, TopicImage] = {}
-        #: Names that differ by '.' and '_' alone are one name to metrics.
+        #: Names that differ only in '.' and '_' are one name in metrics.
         self._collisions = {_for_metrics(name): name for name in image.topics}
         self._partitions = 0
         #: Placing replicas adds to it.
@@ -33,7 +33,7 @@ class TopicPlans:
         assignment: Mapping[int, Sequence[int]],
         configs: Mapping[str, str],
     ) -> TopicImage:
-        """The topic as it would be created, or the reason why not."""
+        """The topic as it would be created; raises if it cannot be."""
         problem = topic_name_problem(name)
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -42,7 +42,7 @@ class TopicPlans:
         other = self._collisions.get(_for_metrics(name))
         if other is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
-        # Before anything is placed, and for all topics of a request together: a few bytes may ask for billions.
+        # Before any placement, and for all topics of a request: a small request may ask for billions of partitions.
         require_few(self._partitions + (len(assignment) or partitions))
         if assignment:
             states = use_assignment(list(self._image.brokers), assignment)
@@ -61,5 +61,5 @@ def _for_metrics(name: str) -> str:
 
 
 def exists_already(name: str) -> KafkaError:
-    """The refusal of a topic whose name is taken."""
+    """The error for a topic whose name is taken."""
     return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")

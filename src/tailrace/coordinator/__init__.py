@@ -1,5 +1,5 @@
-"""Coordinators as event-sourced shards: state that is replayed from a partition of an internal, compacted topic.
+"""Coordinators as event-sourced shards, each replayed from one partition of an internal, compacted topic.
 
-A shard belongs to whoever leads its partition. Its records are the truth; what it holds in memory is their replay,
-plus what may be lost with the process (waiting requests, timers).
+The leader of a partition owns its shard. The shard's records are the truth. What it keeps in memory is the replay of
+those records, plus state that may die with the process (waiting requests, timers).
 """

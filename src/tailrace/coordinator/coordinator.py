@@ -1,8 +1,8 @@
-"""One kind of coordinator on one broker: its internal topic, its shards that are led here, and who is asked for a key.
+"""One kind of coordinator on one broker: its internal topic, the shards this broker leads, and the lookup of a key.
 
-The hash of a key chooses the partition, and the leader of the partition coordinates the key. The topic is created when
-the first client looks for a coordinator. Invariant: a shard is loaded in the leader epoch in which it writes. Nothing
-here knows what a kind coordinates.
+The hash of a key chooses the partition, and the leader of the partition coordinates the key. The first client that
+looks for a coordinator causes the topic to be created. Invariant: a shard writes only in the leader epoch in which it
+was loaded. Nothing here knows what a kind coordinates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("tailrace.coordinator")
 
 
 class Coordinator(Generic[S]):
-    """Finds the shard of a key, and the broker that has it if this one has not."""
+    """Finds the shard of a key, or the broker that has it."""
 
     def __init__(self, kind: Kind[S], host: Host) -> None:
         self._kind = kind
@@ -32,7 +32,7 @@ class Coordinator(Generic[S]):
         self._shards: Shards[S] = Shards(host.clock, host.tasks, kind.make)
 
     def __iter__(self) -> Iterator[S]:
-        """The shards that are loaded here."""
+        """The shards that are loaded on this broker."""
         return iter(self._shards)
 
     @property
@@ -41,7 +41,7 @@ class Coordinator(Generic[S]):
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas the topic gets as soon as there are as many brokers."""
+        """The topic's target number of replicas, reached once there are enough brokers."""
         return self._kind.settings().replication_factor
 
     @property
@@ -51,18 +51,18 @@ class Coordinator(Generic[S]):
     # --- finding
 
     def shard(self, key: str) -> S:
-        """The shard of a key, or why this broker cannot be asked for it."""
+        """The shard of a key; raises an error if this broker cannot serve it."""
         topic = self._metadata.image.topics.get(self._topic)
         if topic is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return self._shards.find(partition_for(key, len(topic.partitions)))
 
     def shard_of_partition(self, number: int) -> S:
-        """The shard of a partition, which markers of transactions are addressed to."""
+        """The shard of a partition; markers of transactions are addressed by partition."""
         return self._shards.find(number)
 
     async def locate(self, key: str, listener: str) -> tuple[int, BrokerEndpoint]:
-        """The broker that coordinates a key, and its address for clients of a listener."""
+        """The broker that coordinates a key, and its address on a listener."""
         topic = self._metadata.image.topics.get(self._topic) or await self._create_topic()
         number = partition_for(key, len(topic.partitions))
         state, brokers = topic.partitions[number], self._metadata.image.brokers
@@ -80,7 +80,7 @@ class Coordinator(Generic[S]):
             planned = self._metadata.plan_topic(
                 self._topic,
                 settings.partitions,
-                # The controller makes it more when there are more brokers.
+                # The controller adds replicas when more brokers join.
                 min(settings.replication_factor, max(brokers, 1)),
                 {},
                 settings.configs,
@@ -97,7 +97,7 @@ class Coordinator(Generic[S]):
     # --- following the image
 
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Load the shards that this broker leads now, and drop those that it does not."""
+        """Load the shards that this broker now leads, and drop those that it no longer leads."""
         topic, earlier = after.topics.get(self._topic), before.topics.get(self._topic)
         if topic is not earlier:
             self._follow_leaders(topic, earlier)
@@ -112,18 +112,18 @@ class Coordinator(Generic[S]):
                 self._shards.lead(self._host.partitions.find(self._topic, number))
             except KafkaError as error:
                 self._shards.resign(number)
-                logger.error("%s-%d is not coordinated here: %s", self._topic, number, error)
+                logger.error("Cannot coordinate %s-%d on this broker: %s", self._topic, number, error)
 
     def _leads(self, topic: TopicImage, number: int) -> bool:
         return topic.partitions[number].leader == self._host.broker_id
 
     def reopened(self, partition: Partition) -> None:
-        """A partition that could not be opened with the others now was."""
+        """A partition that this broker could not open at first is open now."""
         name, number = partition.partition
         topic = self._metadata.image.topics.get(self._topic)
         if name == self._topic and topic is not None and self._leads(topic, number):
             self._shards.lead(partition)
 
     def close(self) -> None:
-        """Refuse everybody who waits, so that they look for another coordinator: the broker stops."""
+        """The broker is stopping: fail every waiting request, so that clients look for another coordinator."""
         self._shards.close()

@@ -1,4 +1,4 @@
-"""Every kind of coordinator on one broker: what concerns all of them alike is told to each."""
+"""Every kind of coordinator on one broker; passes on events that concern all of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tailrace.replication.partition import Partition
 
 
 class Coordinators:
-    """The coordinators, in the order in which they were added."""
+    """The coordinators, in the order they were added."""
 
     def __init__(self) -> None:
         self._all: list[Coordinator[Any]] = []
         self._by_key_type: dict[int, Coordinator[Any]] = {}
 
     def add(self, coordinator: Coordinator[Any], key_type: int | None = None) -> None:
-        """Host one more; clients find it by its key type in FindCoordinator, if it has one."""
+        """Add a coordinator; clients find it by its key type in FindCoordinator, if it has one."""
         self._all.append(coordinator)
         if key_type is not None:
             self._by_key_type[key_type] = coordinator
 
     def of_key_type(self, key_type: int) -> Coordinator[Any] | None:
-        """The coordinator that FindCoordinator asks for by a number."""
+        """The coordinator with a given key type in FindCoordinator."""
         return self._by_key_type.get(key_type)
 
     def replication_factors(self) -> dict[str, int]:
-        """How many replicas each internal topic should have."""
+        """The target number of replicas of each internal topic."""
         return {each.topic: each.replication_factor for each in self._all}
 
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
@@ -36,11 +36,11 @@ class Coordinators:
             each.apply(before, after)
 
     def reopened(self, partition: Partition) -> None:
-        """A partition that could not be opened with the others now was."""
+        """A partition that this broker could not open at first is open now."""
         for each in self._all:
             each.reopened(partition)
 
     def close(self) -> None:
-        """The broker stops."""
+        """The broker is stopping."""
         for each in self._all:
             each.close()

@@ -1,4 +1,4 @@
-"""Deadlines that are put off again and again, cheaply: a heartbeat moves a number, not a timer."""
+"""Deadlines that are cheap to postpone: a heartbeat changes a number, not a timer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """Calls its action when its time comes, unless it is put off or cleared before."""
+    """Calls its action when it expires, unless it is postponed or cleared first."""
 
     __slots__ = ("_action", "_due", "_handle", "_looks_at", "_loop")
 
@@ -19,7 +19,7 @@ class Deadline:
         self._looks_at = 0.0
 
     def set(self, milliseconds: float) -> None:
-        """Let the time come that long from now; whatever was set before no longer counts."""
+        """Expire after this many milliseconds; replaces any earlier deadline."""
         self._due = due = self._loop.time() + milliseconds / 1000
         if self._handle is not None:
             if self._looks_at <= due:
@@ -28,7 +28,7 @@ class Deadline:
         self._look_at(due)
 
     def clear(self) -> None:
-        """The time does not come any more."""
+        """Do not expire."""
         self._due = None
         if self._handle is not None:
             self._handle.cancel()

@@ -1,9 +1,9 @@
-"""The journal of one shard: its records appended to its partition, and when they are committed.
+"""The journal of one shard: appends the shard's records to its partition and reports when they are committed.
 
-Records of one operation are in one batch: all of them are in the log or none. Operations that come often, and of which
-many come at once, share a batch with all others of the same turn of the loop. A batch of a transaction carries its
-producer's id and epoch but no sequence numbers: the coordinator answers for the order. Where a write is
-refused, clients get the errors that make them look for another coordinator or try again.
+All records of one operation are in one batch: either all of them are in the log or none. Frequent operations share a
+batch with the others of the same event loop iteration. A batch in a transaction carries its producer's id and epoch but
+no sequence numbers, because the coordinator keeps the order. If a write is refused, clients get an error that makes
+them retry or look for another coordinator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
 
-#: A key, and its new value or None where there is none any more.
+#: A key and its new value, or None to delete the key.
 JournalRecord: TypeAlias = tuple[bytes, bytes | None]
 
 _ELSEWHERE = (
@@ -30,13 +30,13 @@ _ELSEWHERE = (
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-#: So many records of operations that share a batch fit into one, however long they are.
+#: Maximum number of records in a shared batch; this many fit into one batch, however long they are.
 _TOGETHER = 200
 _LATER = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def as_coordinator_error(error: KafkaError) -> KafkaError:
-    """What a client of the coordinator is told when the journal's partition refuses."""
+    """Convert an error of the journal's partition into one for clients of the coordinator."""
     if error.code in _ELSEWHERE:
         return KafkaError(ErrorCode.NOT_COORDINATOR, error.message)
     if error.code in _LATER:
@@ -44,12 +44,12 @@ def as_coordinator_error(error: KafkaError) -> KafkaError:
     return error
 
 
-#: An operation that is written when the turn of the loop is over: its records, what is called then, and who is told.
+#: An operation to write at the end of the loop iteration: its records, the call once they are in the log, its outcome.
 _Waiting: TypeAlias = tuple[Sequence[JournalRecord], Callable[[], None], Outcome[None]]
 
 
 class Journal:
-    """Writes for one shard."""
+    """Writes the records of one shard."""
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self._partition = partition
@@ -58,29 +58,29 @@ class Journal:
         self._last_offset = -1
         self._committed: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        # What shares the next batch, and whether it is known that the turn of the loop will end.
+        # The operations that share the next batch, and whether the end of the loop iteration is already scheduled.
         self._waiting: list[_Waiting] = []
         self._waiting_records = 0
         self._awaits_end = False
 
     def begin(self) -> None:
-        """Everything in the log was replayed, also what is not committed yet: nothing of it is told before it is."""
+        """The whole log is replayed, including records not yet committed; results wait until those are committed."""
         self._last_offset = self._partition.log.end_offset - 1
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record that was written."""
+        """The offset of the last record written."""
         return self._last_offset
 
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[None]:
-        """Write records; the future ends when they are committed. Nothing is written where this raises."""
+        """Write records; the future completes when they are committed. If this raises, nothing was written."""
         self.flush()
         return self._append(build_keyed_batch(records, self._clock.wall_ms()))
 
     def append_in_transaction(
         self, producer_id: int, producer_epoch: int, records: Sequence[JournalRecord]
     ) -> asyncio.Future[None]:
-        """Write records in the name of a producer, as part of its transaction in this partition."""
+        """Write records on behalf of a producer, as part of its transaction in this partition."""
         self.flush()
         now_ms = self._clock.wall_ms()
         return self._append(
@@ -95,7 +95,7 @@ class Journal:
     def append_marker(
         self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
     ) -> asyncio.Future[None]:
-        """Write the end of a producer's transaction in this partition."""
+        """Write the marker that ends a producer's transaction in this partition."""
         self.flush()
         return self._append(
             build_marker(
@@ -108,10 +108,10 @@ class Journal:
         )
 
     def append_shared(self, records: Sequence[JournalRecord], take: Callable[[], None], written: Outcome[None]) -> None:
-        """Write records when the turn of the loop ends, in one batch with others that came in it.
+        """Write records at the end of the loop iteration, in one batch with others of the same iteration.
 
-        `take` is called when they are in the log, before anything else is written there; `written` ends when they are
-        committed, or cannot be, with an error for clients of a coordinator.
+        `take` is called once they are in the log, before anything else is written there. `written` completes when they
+        are committed; if they cannot be, it gets an error meant for clients of a coordinator.
         """
         if not self._awaits_end:
             self._awaits_end = True
@@ -126,7 +126,7 @@ class Journal:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits for the end of the turn."""
+        """Write what is waiting for the end of the loop iteration."""
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_records = self._waiting, [], 0
@@ -147,13 +147,13 @@ class Journal:
 
     def _append(self, batch: bytearray) -> asyncio.Future[None]:
         if self._partition.leader_epoch != self._leader_epoch:
-            # Somebody else may have led meanwhile, and written what this shard has not seen.
+            # Another broker may have led in between and written records that this shard has not seen.
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         try:
             self._last_offset = self._partition.append_own(memoryview(batch), ACKS_ALL).last_offset
         except KafkaError as error:
             raise as_coordinator_error(error) from error
-        # With one replica all is committed at once: the same future, long since ended, says so every time.
+        # With one replica every append is committed at once: reuse one completed future.
         committed = self._committed
         if committed is not None and self._partition.is_acknowledged(self._last_offset):
             return committed
@@ -163,20 +163,20 @@ class Journal:
         return written
 
     def settled(self) -> asyncio.Future[None]:
-        """A future that ends when all that was written so far is committed: what is read then is no guess.
+        """A future that completes when everything written so far is committed, so that a read reports only that.
 
-        Refused while another coordinator may have taken over: what it wrote is not known here.
+        Raises an error while another coordinator may have taken over, since its writes are not known here.
         """
         if self._partition.may_be_deposed:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                "This broker has not reached the coordination store for so long that another may coordinate by now.",
+                "This broker has lost the coordination store; another broker may be the coordinator now.",
             )
         return self._partition.acknowledging.wait_until_committed(self._last_offset)
 
 
 def _pass_on(written: asyncio.Future[None], waiting: Sequence[_Waiting]) -> None:
-    """Tell all that share a batch what became of it."""
+    """Complete the outcome of every operation that shared a batch."""
     error = KafkaError(ErrorCode.NOT_COORDINATOR) if written.cancelled() else written.exception()
     if error is not None:
         _refuse(waiting, error)

@@ -1,4 +1,4 @@
-"""What makes one kind of coordinator different from all others, and what the broker lends to every kind."""
+"""How one kind of coordinator differs from others, and what the broker provides to every kind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tailrace.runtime.tasks import Tasks
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How an internal topic is created."""
+    """The settings with which an internal topic is created."""
 
     partitions: int
-    #: Fewer while there are fewer brokers; the controller adds the others later.
+    #: Fewer while there are fewer brokers; the controller adds the missing replicas later.
     replication_factor: int
     configs: Mapping[str, str]
 
@@ -29,13 +29,13 @@ class TopicSettings:
 class Kind(Generic[S]):
     """One kind of coordinator."""
 
-    #: The internal topic that has its records; named in `model.INTERNAL_TOPICS`, too.
+    #: The internal topic for its records; also listed in `model.INTERNAL_TOPICS`.
     topic: str
-    #: What clients are told of the topic: "the offsets topic".
+    #: How messages to clients name the topic, for example "offsets topic".
     title: str
-    #: Asked when the topic is created.
+    #: Called when the topic is created.
     settings: Callable[[], TopicSettings]
-    #: Makes the empty shard of a partition, which writes and reads by the operations given.
+    #: Makes the empty shard of a partition; the shard writes and reads through these operations.
     make: Callable[[Operations], S]
 
 
@@ -43,11 +43,11 @@ class HostedPartitions(Protocol):
     """The partitions on this broker."""
 
     def find(self, topic: str, number: int) -> Partition:
-        """The partition of that name, or why it is not here."""
+        """The partition with this name and number; raises an error if it is not on this broker."""
         ...
 
     def is_cut_off(self, topic: TopicImage, number: int) -> bool:
-        """Whether this broker leads a partition by the image and another may by now."""
+        """Whether this broker leads the partition in the image, but another may have taken over."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Loading a shard: everything that its partition holds, replayed in order, a slice at a time.
+"""Loads a shard: replays all records of its partition in order, in slices.
 
-That is up to the log end, not the high watermark: a new leader's whole log is the truth, though it takes its followers
-some time to confirm the end of it.
+Replay goes to the log end offset, not to the high watermark. A new leader's whole log is the truth, even while
+followers have yet to confirm the end of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLICE_BYTES = 256 * 1024
 
 
 async def load(partition: Partition, epoch: int, shard: Shard) -> int:
-    """Replay all records, and return their number. Others have their turn between slices."""
+    """Replay all records and return their number; other tasks run between slices."""
     count = 0
     offset = partition.log.start_offset
     while True:
@@ -41,7 +41,7 @@ async def load(partition: Partition, epoch: int, shard: Shard) -> int:
 
 
 def _replay_batch(data: bytes, header: BatchHeader, position: int, first_offset: int, shard: Shard) -> int:
-    """Replay the records of a batch from an offset on, and return their number; a marker is not counted."""
+    """Replay a batch's records from `first_offset` on; returns their number without markers."""
     producer = None
     if header.producer_id >= 0:
         producer = Producer(header.producer_id, header.producer_epoch, header.is_transactional)

@@ -1,8 +1,8 @@
-"""What a shard does with its journal: operations that write, in a transaction or not, and operations that read.
+"""The operations of a shard on its journal: writes, with or without a transaction, and reads.
 
 An operation decides without `await` and hands over its records. They are in the log before they are replayed, and
-replayed before anything else is decided; the result is given when they are committed. If the journal refuses, nothing
-has changed. Clients get errors that make them look for another coordinator or try again.
+replayed before the shard decides anything else. Its result is given once they are committed. If the journal refuses,
+nothing has changed, and clients get an error that makes them retry or look for another coordinator.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Operations:
         self._loop = loop
         self._shard: Shard | None = None
         self.timers = Timers(loop)
-        #: Writes what waits for the end of the turn: to be called before a decision that depends on it.
+        #: Writes what waits for the end of the loop iteration; call it before a decision that depends on those records.
         self.flush: Callable[[], None] = journal.flush
-        #: Writes records when the turn of the loop ends: see `Journal.append_shared`. Their shard replays them itself.
+        #: Writes records at the end of the loop iteration (`Journal.append_shared`). The caller's `take` replays them.
         self.write_shared: Callable[[Sequence[JournalRecord], Callable[[], None], Outcome[None]], None] = (
             journal.append_shared
         )
 
     def replay_into(self, shard: Shard) -> None:
-        """Give what is written to a shard."""
+        """Replay what is written into this shard."""
         self._shard = shard
 
     def end(self) -> None:
@@ -45,7 +45,7 @@ class Operations:
         self.timers.end()
 
     def write(self, records: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
-        """Write records and replay them; the result, now if they are committed now."""
+        """Write and replay records; gives the result at once if they are already committed, else a future."""
         if not records:
             return result
         written = self._journal.append(records)
@@ -53,13 +53,13 @@ class Operations:
         return self._when_committed(written, result)
 
     def keep(self, records: Sequence[JournalRecord]) -> None:
-        """Write records and replay them; nobody waits for them to be committed."""
+        """Write and replay records without waiting for them to be committed."""
         let_be(self.write(records, None))
 
     def write_in_transaction(
         self, producer_id: int, producer_epoch: int, records: Sequence[JournalRecord], result: R
     ) -> R | asyncio.Future[R]:
-        """Write records that count once the producer's transaction is committed, and replay them as such."""
+        """Write records that take effect once the producer's transaction commits, and replay them as such."""
         if not records:
             return result
         written = self._journal.append_in_transaction(producer_id, producer_epoch, records)
@@ -78,7 +78,7 @@ class Operations:
         return self._when_committed(written, result)
 
     def read(self, result: R) -> R | asyncio.Future[R]:
-        """A result of reading, given when all that it may have seen is committed."""
+        """Give the result of a read once everything it may have seen is committed."""
         return self._when_committed(self._journal.settled(), result)
 
     def _replay(self, records: Sequence[JournalRecord], producer: Producer | None) -> None:
@@ -99,7 +99,7 @@ class Operations:
             if error is None:
                 future.set_result(result)
             else:
-                # The client that asked may have gone, and nobody else looks at it.
+                # The client may have gone, in which case nobody retrieves this exception.
                 refuse(future, as_coordinator_error(error) if isinstance(error, KafkaError) else error)
 
         written.add_done_callback(finish)
@@ -107,12 +107,12 @@ class Operations:
 
 
 def error_of(done: asyncio.Future[Any]) -> BaseException | None:
-    """What a write ended with, if not well; one that was cancelled may be done by another coordinator."""
+    """The error a write ended with, or None; after a cancelled write another coordinator may have taken over."""
     return KafkaError(ErrorCode.NOT_COORDINATOR) if done.cancelled() else done.exception()
 
 
 def pass_on(done: asyncio.Future[R], to: asyncio.Future[R]) -> None:
-    """End a future as another one has ended."""
+    """Complete a future with the outcome of another."""
     if to.done():
         return
     error = error_of(done)
@@ -123,6 +123,6 @@ def pass_on(done: asyncio.Future[R], to: asyncio.Future[R]) -> None:
 
 
 def let_be(result: asyncio.Future[Any] | None) -> None:
-    """Wait for nothing: a shard whose records do not get committed is loaded anew, somewhere."""
+    """Do not wait for a write: if its records are never committed, some broker reloads the shard."""
     if result is not None:
         result.add_done_callback(lambda future: None if future.cancelled() else future.exception())

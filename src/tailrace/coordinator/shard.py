@@ -1,7 +1,7 @@
-"""What a kind of coordinator provides for each partition of its topic: state that records make, and nothing else does.
+"""What a kind of coordinator provides for each partition of its topic: state built only from the partition's records.
 
-The same `replay` sees the records of the log when a shard is loaded, and those of its own operations as soon as they
-are in the log. Nothing here knows what the records mean.
+`replay` sees the records of the log when a shard is loaded. Afterwards it sees the records of the shard's own
+operations, as soon as they are in the log. Nothing here knows what the records mean.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from tailrace.errors import KafkaError
 
 
 class Producer(NamedTuple):
-    """The producer in whose name a record was written."""
+    """The producer that wrote a record."""
 
     producer_id: int
     epoch: int
-    #: Whether the record counts only once a marker commits the producer's transaction.
+    #: Whether the record takes effect only once a marker commits the producer's transaction.
     in_transaction: bool
 
 
 class Shard(Protocol):
-    """The state that one partition's records make."""
+    """The state built from one partition's records."""
 
     def replay(self, key: bytes, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        """Apply one record, in the order of the log; operations of the coordinator itself have no producer."""
+        """Apply one record, in log order; the coordinator's own records have no producer."""
         ...
 
     def replay_marker(self, producer: Producer, is_commit: bool, offset: int) -> None:
@@ -32,11 +32,11 @@ class Shard(Protocol):
         ...
 
     def begin(self) -> None:
-        """Start timers and whatever else only the coordinator does: everything was replayed."""
+        """Everything is replayed: start timers and whatever else only the coordinator does."""
         ...
 
     def end(self, reason: KafkaError) -> None:
-        """Refuse everybody who waits, for a reason: another broker coordinates from now on."""
+        """Another broker coordinates from now on: fail every waiting request with `reason`."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The shards of one internal topic on this broker: loaded when their partition is led here, dropped when it is not.
+"""The shards of one internal topic on this broker: loaded when it becomes the leader, dropped when it resigns.
 
-Owns who is asked for a key: the hash of a name chooses the partition, as in every Kafka broker. A shard that is still
-loading refuses with COORDINATOR_LOAD_IN_PROGRESS, one that is elsewhere with NOT_COORDINATOR.
+Finds the shard of a key: the hash of the key chooses the partition, as in every Kafka broker. A shard that is still
+loading refuses with COORDINATOR_LOAD_IN_PROGRESS, a shard on another broker with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.coordinator")
 
-#: What a partition says while it is loaded that another broker leads by now, or this one in a later epoch: it is told
-#: to the shards next, and what was loaded is of no use.
+#: Errors of a partition during loading which mean that leadership has changed: another broker leads it, or this one in
+#: a later epoch. The shards hear of the change next, so what was loaded is discarded.
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -42,7 +42,7 @@ class _Held(Generic[S]):
 
 
 class Shards(Generic[S]):
-    """Every shard that this broker coordinates."""
+    """Every shard on this broker."""
 
     def __init__(self, clock: Clock, tasks: Tasks, make: Callable[[Operations], S]) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class Shards(Generic[S]):
         return any(not held.is_loaded and held.failure is None for held in self._held.values())
 
     def find(self, number: int) -> S:
-        """The shard of a partition, or why it cannot be asked."""
+        """The shard of a partition; raises an error if it is not ready here."""
         held = self._held.get(number)
         if held is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -70,7 +70,7 @@ class Shards(Generic[S]):
         return held.shard
 
     def lead(self, partition: Partition) -> None:
-        """This broker leads a partition now: load its shard, unless that was done in this leader epoch."""
+        """This broker leads a partition now: load its shard, unless it was loaded in this leader epoch."""
         number = partition.partition.partition
         held = self._held.get(number)
         if held is not None:
@@ -105,15 +105,17 @@ class Shards(Generic[S]):
             if isinstance(error, KafkaError) and error.code in _LED_OTHERWISE:
                 held.failure = KafkaError(ErrorCode.NOT_COORDINATOR)
                 return
-            logger.error("%s cannot be loaded, what it coordinates is not served: %s", name, error)
-            held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name} cannot be loaded: {error}")
+            logger.error("Cannot load coordinator state from %s; its keys are not served: %s", name, error)
+            held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Cannot load {name}: {error}")
             if isinstance(error, StorageError):
                 held.partition.directory.fail(error)
             return
         if self._held.get(number) is not held:
             return
         self._begin(held)
-        logger.info("%s loaded: %d records in %.2f s", name, count, self._clock.monotonic() - started)
+        logger.info(
+            "Loaded coordinator state from %s: %d records in %.2f s", name, count, self._clock.monotonic() - started
+        )
 
     def _begin(self, held: _Held[S]) -> None:
         held.is_loaded = True
@@ -121,18 +123,18 @@ class Shards(Generic[S]):
         held.shard.begin()
 
     def close(self) -> None:
-        """The broker stops."""
+        """The broker is stopping."""
         for number in list(self._held):
             self.resign(number)
 
 
 @functools.lru_cache(maxsize=10_000)
 def partition_for(key: str, partitions: int) -> int:
-    """The partition of an internal topic that a name belongs to: by Java's hash of its UTF-16 units."""
+    """The partition of an internal topic for a key, by Java's hash of the key's UTF-16 units."""
     units = key.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(units), 2):
         code = (31 * code + (units[at] << 8) + units[at + 1]) & 0xFFFFFFFF
-    # Java's abs of the smallest number stays negative; Kafka takes 0 for it.
+    # Java's abs of the smallest int stays negative; Kafka maps it to 0.
     signed = code - (1 << 32) if code & 0x80000000 else code
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions

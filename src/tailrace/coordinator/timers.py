@@ -1,6 +1,6 @@
-"""The timers of one shard, by name: what they do may write, and is tried again when the journal refuses.
+"""The named timers of one shard; an action may write, and the timer retries it if the journal refuses.
 
-They end with the shard. What is put off thousands of times a second is better served by a `Deadline` of its own.
+All timers end with the shard. For a timer that is postponed thousands of times a second, use a `Deadline` instead.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tailrace.errors import KafkaError
 
 logger = logging.getLogger("tailrace.coordinator")
 
-#: How long a timer waits before it tries again what was refused.
+#: Delay before a timer retries a refused action.
 RETRY_MS = 500
 
 
 class Timers:
-    """Every timer that is set."""
+    """All timers of a shard."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,7 +30,7 @@ class Timers:
         return name in self._deadlines
 
     def set(self, name: Hashable, milliseconds: float, action: Callable[[], None]) -> None:
-        """Do something that long from now; a timer of the same name no longer counts."""
+        """Run an action after this many milliseconds; replaces a timer of the same name."""
         self.clear(name)
         if self._is_over:
             return
@@ -38,13 +38,13 @@ class Timers:
         deadline.set(milliseconds)
 
     def clear(self, name: Hashable) -> None:
-        """Do it no more."""
+        """Cancel a timer."""
         deadline = self._deadlines.pop(name, None)
         if deadline is not None:
             deadline.clear()
 
     def end(self) -> None:
-        """Clear every timer, and set none from now on."""
+        """Cancel every timer and ignore new ones."""
         self._is_over = True
         for name in list(self._deadlines):
             self.clear(name)
@@ -55,6 +55,6 @@ class Timers:
             action()
         except KafkaError as error:
             if name in self._deadlines:
-                return  # the action has set it again itself
-            logger.debug("timer %s was refused: %s; retrying in %d ms", name, error, RETRY_MS)
+                return  # the action has already set it again
+            logger.debug("Timer %s failed: %s; retrying in %d ms", name, error, RETRY_MS)
             self.set(name, RETRY_MS, action)

@@ -1,6 +1,6 @@
-"""Long work of a shard in turns: a piece of it, then everybody else, then the next piece.
+"""Long work of a shard, done in turns: one piece, then everything else on the event loop, then the next piece.
 
-The work is a generator that yields after each piece. What it knew before a `yield` may be different after it.
+The work is a generator that yields after each piece. State may have changed across a `yield`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 
 class Turns:
-    """One kind of work, done from its beginning to its end each time it is asked for."""
+    """One kind of work; each request runs it from beginning to end."""
 
     __slots__ = ("_handle", "_loop", "_next", "_work")
 
@@ -21,7 +21,7 @@ class Turns:
         self._next: Callable[[], Iterator[None]] | None = None
 
     def begin(self, work: Callable[[], Iterator[None]]) -> None:
-        """Do work: at once if nothing is under way, else when that has ended; of what waits only the last is done."""
+        """Start work now, or after the current run ends; of several waiting requests only the last one runs."""
         if self._work is not None:
             self._next = work
             return
@@ -29,7 +29,7 @@ class Turns:
         self._take_turn()
 
     def end(self) -> None:
-        """Do no more of it."""
+        """Stop, and drop the rest of the work."""
         self._work = self._next = None
         if self._handle is not None:
             self._handle.cancel()
@@ -46,5 +46,5 @@ class Turns:
         except BaseException:
             self.end()
             raise
-        if self._work is not None:  # else it was ended by what it did itself
+        if self._work is not None:  # else the work ended itself
             self._handle = self._loop.call_soon(self._take_turn)

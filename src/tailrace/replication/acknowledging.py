@@ -1,8 +1,8 @@
-"""What a leader may tell producers: whether records can be taken as asked for, and when they are safe enough.
+"""What a leader may acknowledge: whether it accepts records with the requested acks, and when those are safe.
 
-An acknowledgement waits until the high watermark (acks=all), enough in-sync replicas (acks=2 and more) or the local
-promise (acks=1) has passed its records. Invariant: nothing is acknowledged that a leader elsewhere could be without.
-It must not know how far each follower is: `isr` does.
+An acknowledgement waits until its records are below the high watermark (acks=all), on enough in-sync replicas (acks=2
+or more), or below the promised offset of the local log (acks=1). Invariant: the leader acknowledges nothing that a new
+leader could be missing. How far each follower has got is the business of `isr`.
 """
 
 from __future__ import annotations
@@ -23,33 +23,36 @@ logger = logging.getLogger("tailrace.replication")
 ACKS_ALL = -1
 ACKS_LEADER = 1
 ACKS_NONE = 0
-#: What is waited for: beside the numbers of acks, that records are committed, however few replicas are in sync.
+#: What a waiter waits for, besides the values of acks: that its records are committed, however few replicas are in
+#: sync.
 _COMMITTED = -2
 
 
 class Acknowledging:
-    """The acknowledgements that one partition owes."""
+    """Pending acknowledgements of one partition."""
 
     __slots__ = ("_has_said_too_few", "_partition", "waiters")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        #: By what they wait for; the same object for good, so that an append sees at once that nobody waits.
+        #: Waiters by acks. The object is never replaced, so that an append sees at once that it is empty.
         self.waiters: dict[int, OffsetWaiters] = {}
-        #: Whether the log has told that writes are refused, until they are not.
+        #: Whether the refusal of writes has been logged; reset once writes are accepted again.
         self._has_said_too_few = False
 
     def isr_changed(self) -> None:
-        """Say that writes are taken again, if they were refused and enough replicas are in sync."""
+        """Log that writes are accepted again, if they were refused and enough replicas are now in sync."""
         partition = self._partition
         if self._has_said_too_few and partition.isr_count >= partition.min_insync_replicas:
             self._has_said_too_few = False
             logger.info(
-                "%s takes writes with acks=all again: %d replicas are in sync", partition.partition, partition.isr_count
+                "%s accepts writes with acks=all again: %d replicas are in sync",
+                partition.partition,
+                partition.isr_count,
             )
 
     def require_writable(self, acks: int) -> None:
-        """Refuse records that cannot be acknowledged as asked for."""
+        """Refuse records that cannot be acknowledged as requested."""
         partition = self._partition
         if partition.refusal is not None:
             raise again(partition.refusal)
@@ -68,26 +71,26 @@ class Acknowledging:
         if acks > len(partition.replicas):
             raise KafkaError(
                 ErrorCode.INVALID_REQUIRED_ACKS,
-                f"acks={acks} asks for more replicas than the {len(partition.replicas)} of {partition.partition}",
+                f"acks={acks} is more than the {len(partition.replicas)} replicas of {partition.partition}",
             )
         if acks > partition.isr_count:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"acks={acks} asks for more replicas of {partition.partition} than are in sync: {partition.isr_count}",
+                f"acks={acks} is more than the {partition.isr_count} in-sync replicas of {partition.partition}",
             )
 
     def may_acknowledge(self, acks: int) -> bool:
-        """Whether nobody else can lead by now in whose log the records are not, and would not be missed."""
+        """True if no new leader could be missing these records."""
         partition = self._partition
         if partition.holds_lease is None or partition.holds_lease():
             return True
         if acks in (ACKS_NONE, ACKS_LEADER):
             return False
-        # Others in the ISR have to confirm. Where there are none, only an unclean election can make another leader.
+        # The other members of the ISR confirm. Without any, only an unclean election can make another leader.
         return partition.isr_count > 1 or not partition.allows_unclean_election
 
     def too_few_replicas(self, code: ErrorCode) -> KafkaError:
-        """The refusal where too few replicas are in sync, in the words of Kafka; the log says it once."""
+        """The error for too few in-sync replicas, with Kafka's message; logged once until enough are in sync."""
         partition = self._partition
         if not self._has_said_too_few:
             self._has_said_too_few = True
@@ -110,7 +113,7 @@ class Acknowledging:
         )
 
     def wait_for(self, last_offset: int, acks: int = ACKS_ALL) -> asyncio.Future[None]:
-        """A future that ends when records up to an offset may be acknowledged, or never can be."""
+        """A future that completes when records up to an offset may be acknowledged, or fails if they never can be."""
         partition = self._partition
         if not partition.serves_clients:
             return refused(partition.refusal or partition.not_leader())
@@ -127,11 +130,11 @@ class Acknowledging:
         return future
 
     def wait_until_committed(self, last_offset: int) -> asyncio.Future[None]:
-        """A future that ends when records up to an offset are committed, however few replicas are in sync."""
+        """A future that completes when records up to an offset are committed, however few replicas are in sync."""
         return self.wait_for(last_offset, _COMMITTED)
 
     def passed(self, acks: int) -> tuple[int, KafkaError | None]:
-        """Below which offset records are what was asked for, and why they are not acknowledged nevertheless."""
+        """The offset below which records satisfy `acks`, and the error that prevents their acknowledgement, if any."""
         partition = self._partition
         if acks == _COMMITTED:
             return partition.high_watermark, None
@@ -147,7 +150,7 @@ class Acknowledging:
         if acks <= ACKS_LEADER or followers is None:
             return promised, refusal
         if acks > partition.isr_count:
-            # Nobody knows whether there will be so many again.
+            # The ISR may never be that large again.
             return UNBOUNDED, self._too_few_for(acks)
         return followers.limit_of(acks, promised), refusal
 
@@ -155,18 +158,18 @@ class Acknowledging:
         partition = self._partition
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            f"acks={acks} asks for more replicas of {partition.partition} than are in sync: {partition.isr_count}",
+            f"acks={acks} is more than the {partition.isr_count} in-sync replicas of {partition.partition}",
         )
 
     def settle(self) -> None:
-        """Tell those whose records have become safe enough, or never can."""
+        """Complete the waiters whose records are safe now, or never can be."""
         for acks, waiters in list(self.waiters.items()):
             waiters.passed(*self.passed(acks))
             if not waiters:
                 del self.waiters[acks]
 
     def refuse_all(self, reason: KafkaError) -> None:
-        """Nothing more will be acknowledged."""
+        """Fail all waiters: nothing more will be acknowledged."""
         for waiters in self.waiters.values():
             waiters.refuse_all(reason)
         self.waiters.clear()

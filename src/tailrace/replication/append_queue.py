@@ -1,7 +1,7 @@
-"""Batches of one partition that have to be prepared before they are appended, and all that came after them.
+"""The batches of one partition that need preparation before their append, and all batches that arrived after them.
 
-Invariant: batches enter the log in the order in which they came. What one of them comes to is no other's business.
-It must not know what preparing means: `preparation` does.
+Invariant: batches enter the log in order of arrival. The outcome of one batch does not affect the others. What
+preparation means is the business of `preparation`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Turn(NamedTuple):
-    """A batch that waits, and who is told what became of it."""
+    """A batch that waits, and the future of its append."""
 
     data: bytearray
     header: BatchHeader
@@ -41,7 +41,7 @@ class AppendQueue:
         return bool(self._turns)
 
     def append(self, data: memoryview, header: BatchHeader) -> Appended | asyncio.Future[Appended]:
-        """Prepare and append a batch: now if it is small and nothing waits, else in its turn."""
+        """Prepare and append a batch: now if it is small and nothing waits, otherwise in turn."""
         partition = self._partition
         if not self._turns:
             prepared = prepare_at_once(partition.log, data, header)
@@ -69,11 +69,11 @@ class AppendQueue:
                     appended.set_result(result)
             except Exception as error:  # noqa: BLE001  passed on to the caller
                 refuse(appended, error)
-            if self._turns:  # else the partition was closed meanwhile
+            if self._turns:  # else the partition was closed in between
                 self._turns.popleft()
 
     def close(self, reason: KafkaError) -> None:
-        """Append nothing more, and tell everybody who waits why."""
+        """Append nothing more, and fail every waiting append with `reason`."""
         for turn in self._turns:
             refuse(turn.appended, reason)
         self._turns.clear()

@@ -1,7 +1,7 @@
-"""A leader whose log ends before its archive does: it goes on where the archive ends.
+"""A leader whose log ends before its archive does: it restarts the log at the end of the archive.
 
-That happens where a disk was lost, or the end of a log with a machine's power, or in an unclean election. Invariant:
-offsets of archived records are not used again, so nothing is appended before the log begins behind them.
+This happens after the loss of a disk, after a power failure that lost the end of a log, and after an unclean election.
+Invariant: offsets of archived records are never reused, so nothing is appended until the log starts after them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tailrace.replication")
 
-#: How long a log that could not begin after its archive waits before it tries again.
+#: Delay between attempts to restart a log after its archive.
 _RETRY_SECONDS = 0.5
 
 
 class ArchiveStart:
-    """The beginning of one partition's log after its archive."""
+    """Restarts one partition's log at the end of its archive."""
 
     __slots__ = ("_partition", "is_under_way")
 
@@ -32,10 +32,11 @@ class ArchiveStart:
         self.is_under_way = False
 
     def begin(self) -> None:
-        """Have the log begin anew where the archive ends."""
+        """Start to restart the log at the end of the archive."""
         partition = self._partition
         logger.error(
-            "%s ends at %d here but is archived up to %d: continuing there, earlier records come from the archive",
+            "%s: the log ends at offset %d but the archive at %d; continuing at the archive's end, earlier records are "
+            "read from the archive",
             partition.partition,
             partition.log.end_offset,
             partition.archived_end,
@@ -55,13 +56,13 @@ class ArchiveStart:
             try:
                 past = LogPast(log.leader_epochs.entries, log.producers)
                 refusal = await partition.directory.cuts.restart(log, offset, is_wanted, past)
-            except KafkaError as error:  # it is still being cut for its former leader
+            except KafkaError as error:  # the log is still being truncated to a former leader's
                 refusal = error
             if refusal is not None:
-                logger.error("%s cannot begin after its archive: %s; retrying", partition.partition, refusal)
+                logger.error("Cannot restart %s after its archive: %s; retrying", partition.partition, refusal)
                 await asyncio.sleep(_RETRY_SECONDS)
         if is_wanted():
-            # Also where nobody follows: who asks for an epoch of archived records is told that it ended here.
+            # Even without followers: a client that asks for an epoch of archived records learns that it ended here.
             log.leader_epochs.assign(leader_epoch, log.end_offset)
             self.is_under_way = False
             partition.high_watermark = max(partition.high_watermark, offset)

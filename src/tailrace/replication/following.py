@@ -1,7 +1,7 @@
-"""A replica that follows: what it takes from its leader, and what it cuts off that its leader does not have.
+"""A replica that follows: it appends what its leader sends, and truncates what its leader does not have.
 
-Invariants: records are appended exactly as the leader sent them; what was once known to be committed stays so; a cut is
-durable before anything is appended after it. It must not know how records come here.
+Invariants: records are appended exactly as the leader sent them; an offset once known to be committed stays committed;
+a truncation is durable before anything is appended after it. How records arrive is not its business.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("tailrace.replication")
 
 
 class Following:
-    """What one partition does while another broker leads it."""
+    """One partition while another broker leads it."""
 
     __slots__ = ("_partition",)
 
@@ -32,18 +32,18 @@ class Following:
         self._partition = partition
 
     def fetch_position(self) -> tuple[int, int]:
-        """From where a follower goes on, and the leader epoch of the last record that it has."""
+        """The offset at which a follower continues, and the leader epoch of its last record."""
         partition = self._partition
         log = partition.log
         if log.start_offset >= log.end_offset:
-            # Nothing is there that could be other than the leader's.
+            # An empty log cannot diverge from the leader's.
             return log.end_offset, NO_LEADER_EPOCH
         return log.end_offset, log.leader_epochs.epoch_at(log.end_offset - 1)
 
     def last_position(self) -> tuple[int, int]:
-        """Where the log ends, and the leader epoch of its last record, also where retention has taken that out.
+        """The log end offset and the leader epoch of the last record, even if retention has removed that record.
 
-        An election goes by it: a log that is empty because everything was old, or is archived, is not behind.
+        An election compares these: a log that is empty because everything expired or was archived is not behind.
         """
         partition = self._partition
         log = partition.log
@@ -53,13 +53,13 @@ class Following:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether it is time to ask for more: the flush policy is met for all that a fetch would confirm."""
+        """Whether to fetch more: the flush policy is met for everything that a fetch would confirm."""
         partition = self._partition
         log = partition.log
         return not log.is_being_cut and log.promised_offset >= log.end_offset
 
     def append_fetched(self, data: memoryview, high_watermark: int, leader_log_start: int) -> None:
-        """Append what the leader sent, exactly as it is, and learn how far it is committed and where the log starts."""
+        """Append exactly what the leader sent, and take over its high watermark and log start offset."""
         partition = self._partition
         self._require_following()
         log = partition.log
@@ -71,7 +71,7 @@ class Following:
             except StorageError as error:
                 partition.directory.fail(error)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        # What was once known to be committed stays so, whatever a leader that was elected lately knows.
+        # A committed offset stays committed, even if a newly elected leader does not know it yet.
         partition.high_watermark = max(partition.high_watermark, min(high_watermark, log.end_offset))
         log.advance_start(min(leader_log_start, partition.high_watermark))
 
@@ -81,13 +81,13 @@ class Following:
         if partition.is_leader or partition.leader_id == NO_LEADER:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"Broker {partition.broker_id} does not follow in {partition.partition}.",
+                f"Broker {partition.broker_id} is not a follower of {partition.partition}.",
             )
         if partition.log.is_being_cut:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.partition} is being cut.")
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.partition} is being truncated; retry.")
 
     async def truncate_to(self, epoch: int, end_offset: int) -> None:
-        """Cut off what the leader does not have, given where it says that an epoch ended; durable at the end."""
+        """Truncate what the leader does not have, given where an epoch ends in its log; durable on return."""
         partition = self._partition
         self._require_following()
         log = partition.log
@@ -96,7 +96,7 @@ class Following:
         await self.truncate_at(max(0, offset))
 
     async def truncate_at(self, offset: int) -> None:
-        """Cut off everything from an offset on, because the leader's log ends there; durable at the end."""
+        """Truncate the log to an offset, where the leader's log ends; durable on return."""
         partition = self._partition
         self._require_following()
         log = partition.log
@@ -105,7 +105,8 @@ class Following:
             return
         if offset < partition.high_watermark:
             logger.error(
-                "%s is cut to %d by broker %d, its leader in epoch %d: records %d to %d were committed and are lost",
+                "%s is truncated to %d by broker %d, its leader in epoch %d: "
+                "records %d to %d were committed and are lost",
                 partition.partition,
                 offset,
                 partition.leader_id,
@@ -115,7 +116,7 @@ class Following:
             )
         else:
             logger.info(
-                "%s: records %d to %d are cut off, broker %d does not have them, its leader in epoch %d",
+                "%s: truncating records %d to %d, which broker %d, its leader in epoch %d, does not have",
                 partition.partition,
                 offset,
                 log.end_offset - 1,
@@ -125,15 +126,16 @@ class Following:
         await self._cut(lambda is_wanted: partition.directory.cuts.truncate(log, offset, is_wanted))
 
     async def start_anew_at(self, offset: int, past: LogPast | None = None) -> None:
-        """Drop the log and begin an empty one where the leader's log starts; durable at the end.
+        """Delete the log and start an empty one where the leader's log starts; durable on return.
 
-        What the leader knows of before comes with it: producers, and epochs where the records are in the archive.
+        `past` is what the leader knows of earlier records: their producers, and their epochs if they are in the
+        archive.
         """
         partition = self._partition
         self._require_following()
         if offset < partition.high_watermark:
             logger.error(
-                "%s begins anew at %d, where the log of broker %d starts, its leader in epoch %d: "
+                "%s restarts at %d, where the log of broker %d starts, its leader in epoch %d: "
                 "records from there to %d were committed and are lost",
                 partition.partition,
                 offset,
@@ -142,13 +144,13 @@ class Following:
                 partition.high_watermark - 1,
             )
         else:
-            logger.info("%s begins anew at %d, where its leader's log starts", partition.partition, offset)
+            logger.info("%s restarts at %d, where its leader's log starts", partition.partition, offset)
         await self._cut(lambda is_wanted: partition.directory.cuts.restart(partition.log, offset, is_wanted, past))
         if partition.log.start_offset == partition.log.end_offset == offset:
             partition.high_watermark = offset
 
     async def _cut(self, start: Callable[[Callable[[], bool]], asyncio.Task[KafkaError | None]]) -> None:
-        """Have the log cut, unless the role changes first. A cancelled caller does not interrupt the cut."""
+        """Truncate the log unless the role changes first; cancelling the caller does not interrupt it."""
         partition = self._partition
         leader_epoch = partition.leader_epoch
 
@@ -163,7 +165,7 @@ class Following:
         task.add_done_callback(ended)
         partition.settle_role()
         refusal = await asyncio.shield(task)
-        # The callback is called in the next turn of the loop at the earliest.
+        # The event loop runs the callback in its next iteration at the earliest.
         ended(task)
         if refusal is not None:
             raise refusal

@@ -1,9 +1,9 @@
-"""How far the followers of a partition are, as its leader sees it, and which of them are in sync.
+"""How far the followers of a partition have got, as its leader sees it, and which of them are in sync.
 
-Owns what followers' fetches tell and the arithmetic on it: up to where records are committed, how many replicas have
-a record, and what the ISR should be. Invariants: a replica that the store has in the ISR, or may have because a change
-is on its way, always counts for what is committed; a follower joins only in the incarnation that is registered. It
-must not know the log, nor who waits for what.
+Keeps what followers' fetches report, and computes from it the committed offset, how many replicas have a record, and
+the ISR the leader wants. Invariants: a replica that is in the ISR, or may be because a change is in flight, always
+counts towards what is committed; a follower joins the ISR only in its registered incarnation. It knows neither the log
+nor who waits for what.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.model import NO_OFFSET
 
-#: Of nobody else's log end: larger than any offset.
+#: No limit: larger than any offset.
 UNBOUNDED = 1 << 63
 _NEVER = float("-inf")
 _UNKNOWN_EPOCH = -1
@@ -32,20 +32,20 @@ class Follower:
     )
 
     def __init__(self, caught_up_at: float = _NEVER) -> None:
-        #: Where its last fetch began: it has everything below.
+        #: The offset of its last fetch: it has everything below.
         self.log_end_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.broker_epoch = _UNKNOWN_EPOCH
-        #: When it last had all that the leader had, by the leader's clock.
+        #: When it last had everything the leader had, by the leader's clock.
         self.caught_up_at = caught_up_at
         self.fetched_at = _NEVER
         #: The leader's log end at its last fetch.
         self.leader_end_offset = UNBOUNDED
-        #: Whether it is not in the ISR but about to be: records wait for it, or it would never catch up under load.
+        #: Whether it is about to join the ISR: commits already wait for it, or it would never catch up under load.
         self.is_joining = False
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> bool:
-        """It asked for records from an offset on; whether it has all there was at this fetch, or at the one before."""
+        """Record a fetch from an offset; returns whether it had everything at this fetch or at the previous one."""
         has_all = True
         if offset >= leader_end_offset:
             self.caught_up_at = now
@@ -70,24 +70,24 @@ class Followers:
         self._isr = tuple(isr)
         self._pending: tuple[int, ...] = ()
         self._broker_epochs: Mapping[int, int] = {}
-        # Those in the ISR have until now done what they should.
+        # Replicas in the ISR count as caught up until now.
         self._by_id = {replica: Follower(now if replica in self._isr else _NEVER) for replica in replicas}
-        #: Where the leader's log ended when its epoch began: who does not reach it may lack what was committed before.
+        #: The leader's log end when its epoch began: a replica below it may be missing committed records.
         self.epoch_start_offset = epoch_start_offset
-        #: Up to where all that count have everything.
+        #: The offset up to which every replica that counts has everything.
         self.committed_limit = UNBOUNDED
         self._count()
 
     @property
     def last_fetch(self) -> float:
-        """When a follower last fetched; long ago where none ever did in this epoch."""
+        """When a follower last fetched; -inf if none has in this epoch."""
         return max((follower.fetched_at for follower in self._by_id.values()), default=_NEVER)
 
     def __getitem__(self, replica: int) -> Follower:
         return self._by_id[replica]
 
     def update(self, replicas: Sequence[int], isr: Sequence[int], broker_epochs: Mapping[int, int]) -> None:
-        """The image says who the replicas are, which are in sync, and in which incarnation each broker runs."""
+        """Take over the replicas, the ISR and every broker's incarnation from the image."""
         self._isr = tuple(isr)
         self._broker_epochs = broker_epochs
         self._by_id = {replica: self._by_id.get(replica) or Follower() for replica in replicas}
@@ -97,7 +97,7 @@ class Followers:
         self._count()
 
     def wait_for_change(self, isr: Sequence[int]) -> None:
-        """The ISR may be another one from now on, until it is known which it is; empty: it is known."""
+        """A change to this ISR is in flight, so count its members too; an empty ISR ends this."""
         self._pending = tuple(isr)
         self._count()
 
@@ -112,14 +112,14 @@ class Followers:
         high_watermark: int,
         now: float,
     ) -> bool:
-        """A follower asked for records from an offset on; whether it could join the ISR now.
+        """Record a follower's fetch from an offset; returns whether it could join the ISR now.
 
-        Not before it has saved where the leader's log starts: elected, it would bring back what was deleted.
+        It may not join before it has saved the leader's log start: as leader, it would bring back deleted records.
         """
         follower = self._by_id[replica]
         registered = self._broker_epochs.get(replica)
         if broker_epoch < follower.broker_epoch if registered is None else broker_epoch != registered:
-            # By a process that has ended, or by one that nobody knows of: remembered, it would shut out the real one.
+            # Sent by an earlier or unknown incarnation: if it were remembered, it would shut out the current one.
             return False
         if broker_epoch == _UNKNOWN_EPOCH:
             return False
@@ -154,14 +154,14 @@ class Followers:
         )
 
     def limit_of(self, count: int, own_end_offset: int) -> int:
-        """Up to where so many in-sync replicas have everything, of which the leader is one."""
+        """The offset up to which `count` in-sync replicas, including the leader, have everything."""
         ends = [follower.log_end_offset for replica, follower in self._by_id.items() if replica in self._isr]
         if count > 1 + len(ends):
             return NO_OFFSET
         return min([own_end_offset, *sorted(ends, reverse=True)[: count - 1]])
 
     def low_watermark(self, own_start_offset: int) -> int:
-        """The lowest log start of all replicas whose brokers are alive, or that may lead when they are back."""
+        """The lowest log start of the replicas that are alive or in the ISR, and so may lead."""
         starts = [
             follower.log_start_offset
             for replica, follower in self._by_id.items()
@@ -178,7 +178,7 @@ class Followers:
         now: float,
         lag_ms: int,
     ) -> tuple[tuple[int, ...], dict[int, int]] | None:
-        """What the ISR should be, and who of it is new, with broker epochs; None where it is right."""
+        """The ISR that the leader wants, and its new members with their broker epochs; None for no change."""
         if self._pending:
             return None
         for follower in self._by_id.values():

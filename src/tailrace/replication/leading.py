@@ -1,8 +1,9 @@
 """A replica that leads: what it knows of its followers, and what it does for them.
 
-Their fetches say how far they are, which moves the high watermark and shows who belongs in the ISR; a leader that hands
-over stops taking records until its heir has everything. Invariants: a follower counts for what is committed as long as
-the store may have it in the ISR; a leader whose followers fall silent while its lease is over sends clients elsewhere.
+Followers' fetches show how far they have got. They move the high watermark and decide who belongs in the ISR. A leader
+that hands over stops accepting records until its successor has everything. Invariants: a follower counts towards what
+is committed as long as the store may have it in the ISR; a leader that has lost its lease and hears nothing from its
+followers redirects clients.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Leading:
-    """What one partition does while this broker leads it."""
+    """One partition while this broker leads it."""
 
     __slots__ = ("_low_watermark_waiters", "_partition", "_pending", "followers", "holds")
 
@@ -30,14 +31,14 @@ class Leading:
         self._partition = partition
         #: None while another broker leads.
         self.followers: Followers | None = None
-        #: How many want it to take no records because another replica is about to lead, or may lead already.
+        #: How many holders want it to accept no records because another replica is about to lead, or already may.
         self.holds = 0
-        #: The change of the ISR that is on its way to the store.
+        #: The ISR change in flight to the store.
         self._pending: IsrChange | None = None
         self._low_watermark_waiters = OffsetWaiters()
 
     def lead(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float, *, is_new: bool) -> None:
-        """Lead as the image says; a new leader knows of no follower how far it is."""
+        """Lead as the image says; a new leader does not know yet how far its followers have got."""
         partition = self._partition
         others = [replica for replica in state.replicas if replica != partition.broker_id]
         partition.is_sole = not others
@@ -53,7 +54,7 @@ class Leading:
         if is_new and log.end_offset < partition.archived_end:
             archive_start.begin()
         elif others and state.leader_epoch > log.leader_epochs.latest and not archive_start.is_under_way:
-            # Known before anything is appended: followers with records of older epochs are told where those ended.
+            # Assigned before the first append, so that followers with records of older epochs learn where those ended.
             log.leader_epochs.assign(state.leader_epoch, log.end_offset)
 
     def stop(self) -> None:
@@ -63,15 +64,15 @@ class Leading:
         self._partition.is_sole = False
 
     def refuse_all(self, reason: KafkaError) -> None:
-        """Nobody here will know any more what replicas give up."""
+        """Fail requests that wait for replicas to delete records: this broker no longer learns about it."""
         self._low_watermark_waiters.refuse_all(reason)
 
     # --- the lease
 
     def doubt(self, silent_since: float) -> bool:
-        """The lease is over: send clients elsewhere if no follower fetched since a moment; whether that is new.
+        """The lease has expired: redirect clients if no follower has fetched since `silent_since`; True if that is new.
 
-        Followers that fetch know of no other leader. An only replica cannot have one.
+        A follower that fetches knows of no other leader. A sole replica cannot have one.
         """
         partition = self._partition
         followers = self.followers
@@ -83,7 +84,7 @@ class Leading:
         return True
 
     def trust(self) -> None:
-        """Nobody else leads: serve clients again, if it leads."""
+        """No other broker leads: serve clients again, if this one leads."""
         partition = self._partition
         if partition.is_cut_off:
             partition.is_cut_off = False
@@ -94,9 +95,9 @@ class Leading:
     def follower_fetched(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int, now: float
     ) -> None:
-        """A follower whose log is part of this one asked for records from an offset on, and so has all below it.
+        """Record a follower's fetch from an offset, below which it has everything.
 
-        Only for fetches for which `diverging_epoch` found nothing: any other log has something else below that offset.
+        Call this only if `diverging_epoch` found no divergence: otherwise the follower's log differs below that offset.
         """
         partition = self._partition
         followers = self.followers
@@ -105,7 +106,7 @@ class Leading:
         if replica_id not in partition.replicas or replica_id == partition.broker_id:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"Broker {replica_id} is not one of the replicas of {partition.partition}.",
+                f"Broker {replica_id} is not a replica of {partition.partition}.",
             )
         end_offset = partition.log.end_offset
         if not 0 <= fetch_offset <= end_offset:
@@ -131,10 +132,10 @@ class Leading:
             partition.on_isr_wanted(partition)
 
     def wanted_isr(self, now: float, lag_ms: int) -> IsrChange | None:
-        """What the leader wants the ISR to be; None where it is right or a change is on its way.
+        """The ISR that the leader wants; None if the current one is right or a change is in flight.
 
-        From now on the change counts as perhaps made. Whoever asks has it made by `ClusterMetadata.alter_isr`, again
-        and again while the store is unavailable, and then tells by `isr_change_ended`.
+        From now on the change counts as possibly made. The caller makes it with `ClusterMetadata.alter_isr`, retries
+        while the store is unavailable, and then calls `isr_change_ended`.
         """
         partition = self._partition
         if self.followers is None or partition.is_sole or self._pending is not None:
@@ -159,7 +160,7 @@ class Leading:
         return change
 
     def isr_change_ended(self, change: IsrChange) -> None:
-        """The store has made a change or refused it, and the image shows which: only what it shows counts."""
+        """The store has accepted or refused a change, and the image shows the result, which alone counts."""
         if self._pending is change and self.followers is not None:
             self._pending = None
             self.followers.wait_for_change(())
@@ -168,17 +169,17 @@ class Leading:
     # --- handing leadership over
 
     def hold_appends(self) -> None:
-        """Take no more records from producers, so that a follower can have everything, unless nobody follows."""
+        """Accept no records from producers, so that a follower can catch up, unless this is the sole replica."""
         self.holds += 1
         self._partition.settle_role()
 
     def release_appends(self) -> None:
-        """Take records again, if it still leads and nobody else holds it."""
+        """Release one hold; accepts records again if this broker still leads and there is no other hold."""
         self.holds -= 1
         self._partition.settle_role()
 
     def furthest_follower(self, live: Collection[int]) -> int | None:
-        """The follower in sync that has most of those that are alive; None where there is none."""
+        """The live in-sync follower with the most records, or None."""
         partition = self._partition
         followers = self.followers
         if followers is None:
@@ -191,7 +192,7 @@ class Leading:
         return max(in_sync, key=lambda each: followers[each].log_end_offset, default=None)
 
     def has_everything(self, replica_id: int) -> bool:
-        """Whether a follower has all that this leader has; nothing is left to wait for where it leads no more."""
+        """Whether a follower has the leader's whole log; also True if this broker no longer leads."""
         partition = self._partition
         if self.followers is None:
             return not partition.is_leader
@@ -201,12 +202,12 @@ class Leading:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start of all replicas that are alive or in sync; -1 while one has not told."""
+        """The lowest log start of all replicas that are alive or in sync; -1 while one has not reported."""
         start_offset = self._partition.log_start_offset
         return start_offset if self.followers is None else self.followers.low_watermark(start_offset)
 
     def wait_for_low_watermark(self, offset: int) -> asyncio.Future[None]:
-        """A future that ends when every replica alive or in sync has given up its records below an offset."""
+        """A future that completes when every replica alive or in sync has deleted its records below an offset."""
         partition = self._partition
         if partition.gone is not None or not partition.is_leader:
             return refused(partition.gone or partition.not_leader())
@@ -215,6 +216,6 @@ class Leading:
         return future
 
     def settle_low_watermark(self) -> None:
-        """Tell those who wait for replicas to give up records how far they all are."""
+        """Complete the waiters for deletions that all replicas have made."""
         if self._low_watermark_waiters:
             self._low_watermark_waiters.passed(self.low_watermark + 1)

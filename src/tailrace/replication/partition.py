@@ -1,10 +1,10 @@
-"""One partition on this broker: its role, its leader epoch, its high watermark, and what waits for it.
+"""One partition on this broker: its role, its leader epoch, its high watermark, and the requests that wait for it.
 
-The image says who leads. What a leader does for its followers is in `leading`, what a follower does in `following`,
-and what producers may be told in `acknowledging`; this is what they share, with the paths of every append and read.
-Readers (`reading`) never see beyond the high watermark, which never goes back within a leader epoch. Batches that have
-to be prepared first wait in `append_queue`. What is in the archive counts as part of the log, also where the files here
-begin later (`archive_start`). State changes without suspension: only preparation and a cut of the log await.
+The image decides who leads. `leading` has what a leader does for its followers, `following` what a follower does, and
+`acknowledging` what producers may be told. This module has what they share, and the paths of every append and read.
+Readers (`reading`) never see beyond the high watermark, which never moves back within a leader epoch. Batches that need
+preparation wait in `append_queue`. Archived records count as part of the log, even where the local files start later
+(`archive_start`). State changes without suspension: only preparation and truncation await.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tailrace.storage.partition_log import Appended, PartitionLog
 
 logger = logging.getLogger("tailrace.replication")
 
-#: More than any reader waits for.
+#: More bytes than any reader waits for.
 _EVERYTHING = 1 << 62
 
 
 class Partition:
-    """One replica of a partition: the leader, a follower, or neither while nobody leads."""
+    """One replica of a partition: leader, follower, or neither while there is no leader."""
 
     def __init__(
         self,
@@ -54,76 +54,77 @@ class Partition:
         self.lineage = topic_id
         self.log = log
         self.directory = directory
-        #: Shared by all partitions of a broker, once they have been told so: whether its lease is over unnoticed.
+        #: Whether the lease may have expired unnoticed; shared by all partitions of a broker once it is set.
         self.is_unsettled: Callable[[], bool] = lambda: False
-        #: Whether only brokers write to it.
+        #: Whether only brokers write to this partition.
         self.is_internal = partition.topic in INTERNAL_TOPICS
         self.replicas: tuple[int, ...] = ()
-        #: The replicas in sync as the store has them, for all this broker knows.
+        #: The ISR in the store, as far as this broker knows.
         self.isr: tuple[int, ...] = ()
         self.isr_count = 0
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_LEADER_EPOCH
         self.is_leader = False
         self.min_insync_replicas = 1
-        #: Whether a replica that is not in sync may be elected, so that nobody in sync can be sure to be the last.
+        #: Whether a replica outside the ISR may be elected; then an in-sync replica cannot be sure to be the last.
         self.allows_unclean_election = False
-        #: What of it may be read from the archive, below and beside what is here; None where that is nothing.
+        #: The range that can be read from the archive in addition to the local log; None if there is none.
         self.archived: ArchivedRange | None = None
-        #: Below which offset nothing is left to archive.
+        #: Nothing below this offset is left to archive.
         self.archived_end = 0
-        #: Below which offset this broker has seen itself that the archive can be read from here.
+        #: This broker has itself verified that it can read the archive below this offset.
         self.readable_end = 0
-        #: Told by a leader when a follower could join the ISR: `leading.wanted_isr` says how.
+        #: Called on a leader when a follower could join the ISR; `leading.wanted_isr` has the details.
         self.on_isr_wanted: Callable[[Partition], None] = _ignore
-        #: Shared by all partitions of a broker, once they have been told so.
+        #: Shared by all partitions of a broker once it is set.
         self.long_work = LongWork()
-        #: Shared by the partitions of a topic, once they have been told so.
+        #: Shared by all partitions of a topic once it is set.
         self.traffic = TopicTraffic()
         self.reader = PartitionReader(self)
-        # Readers see nothing before the image has said who leads.
+        # Readers see nothing before the image says who leads.
         self.high_watermark = min(
             max(directory.checkpoints.high_watermark_of(partition), log.start_offset), log.end_offset
         )
         self.broker_id = broker_id
         self.holds_lease = holds_lease
-        #: Whether it leads and is the only replica: nobody else can ever lead, and what is promised is committed.
+        #: Whether it leads and is the only replica: no other broker can ever lead, and what is promised is committed.
         self.is_sole = False
-        #: Whether it is, and nothing keeps it from appending: most partitions of one broker, most of the time.
+        #: Whether it is the sole replica and nothing prevents appends: most partitions of a single broker.
         self._is_plain = False
         self._readable_bytes = 0
         self._appended_bytes = 0
         self._data_waiters: dict[DataWaiter, None] = {}
         self._append_waiters: dict[DataWaiter, None] = {}
         self.archive_start = ArchiveStart(self)
-        #: Why it takes no records while the archive is behind and the disk is almost full.
+        #: The error for producers while the archive is behind and the disk is almost full.
         self._archive_refusal: KafkaError | None = None
-        #: Whether it leads by the image, but another may by now, and clients shall look for that one.
+        #: Whether it leads in the image, but another broker may have taken over, so that clients should look for that
+        #: one.
         self.is_cut_off = False
-        #: Whether clients may read here: it leads, is there, and nobody else may lead.
+        #: Whether clients may read here: this broker leads, has the partition, and no other broker may lead.
         self.serves_clients = False
         self.queue = AppendQueue(self)
         self.following = Following(self)
         self.leading = Leading(self)
         self.acknowledging = Acknowledging(self)
-        # For the path of every append.
+        # Read on every append.
         self._ack_waiters = self.acknowledging.waiters
         self.gone: KafkaError | None = None
-        # Why nothing is appended for producers now: it is gone, led elsewhere, or being cut.
+        # Why it refuses producers now: it is gone, another broker leads, or it is being truncated.
         self.refusal: KafkaError | None = None
         self.settle_role()
 
     # --- roles
 
     def apply_state(self, state: PartitionState, broker_epochs: Mapping[int, int], now: float) -> None:
-        """Be what the image says: leader, follower, or neither; `broker_epochs` has every broker that is alive."""
+        """Take the role in the image: leader, follower, or neither; `broker_epochs` lists every live broker."""
         if state.leader_epoch < self.leader_epoch:
             return
         was_leader, was_epoch = self.is_leader, self.leader_epoch
         if state.leader_epoch > was_epoch:
             self.archive_start.is_under_way = False
             self.is_cut_off = False
-        # It is beyond where the log was cut below what had been committed, just now.
+        # It is beyond the log end if the log was just truncated below the committed offset.
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.replicas, self.isr, self.isr_count = state.replicas, state.isr, len(state.isr)
         self.acknowledging.isr_changed()
@@ -133,7 +134,7 @@ class Partition:
             self.leading.lead(state, broker_epochs, now, is_new=not was_leader or state.leader_epoch > was_epoch)
         else:
             self.leading.stop()
-            # An epoch in which nothing was appended here is none that this log has.
+            # Drop an epoch in which nothing was appended: this log does not have it.
             self.log.leader_epochs.cut(self.log.end_offset)
         self.settle_role()
         if self.is_leader:
@@ -144,7 +145,7 @@ class Partition:
             self.refuse_waiters(self.not_leader())
 
     def settle_role(self) -> None:
-        """Work out whether producers are refused, and why."""
+        """Determine whether producers are refused, and why."""
         self.serves_clients = self.is_leader and self.gone is None and not self.is_cut_off
         if self.gone is not None:
             self.refusal = self.gone
@@ -154,79 +155,79 @@ class Partition:
             self.refusal = self.lease_is_over()
         elif self.leading.holds and not self.is_sole:
             self.refusal = KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self.broker_id} is handing {self.partition} over."
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self.broker_id} is handing over {self.partition}."
             )
         elif self.archive_start.is_under_way:
             self.refusal = KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is about to go on where its archive ends."
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is about to continue at the end of its archive."
             )
         elif self.log.is_being_cut:
             self.refusal = KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is still being cut to what its last leader had."
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.partition} is still being truncated to its last leader's log."
             )
         else:
             self.refusal = self._archive_refusal
         self._is_plain = self.is_sole and self.refusal is None
 
     def not_leader(self) -> KafkaError:
-        """The refusal of a broker that does not lead."""
+        """The error of a broker that does not lead."""
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self.broker_id} does not lead {self.partition}.")
 
     # --- the archive
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read, from here or from the archive."""
+        """The first offset that can be read, from the local log or from the archive."""
         start_offset = self.log.start_offset
         return start_offset if self.archived is None else min(start_offset, self.archived.start)
 
     def is_in_archive(self, offset: int) -> bool:
-        """Whether an offset that is not here any more is in the archive."""
+        """Whether an offset below the local log is in the archive."""
         archived = self.archived
         return archived is not None and offset < self.log.start_offset and archived.start <= offset < archived.end
 
     def apply_archive(self, readable: ArchivedRange | None, archived_end: int) -> None:
-        """Know what is archived, as the image says."""
+        """Take over what is archived from the image."""
         self.archived, self.archived_end = readable, archived_end
         if self.is_leader:
             self.leading.settle_low_watermark()
 
     def hold_for_archive(self, reason: KafkaError | None) -> None:
-        """Take no records while the archive is behind, for a reason; take them again for none."""
+        """Refuse records while the archive is behind, with this error; None accepts them again."""
         if (reason is None) != (self._archive_refusal is None):
             self._archive_refusal = reason
             self.settle_role()
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction has ended; there are none yet, so it is the high watermark."""
+        """Every transaction below it has ended; there are no transactions yet, so it is the high watermark."""
         return self.high_watermark
 
     @property
     def is_replicated(self) -> bool:
-        """Whether it has other replicas, for all this broker knows."""
+        """Whether it has other replicas, as far as this broker knows."""
         return len(self.replicas) > 1
 
     @property
     def has_current_high_watermark(self) -> bool:
-        """Whether all that was committed before this leader's epoch is known to be: followers' fetches tell."""
+        """Whether it knows that everything committed before its epoch is committed; followers' fetches tell it."""
         followers = self.leading.followers
         return followers is None or self.high_watermark >= followers.epoch_start_offset
 
     @property
     def surely_leads(self) -> bool:
-        """Whether this broker leads and nobody else can by now, for all that the store has told."""
+        """Whether this broker leads and holds its lease, so that no other broker can lead."""
         return self.is_leader and (self.holds_lease is None or self.holds_lease())
 
     @property
     def may_be_deposed(self) -> bool:
-        """Whether another may lead by now without this broker having had the time to notice."""
+        """Whether another broker may lead already, without this broker having had time to notice."""
         return not self.is_sole and self.is_unsettled()
 
     # --- writing
 
     def append(self, data: memoryview, acks: int) -> Appended | asyncio.Future[Appended]:
-        """Check one batch of a producer and append it: now or, where it has to be prepared first, in its turn."""
+        """Check and append one batch of a producer: now, or in turn if it needs preparation."""
         try:
             if acks > ACKS_LEADER or not self._is_plain or self.directory.failure is not None:
                 self.acknowledging.require_writable(acks)
@@ -243,32 +244,31 @@ class Partition:
         except KafkaError as error:
             if error.code is not ErrorCode.INVALID_TIMESTAMP:
                 raise
-            # Only its records tell which of them are too new.
+            # Only the records show which of them are too new.
             return self.queue.append(data, header)
 
     def _refused(self, data: memoryview) -> None:
-        """Hold what a producer sent right behind this batch to its order, also where nothing is known of it yet."""
+        """Note a refused batch, so that the producer's next batches must still arrive in order, even from a new one."""
         try:
             header = check_produced(data)
         except KafkaError:
-            return  # not sent again
+            return  # a malformed batch is not sent again
         self.log.producers.refused(header)
 
     def append_own(self, data: memoryview, acks: int) -> Appended:
-        """Append a batch that this broker made itself, in which nothing has to be looked for or changed."""
+        """Append a batch that this broker built itself, which needs neither checks nor preparation."""
         self.acknowledging.require_writable(acks)
         return self.append_now(data, read_header(data))
 
     def lease_is_over(self) -> KafkaError:
-        """The refusal of a leader that another may have followed."""
+        """The error of a leader that may have been replaced."""
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"Broker {self.broker_id} has not reached the coordination store for so long that another may lead "
-            f"{self.partition} by now.",
+            f"Broker {self.broker_id} has lost the coordination store; another may lead {self.partition} now.",
         )
 
     def append_now(self, data: memoryview | bytearray, header: BatchHeader) -> Appended:
-        """Append a batch in which nothing is left to be prepared."""
+        """Append a batch that needs no more preparation."""
         try:
             appended = self.log.append(data, header, self.leader_epoch)
         except PassingStorageError as error:
@@ -284,7 +284,7 @@ class Partition:
             traffic.bytes_in += size
             traffic.records_in += header.record_count
             if self.is_sole and not self._data_waiters and not self._ack_waiters:
-                # What `advance` would do, at the cost of a few nanoseconds.
+                # Does what `advance` would do, a little faster.
                 promised = self.log.promised_offset
                 if promised > self.high_watermark:
                     self.high_watermark = promised
@@ -297,7 +297,7 @@ class Partition:
         return appended
 
     def advance(self) -> None:
-        """Move the high watermark to what the log promises and the replicas have, and tell those who wait."""
+        """Move the high watermark to what the log promises and the replicas have, and notify waiters."""
         limit = self.log.promised_offset
         if not self.is_sole:
             followers = self.leading.followers
@@ -317,14 +317,14 @@ class Partition:
     # --- acknowledging
 
     def is_acknowledged(self, last_offset: int, acks: int = ACKS_ALL) -> bool:
-        """Whether records up to an offset may be acknowledged to whoever asked for it in this way."""
+        """Whether records up to an offset may be acknowledged to a producer with these acks."""
         if self.is_sole:
             return last_offset < self.high_watermark
         limit, refusal = self.acknowledging.passed(acks)
         return refusal is None and last_offset < limit
 
     def refuse_waiters(self, reason: KafkaError) -> None:
-        """Nothing more will be acknowledged, and there is nothing more to read."""
+        """Fail everything that waits: nothing more will be acknowledged, and there is nothing more to read."""
         self.acknowledging.refuse_all(reason)
         self.leading.refuse_all(reason)
         for waiter in [*self._data_waiters, *self._append_waiters]:
@@ -333,9 +333,9 @@ class Partition:
     # --- reading
 
     def require_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_replica: bool = False) -> None:
-        """Refuse whoever takes this broker for the leader where it is not, or not in the epoch they know.
+        """Refuse a request if this broker is not the leader, or not in the epoch that the request names.
 
-        Clients are refused also where another may lead by now. Replicas know best themselves whom they follow.
+        Clients are also refused while another broker may lead. Replicas are not: they know whom they follow.
         """
         self.require_served()
         self.require_epoch(current_leader_epoch)
@@ -345,14 +345,14 @@ class Partition:
             raise self.lease_is_over()
 
     def require_whole(self, current_leader_epoch: int) -> None:
-        """Refuse to say how far the log is in another epoch than the one asked for, or while it is being cut."""
+        """Refuse to report the log end in another epoch than the requested one, or during a truncation."""
         self.require_served()
         self.require_epoch(current_leader_epoch)
         if self.log.is_being_cut:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{self.partition} is being cut.")
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{self.partition} is being truncated; retry.")
 
     def require_epoch(self, claimed: int) -> None:
-        """Refuse clients whose idea of the leader's epoch is not ours (KIP-320)."""
+        """Refuse a request that names another leader epoch than the current one (KIP-320)."""
         if claimed in (NO_LEADER_EPOCH, self.leader_epoch):
             return
         if claimed < self.leader_epoch:
@@ -360,23 +360,23 @@ class Partition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where a reader's log and this one part, if the reader's last epoch or offset is not in this one."""
+        """Where a reader's log diverges from this one: an epoch and its end here; None if it does not."""
         if last_fetched_epoch == NO_LEADER_EPOCH:
             return None
         epoch, end_offset = self.log.leader_epochs.end_offset_for(last_fetched_epoch, self.log.end_offset)
         if end_offset == NO_OFFSET:
-            # With nothing to truncate to the reader would ask the same again for ever.
+            # With nothing to truncate, the reader would send the same request for ever.
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.partition} has no epoch {last_fetched_epoch}")
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None
 
     def watch(self, waiter: DataWaiter) -> None:
-        """Tell somebody when more is committed."""
+        """Notify a waiter when more is committed."""
         self._data_waiters[waiter] = None
 
     def watch_appends(self, waiter: DataWaiter) -> None:
-        """Tell somebody when more is appended, committed or not."""
+        """Notify a waiter when more is appended, committed or not."""
         self._append_waiters[waiter] = None
 
     def unwatch(self, waiter: DataWaiter) -> None:
@@ -386,14 +386,14 @@ class Partition:
     # --- its end
 
     def require_served(self) -> None:
-        """Refuse if the partition was deleted or its disk failed."""
+        """Refuse if the partition was deleted or its disk has failed."""
         if self.gone is not None:
             raise again(self.gone)
         if self.directory.failure is not None:
             self.directory.require_online()
 
     def close(self, reason: KafkaError) -> None:
-        """Nothing more is served: everybody who waits is told why."""
+        """Serve nothing more, and fail everything that waits with `reason`."""
         self.gone = reason
         self.settle_role()
         self.queue.close(reason)
@@ -401,4 +401,4 @@ class Partition:
 
 
 def _ignore(partition: Partition) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""

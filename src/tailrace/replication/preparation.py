@@ -1,9 +1,9 @@
-"""What has to happen to a produced batch before its log may have it, on topics that ask for more than header and CRC.
+"""Prepares a produced batch for its log, on topics that require more than a valid header and CRC.
 
-Another codec where `compression.type` says so, a key for every record where the topic is compacted, times within their
-bounds, records that can be decoded where `tailrace.records.validate` is on. Small batches are done at once; large ones
-unpack and pack in a thread (the codecs let others run meanwhile) and have their records looked at in slices, between
-which the event loop serves others. It must not know partitions, nor in which order batches are appended.
+Preparation recompresses for `compression.type`, requires keys on compacted topics, checks that times are within bounds,
+and decodes every record if `tailrace.records.validate` is on. Small batches are prepared at once. Large ones are
+decompressed and compressed in a thread (the codecs release the GIL), and their records are checked in slices between
+which the event loop serves others. It knows neither partitions nor the order of appends.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tailrace.storage.partition_log import PartitionLog
 
 T = TypeVar("T")
 
-#: A batch of at most this size, and what it may unpack to, is done in the event loop: a thread would cost more.
+#: Batches up to this size, compressed and decompressed, are prepared in the event loop: a thread would cost more.
 _SMALL_BYTES = 8 * 1024
 _SMALL_UNPACKED_BYTES = 64 * 1024
-#: The same for a batch that stays as it is and is not compressed: a copy of its bytes is all that grows with them.
+#: The limit for a batch that is neither compressed nor to be compressed: only copying its bytes costs more with size.
 _SMALL_PLAIN_BYTES = 256 * 1024
-#: So many records and headers are looked at before others have their turn: about half a millisecond.
+#: How many records and headers are checked in one slice: about half a millisecond.
 _SLICE_RECORDS = 1000
 
 
 class Prepared(NamedTuple):
-    """A batch as its log may have it."""
+    """A batch that is ready for its log."""
 
     data: memoryview | bytearray
     header: BatchHeader
@@ -47,17 +47,17 @@ class Offload(Protocol):
 
 
 class _Plan(NamedTuple):
-    """What is to be done with one batch."""
+    """The preparation that one batch needs."""
 
     partition: TopicPartition
     max_message_bytes: int
-    #: The codec to change to, and its level.
+    #: The codec to recompress with, and its level.
     codec: Compression | None
     level: int | None
     needs_keys: bool
-    #: Whether every record has to be one that clients can decode.
+    #: Whether to check that clients can decode every record.
     validates: bool
-    #: Between which times the records have to be, where their headers do not show that they are.
+    #: The allowed range of record times; None if the header shows that all are within it.
     bounds: tuple[int, int] | None
 
     @property
@@ -65,14 +65,14 @@ class _Plan(NamedTuple):
         return self.needs_keys or self.validates or self.bounds is not None
 
     def look_at(self, records: bytes, header: BatchHeader) -> RecordScan | RecordValidation:
-        """A walk over unpacked records that finds what the topic asks for."""
+        """A scan of unpacked records that checks what the topic requires."""
         if self.validates:
             return RecordValidation(records, header, self.bounds, needs_keys=self.needs_keys)
         return RecordScan(records, header, self.bounds)
 
 
 def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) -> Prepared | None:
-    """Do what is to be done with a small batch; None where it is too much for the event loop."""
+    """Prepare a small batch; None if that is too much work for the event loop."""
     plan = _plan(log, data, header)
     if plan.codec is None and not plan.looks_at_records:
         return Prepared(data, header)
@@ -82,7 +82,7 @@ def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) ->
     try:
         records = unpack(data, header, _SMALL_UNPACKED_BYTES)
     except KafkaError:
-        return None  # too large or not sound: the thread will tell which
+        return None  # too large or malformed: the thread determines which
     if plan.looks_at_records:
         scan = plan.look_at(bytes(records), header)
         if not scan.advance(_SLICE_RECORDS):
@@ -94,12 +94,12 @@ def prepare_at_once(log: PartitionLog, data: memoryview, header: BatchHeader) ->
 async def prepare(
     log: PartitionLog, offload: Offload, work: LongWork, data: bytearray, header: BatchHeader
 ) -> Prepared:
-    """Do what is to be done with a batch of any size, beside the event loop."""
+    """Prepare a batch of any size, outside the event loop."""
     plan = _plan(log, data, header)
     if plan.codec is None and not plan.looks_at_records:
         return Prepared(data, header)
     limit = unpacked_limit(plan.max_message_bytes)
-    # Counted with what requests hold: a few bytes of many batches may unpack to gigabytes.
+    # Reserve memory together with requests: a few bytes of many batches may decompress to gigabytes.
     async with work.holding(most_unpacked(header.compression, len(data), limit)) as held:
         records = await offload(lambda: bytes(unpack(data, header, limit)))
         held.shrink(len(records))
@@ -132,7 +132,7 @@ def _plan(log: PartitionLog, data: Buffer, header: BatchHeader) -> _Plan:
 
 
 def _judge(plan: _Plan, scan: RecordScan | RecordValidation) -> None:
-    """Refuse a batch for what was found in it; a wrong time weighs more than a missing key, as in Kafka."""
+    """Refuse a batch for what the scan found; as in Kafka, an invalid time takes precedence over a missing key."""
     if scan.outside:
         assert plan.bounds is not None
         raise refuse_times(scan.outside, plan.bounds)

@@ -1,8 +1,9 @@
-"""Reading a partition: how far a reader may see, what there is from an offset on, and what to wait for.
+"""Reading a partition: how far a reader may read, which batches follow an offset, and what to wait for.
 
-This is the one way in. The log here answers first, and an archive for what is below it. Clients see what is committed,
-or what is stable if they ask for that; replicas and coordinators see up to the log end; an inspector sees the copy that
-is here, led here or not. It must not know requests, sessions or responses.
+This is the only way to read. The local log answers first, the archive has what is below it. Clients see what is
+committed, or what is stable if they ask for that. Replicas and coordinators see everything up to the log end. An
+inspector sees the local copy, whether this broker leads or not. This module knows neither requests nor sessions nor
+responses.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ if TYPE_CHECKING:
 
 
 class Isolation(IntEnum):
-    """What a client wants to see, in the numbers of the protocol."""
+    """A client's isolation level, with the protocol's numbers."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class Audience(Enum):
-    """Who reads."""
+    """The kind of reader."""
 
     CLIENT = "client"
-    #: A follower, which gets what is only in the archive from there.
+    #: A follower; it reads archived records from the archive itself.
     REPLICA = "replica"
     #: A coordinator that replays the partition it leads.
     COORDINATOR = "coordinator"
-    #: Somebody who compares replicas (`kafka-replica-verification`).
+    #: A tool that compares replicas (`kafka-replica-verification`).
     INSPECTOR = "inspector"
 
 
-# For the path of every fetch: members of an enumeration are slow to look up and to compare.
+# Used on every fetch: looking up and comparing enum members is slow.
 _CLIENT, _INSPECTOR = Audience.CLIENT, Audience.INSPECTOR
 _TO_THE_LOG_END = (Audience.REPLICA, Audience.COORDINATOR)
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of a producer that a reader of committed transactions skips."""
+    """An aborted transaction, whose records a read_committed reader skips."""
 
     producer_id: int
     first_offset: int
 
 
 class Reading:
-    """What a reader gets: batches, or what to wait for, or neither while there is nothing new."""
+    """What a reader gets: batches, or a future to wait for, or neither if there is nothing new."""
 
     __slots__ = (
         "aborted",
@@ -67,15 +68,15 @@ class Reading:
     )
 
     def __init__(self, partition: Partition) -> None:
-        #: Whole batches; a range of a file here may have to be warmed first.
+        #: Whole batches; a range of a local file may have to be warmed first.
         self.batches: FileRange | Buffer | None = None
         #: Whether they come from the archive.
         self.is_archived = False
-        #: Ends when it is worth asking again.
+        #: Completes when it is worth reading again.
         self.pending: asyncio.Future[None] | None = None
-        #: Where the reader's log and this one part: an epoch and its end here.
+        #: Where the reader's log diverges from this one: an epoch and its end here.
         self.diverging_epoch: tuple[int, int] | None = None
-        #: What a reader of committed transactions skips in these batches; None for other readers.
+        #: The transactions that a read_committed reader skips in these batches; None for other readers.
         self.aborted: Sequence[AbortedTransaction] | None = None
         self.high_watermark = partition.high_watermark
         self.last_stable_offset = partition.last_stable_offset
@@ -88,22 +89,22 @@ class ArchiveReader(Protocol):
     def take(
         self, partition: Partition, offset: int, max_bytes: int, *, may_exceed: bool
     ) -> Buffer | FileRange | asyncio.Future[None] | None:
-        """Batches if they were read already; else what to wait for; None if it has to be asked again later."""
+        """Batches that are already in memory, a future to wait for, or None to ask again later."""
         ...
 
 
 class PartitionReader:
-    """Reads one partition, wherever its records are."""
+    """Reads one partition, from the local log or the archive."""
 
     __slots__ = ("_partition", "archive")
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        #: Shared by all partitions of a broker, once they have been told so.
+        #: Shared by all partitions of a broker once it is set.
         self.archive: ArchiveReader | None = None
 
     def limit(self, audience: Audience, isolation: int = _READ_UNCOMMITTED) -> int:
-        """The offset that a reader may not reach."""
+        """The offset up to which a reader may read (exclusive)."""
         partition = self._partition
         if audience is not _CLIENT and audience in _TO_THE_LOG_END:
             return partition.log.end_offset
@@ -120,9 +121,9 @@ class PartitionReader:
         last_fetched_epoch: int = NO_LEADER_EPOCH,
         may_exceed: bool = True,
     ) -> Reading:
-        """What there is from an offset on; at least one batch if it may exceed the limit.
+        """The batches from an offset on; at least one batch if `may_exceed`.
 
-        Refuses readers that ask the wrong broker, know another leader epoch, or ask for an offset that is not there.
+        Refuses a reader that asks the wrong broker, names another leader epoch, or asks for an offset out of range.
         """
         partition = self._partition
         if audience is _CLIENT:
@@ -156,7 +157,7 @@ class PartitionReader:
         if audience in _TO_THE_LOG_END or self.archive is None:
             raise KafkaError(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"{partition.partition} has {offset} in the archive; the log here starts at "
+                f"{partition.partition}: offset {offset} is in the archive; the log on this broker starts at "
                 f"{partition.log.start_offset}",
             )
         found = self.archive.take(partition, offset, max_bytes, may_exceed=may_exceed)
@@ -173,7 +174,7 @@ class PartitionReader:
             directory.require_online()
         archived = partition.archived
         if offset < log.start_offset and archived is not None and offset >= archived.end:
-            # Nobody has what is between: it was given up before it was archived, as the topic's configuration says.
+            # Records in between are lost: retention dropped them before they were archived, as the topic allows.
             offset = log.start_offset
         try:
             return log.read(offset, max_bytes, limit)

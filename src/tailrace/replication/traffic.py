@@ -1,6 +1,6 @@
-"""What goes in and out of topics, counted where it happens: plain numbers, shared by the partitions of a topic.
+"""Counters of the traffic of topics, shared by the partitions of a topic.
 
-The numbers of a deleted topic go into those of all topics, which therefore never fall.
+The counters of a deleted topic are added to those of no topic, so that totals never decrease.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ class TopicTraffic:
         self.records_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        #: Batches that were refused, and reads of a partition that were.
+        #: Refused batches, and refused reads of a partition.
         self.failed_produces = 0
         self.failed_fetches = 0
-        #: Records that retention removed before they were archived, as the topic asks for.
+        #: Records that retention removed before they were archived, as the topic's configuration allows.
         self.dropped_unarchived = 0
 
     def add(self, other: TopicTraffic) -> None:
-        """Take in what another topic counted."""
+        """Add the counters of another topic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Traffic:
-    """The traffic of every topic that this broker has partitions of."""
+    """The traffic of every topic with partitions on this broker."""
 
     def __init__(self) -> None:
-        #: Of topics that were deleted, and of requests for topics that never were.
+        #: Counters of deleted topics, and of requests for topics that do not exist.
         self.of_no_topic = TopicTraffic()
         self._by_topic: dict[str, TopicTraffic] = {}
 
@@ -41,14 +41,14 @@ class Traffic:
         return iter(list(self._by_topic.items()))
 
     def of(self, topic: str) -> TopicTraffic:
-        """The numbers of a topic, which start at zero."""
+        """The counters of a topic, created at zero if missing."""
         traffic = self._by_topic.get(topic)
         if traffic is None:
             traffic = self._by_topic[topic] = TopicTraffic()
         return traffic
 
     def find(self, topic: str | None) -> TopicTraffic:
-        """The numbers of a topic if it is here, or of those that are not."""
+        """The counters of a topic on this broker, or else those of no topic."""
         return self.of_no_topic if topic is None else self._by_topic.get(topic, self.of_no_topic)
 
     def forget(self, topic: str) -> None:
@@ -58,7 +58,7 @@ class Traffic:
             self.of_no_topic.add(traffic)
 
     def total(self) -> TopicTraffic:
-        """All topics together, those that are gone included."""
+        """All topics together, including deleted ones."""
         total = TopicTraffic()
         total.add(self.of_no_topic)
         for _, traffic in self:

@@ -1,8 +1,8 @@
-"""What compaction has to know of transactions: whose records go with their abort, and when a marker may go.
+"""What compaction needs to know about transactions: which records are aborted, and when a marker may be removed.
 
-The records of an aborted transaction go at once. A marker stays as long as any record of its transaction is in the
-log, and then until its delete horizon. Batches are to be shown in the order of the log, whatever segments they are in.
-Entries of a transaction index have Kafka's format.
+Records of an aborted transaction are removed at once. A marker stays as long as the log has any record of its
+transaction, and then until its delete horizon. Batches must be passed in log order, across segments. Entries of a
+transaction index have Kafka's format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def read_aborted(disk: Disk, paths: Iterable[str]) -> list[AbortedTransaction]:
-    """The aborted transactions that index files tell of, in the order of their first offsets; files may be missing."""
+    """The aborted transactions in index files, ordered by first offset; files may be missing."""
     found = []
     for path in paths:
         content = disk.read_file(path) or b""
@@ -43,34 +43,34 @@ def read_aborted(disk: Disk, paths: Iterable[str]) -> list[AbortedTransaction]:
 
 
 def render_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """An index file of some transactions."""
+    """The content of an index file with these transactions."""
     return b"".join(_ENTRY.pack(_ENTRY_VERSION, *transaction) for transaction in transactions)
 
 
 @dataclass(slots=True)
 class CleanedTransactions:
-    """The transactions that are open at the point that a cleaning has come to."""
+    """The transactions that are open at the current point of a cleaning."""
 
-    #: Aborted ones whose first offset is still to come, the next one last.
+    #: Aborted transactions that start later in the log, in reverse order.
     _pending: list[AbortedTransaction]
-    #: Aborted ones under way by producer, and whether a batch of them was seen.
+    #: Open aborted transactions by producer, and whether any of their batches was seen.
     _aborted: dict[int, tuple[AbortedTransaction, bool]] = field(default_factory=dict)
     _committed: dict[int, None] = field(default_factory=dict)
-    #: Those whose records are gone now but whose marker stays, for the index of the cleaned segment.
+    #: Aborted transactions whose records are removed but whose marker stays, for the cleaned segment's index.
     kept: list[AbortedTransaction] = field(default_factory=list)
 
     @classmethod
     def of(cls, transactions: Iterable[AbortedTransaction]) -> CleanedTransactions:
-        """Begin at the first offset of all."""
+        """Start before the first of all transactions."""
         return cls(sorted(transactions, key=lambda transaction: transaction.first_offset, reverse=True))
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """The transactions to be named in the index of the segment that was just written."""
+        """The transactions for the index of the segment just written."""
         kept, self.kept = self.kept, []
         return sorted(kept, key=lambda transaction: transaction.last_offset)
 
     def saw_data(self, header: BatchHeader) -> bool:
-        """A batch of records was met; whether it is of an aborted transaction."""
+        """Pass a batch of records; returns whether it belongs to an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -82,7 +82,7 @@ class CleanedTransactions:
         return False
 
     def saw_control(self, header: BatchHeader, body: bytes) -> bool:
-        """A control batch was met; whether nothing of its transaction is left that needs it."""
+        """Pass a control batch; returns whether no batch of its transaction is left that needs it."""
         self._begin_up_to(header.last_offset)
         record = next(find_records(body, header), None)
         if record is None:

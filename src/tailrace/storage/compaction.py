@@ -1,10 +1,10 @@
-"""Compaction of a log: which records stay, and the segments that hold only those.
+"""Compaction of a log: decides which records stay, and writes segments with only those.
 
-Runs in the helper, on files that nobody writes to any more, in two steps that share nothing but a file: the newest
-offset of each key in the dirty part of the log, then for each group of segments a cleaned one. The rules are Kafka's:
-the newest record of each key stays, with its offset; a tombstone stays until its delete horizon; the last batch of
-each producer stays, if need be empty, and so does the last batch of all. A cleaned segment is whole and synced when
-its function returns, under a name that the log does not use; putting it in its place is not done here.
+It runs in the helper, on closed segments, in two steps that share only a file. The first finds the newest offset of
+each key in the dirty part of the log. The second writes one cleaned segment for each group of segments. The rules are
+Kafka's: the newest record of each key stays, with its offset; a tombstone stays until its delete horizon; the last
+batch of each producer and the last batch of all stay, empty if need be. A cleaned segment is complete and synced when
+its function returns, under a name that the log does not use. Another module swaps it in.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 _READ_BYTES = 1 << 20
 _WRITE_BYTES = 1 << 20
-#: What one batch may unpack to before its partition is left as it is.
+#: A batch that decompresses to more than this makes its partition uncleanable.
 _MAX_UNPACKED_BYTES = 256 << 20
-#: Where the newest offsets are kept between the two steps; like everything unfinished it goes at the next start.
+#: Holds the newest offsets between the two steps; the next start removes it like other unfinished files.
 OFFSET_MAP = "offset-map" + CLEANED_SUFFIX
 
 
 class SegmentRange(NamedTuple):
-    """A sealed segment: the offsets it is there for, and its size."""
+    """A sealed segment: its offset range and its size."""
 
     base_offset: int
     end_offset: int
@@ -49,17 +49,17 @@ class SegmentRange(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A batch that cannot be cleaned: in which segment, where, and what is wrong."""
+    """A batch that cannot be cleaned: its segment, its position and the reason."""
 
     base_offset: int
     position: int
     reason: str
-    #: Whether its bytes are what was written, so that it was its producer who got it wrong.
+    #: Whether its bytes are as they were written, so that the producer is at fault.
     is_as_written: bool
 
 
 class MapBuilt(NamedTuple):
-    """What building the map of newest offsets came to."""
+    """The result of building the map of newest offsets."""
 
     latest_offset: int
     keys: int
@@ -68,14 +68,14 @@ class MapBuilt(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a cleaning goes by besides the map."""
+    """The parameters of a cleaning besides the map."""
 
     now_ms: int
     delete_retention_ms: int
     index_interval_bytes: int
-    #: The offset after the last one in the map; the batch that ends there stays in any case.
+    #: The offset after the last one in the map; the batch that ends there always stays.
     end_offset: int
-    #: The last offset, or -1, and the epoch that each producer is known by.
+    #: The last offset (or -1) and the epoch of each known producer.
     producers: Mapping[int, tuple[int, int]]
 
 
@@ -86,7 +86,7 @@ class Cleaned(NamedTuple):
     bytes_read: int
     records_read: int
     records_kept: int
-    #: To go on with in the next group.
+    #: State for cleaning the next group.
     transactions: CleanedTransactions
 
 
@@ -100,7 +100,7 @@ class _DamageError(Exception):
 
 
 def group_segments(segments: Sequence[SegmentRange], max_bytes: int, max_index_bytes: int) -> list[list[SegmentRange]]:
-    """Put neighbours together that fit into one segment, by their sizes before they are cleaned."""
+    """Group adjacent segments that fit into one segment, by their sizes before cleaning."""
     groups: list[list[SegmentRange]] = []
     size = index_bytes = 0
     for segment in segments:
@@ -133,7 +133,7 @@ def build_offset_map(
     load_factor: float,
     salt: bytes,
 ) -> MapBuilt | Damage:
-    """Find the newest offset of each key from the first dirty offset on, as there is room; keep it in a file."""
+    """Find the newest offset of each key from the first dirty offset on, as far as memory allows, and save the map."""
     aborted = read_aborted(disk, [f"{directory}/{file_stem(base)}{TRANSACTION_INDEX_SUFFIX}" for base in all_bases])
     dirty = [segment for segment in segments if segment.end_offset > first_dirty_offset]
     offsets = OffsetMap(max_bytes, load_factor, salt)
@@ -162,7 +162,7 @@ def _map_segment(
     first_dirty_offset: int,
     transactions: CleanedTransactions,
 ) -> bool:
-    """Take in the keys of one segment; False where the map was full before its end."""
+    """Add the keys of one segment; False if the map filled up before its end."""
     for position, header, data in _batches(disk, directory, segment):
         if header.last_offset < first_dirty_offset:
             continue
@@ -175,7 +175,7 @@ def _map_segment(
                 for record in _records(segment, position, header, _unpack(segment, position, header, data))
                 if record.key is not None and (offset := header.base_offset + record.offset_delta) >= first_dirty_offset
             ]
-            # A first batch is taken in, whatever it takes, or cleaning would never get past it.
+            # Always add the first batch, however large, or cleaning would never get past it.
             if offsets.latest_offset >= 0 and not offsets.has_room_for(len(found)):
                 return False
             for key, offset in found:
@@ -194,11 +194,11 @@ def clean_segments(
     rules: Rules,
     transactions: CleanedTransactions,
 ) -> Cleaned | Damage:
-    """Write one segment, under the name of a cleaned one, with what is to stay of several that follow each other."""
+    """Write one cleaned segment with the records to keep of several adjacent segments."""
     try:
         offsets = OffsetMap.load(disk.read_file(f"{directory}/{OFFSET_MAP}") or b"")
     except ValueError as error:
-        raise HelperError(f"{directory}/{OFFSET_MAP} was taken away: {error}") from None
+        raise HelperError(f"Cannot use {directory}/{OFFSET_MAP}, which was removed or changed: {error}") from None
     base_offset = segments[0].base_offset
     remove_cleaned(disk, directory, base_offset)
     target = _Target(disk, directory, base_offset, rules.index_interval_bytes)
@@ -223,12 +223,12 @@ def clean_segments(
 
 
 def remove_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
-    """Remove what an earlier attempt may have left of a cleaned segment."""
+    """Remove the files that an earlier attempt may have left of a cleaned segment."""
     Segment(disk, directory, base_offset, base_offset, suffix=CLEANED_SUFFIX).remove_files()
 
 
 class _Target:
-    """The segment being written, a few batches at a time."""
+    """The segment being written, several batches at a time."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, index_interval: int) -> None:
         self._segment = Segment(disk, directory, base_offset, base_offset, create=True, suffix=CLEANED_SUFFIX)
@@ -252,7 +252,7 @@ class _Target:
             self._waiting_bytes = 0
 
     def finish(self) -> int:
-        """Write what is left and make everything durable; the size of the log file."""
+        """Write the remaining batches and sync everything; returns the size of the log file."""
         self._write()
         self._segment.seal()
         self._segment.sync_files()
@@ -260,7 +260,7 @@ class _Target:
 
 
 class _Cleaning:
-    """The decision on each batch of a log, in order."""
+    """Decides on each batch of a log, in order."""
 
     def __init__(self, offsets: OffsetMap, rules: Rules, transactions: CleanedTransactions) -> None:
         self._offsets = offsets
@@ -270,7 +270,7 @@ class _Cleaning:
         self.records_kept = 0
 
     def filter(self, segment: SegmentRange, position: int, header: BatchHeader, data: Buffer) -> Buffer | None:
-        """What is to stay of a batch: all of it, a smaller one, an empty one, or nothing."""
+        """What stays of a batch: all of it, a smaller one, an empty one, or nothing."""
         if header.is_control:
             body = _unpack(segment, position, header, data)
             may_go = _judged(segment, position, partial(self._transactions.saw_control, header, body))
@@ -289,7 +289,7 @@ class _Cleaning:
         return self._with_newest(segment, position, header, data)
 
     def _emptied(self, header: BatchHeader, data: Buffer) -> Buffer | None:
-        """What stays of a batch without records: its header, where it says what nothing else says."""
+        """What stays of a batch without records: its header, if a producer's state or the log end depends on it."""
         rules = self._rules
         last_offset, epoch = rules.producers.get(header.producer_id, (-2, -1))
         if last_offset == -1:
@@ -323,7 +323,7 @@ class _Cleaning:
         for record in _records(segment, position, header, body):
             offset = header.base_offset + record.offset_delta
             if offset <= latest:
-                # Without a key there is nothing that would ever supersede a record: Kafka drops it, too.
+                # No later record can replace one without a key; Kafka drops it, too.
                 if record.key is None or offset < offsets.get(record.key):
                     continue
                 if not record.has_value and not tombstones_stay:
@@ -344,7 +344,7 @@ class _Cleaning:
 
 
 def _batches(disk: Disk, directory: str, segment: SegmentRange) -> Iterator[tuple[int, BatchHeader, Buffer]]:
-    """Each batch of a segment with its position, its CRC checked; _DamageError at the first that is not sound."""
+    """Each batch of a segment with its position, after a CRC check; _DamageError at the first bad batch."""
     log = disk.open(f"{directory}/{file_stem(segment.base_offset)}{LOG_SUFFIX}")
     size = log.size
     position = 0
@@ -355,10 +355,10 @@ def _batches(disk: Disk, directory: str, segment: SegmentRange) -> Iterator[tupl
             chunk, chunk_at = memoryview(log.read(position, _READ_BYTES)), position
         at = position - chunk_at
         if at + HEADER_BYTES > len(chunk):
-            raise _damage(segment, position, "it ends in the midst of a batch")
+            raise _damage(segment, position, "the file ends in the middle of a batch")
         header = read_header(chunk, at)
         if header.magic != MAGIC or not HEADER_BYTES <= header.size <= size - position:
-            raise _damage(segment, position, f"no batch starts there (magic {header.magic}, {header.size} bytes)")
+            raise _damage(segment, position, f"no batch starts here (magic {header.magic}, {header.size} bytes)")
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             raise _damage(segment, position, f"offset {header.base_offset} comes after {next_offset - 1}")
         if at + header.size > len(chunk):
@@ -375,7 +375,7 @@ def _unpack(segment: SegmentRange, position: int, header: BatchHeader, data: Buf
 
 
 def _judged(segment: SegmentRange, position: int, look: Callable[[], T]) -> T:
-    """Look into a batch; what is wrong with it is damage at its position."""
+    """Read the inside of a batch; report any error as damage at its position."""
     try:
         return look()
     except KafkaError as error:

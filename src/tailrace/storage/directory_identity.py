@@ -1,6 +1,6 @@
-"""The files that say whose a log directory is, and that it was stopped cleanly.
+"""The files that identify the owner of a log directory, and mark a clean shutdown.
 
-A directory of another broker or cluster, or of a newer version, is never written to.
+A broker never writes to a directory of another broker or cluster, or of a newer version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIRECTORY_ID = "directory.id"
 
 
 def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str) -> str | None:
-    """Why a directory with this meta.properties is not one of this broker; None where it is."""
+    """Why a directory with this meta.properties does not belong to this broker; None if it does."""
     found = _properties(content)
     expected = {"version": str(_FORMAT_VERSION), "cluster.id": cluster_id, "node.id": str(broker_id)}
     owners = {"version": "a newer version", "cluster.id": "another cluster", "node.id": "another broker"}
@@ -34,7 +34,7 @@ def identity_problem(path: str, content: bytes, broker_id: int, cluster_id: str)
 
 
 def epoch_in_marker(marker: bytes | None) -> int:
-    """The broker epoch in a clean shutdown marker; -1 where there is none."""
+    """The broker epoch in a clean shutdown marker; -1 if it has none."""
     try:
         epoch = json.loads(marker or b"{}").get("brokerEpoch", -1)
     except (ValueError, AttributeError):
@@ -47,12 +47,12 @@ def _properties(content: bytes) -> dict[str, str]:
 
 
 def clean_shutdown_marker(broker_epoch: int) -> bytes:
-    """What the marker of a clean stop says."""
+    """The content of the clean shutdown marker."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def identify(disk: Disk, directory: str, random: Random, broker_id: int, cluster_id: str) -> str:
-    """The id of a directory of this broker, which a new one is given; a directory of others is refused."""
+    """The id of this broker's directory, created if it is new; refuses a directory that belongs to others."""
     path = f"{directory}/{META_PROPERTIES}"
     content = disk.read_file(path)
     if content is not None:
@@ -73,5 +73,5 @@ def identify(disk: Disk, directory: str, random: Random, broker_id: int, cluster
         disk.replace_file(path, "\n".join(lines).encode())
     except DiskFullError:
         if content is None:
-            raise  # else it is ours without doubt, and gets its id when there is room
+            raise  # otherwise it is certainly ours, and gets its id when there is space
     return directory_id

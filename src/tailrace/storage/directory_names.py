@@ -1,6 +1,6 @@
-"""The names in a log directory: of partitions, and of what was removed or set aside.
+"""The names in a log directory: of partitions, and of directories that were deleted or set aside.
 
-A name says what a directory may hold; what is in it has to agree.
+A name says what a directory may hold; its content must agree.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MAX_FILE_NAME_BYTES = 255
 
 
 def partition_named(name: str) -> TopicPartition | None:
-    """The partition that a directory of this name may hold, None where it is no partition's name."""
+    """The partition that a directory of this name may hold; None if this is no partition's name."""
     topic, separator, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if separator and topic and number.isdecimal() else None
 
 
 def is_deleted(name: str) -> bool:
-    """Whether a directory of this name is of a deleted topic, and removed at the next start if not before."""
+    """Whether a directory of this name belongs to a deleted topic, to be removed by the next start at the latest."""
     return _DELETED_DIRECTORY.search(name) is not None
 
 
@@ -34,6 +34,6 @@ def is_stray(name: str) -> bool:
 
 
 def unused_name(name: str, suffix: str, random: Random) -> str:
-    """A name for a directory that gives up its own, and that no other has."""
+    """A unique name to rename a directory to."""
     ending = f".{random.getrandbits(128):032x}{suffix}"
     return f"{name[: _MAX_FILE_NAME_BYTES - len(ending)]}{ending}"

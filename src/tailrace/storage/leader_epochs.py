@@ -1,7 +1,6 @@
-"""Which leader epoch wrote which offsets: start offsets by epoch, checkpointed beside the log.
+"""The leader epoch of every offset: each epoch with its start offset, checkpointed beside the log.
 
-Epochs and start offsets both only grow. Followers and consumers use it to find where a log was cut (KIP-101,
-KIP-320).
+Epochs and start offsets both only grow. Followers and consumers use them to find where to truncate (KIP-101, KIP-320).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class LeaderEpochs:
             try:
                 entries = [(int(epoch), int(start)) for epoch, start in parse_lines(content)]
             except (ValueError, UnicodeDecodeError) as error:
-                logger.warning("%s is unreadable and will be rebuilt from the log: %s", self._path, error)
+                logger.warning("Cannot read %s, rebuilding it from the log: %s", self._path, error)
             else:
                 for epoch, start in entries:
                     self._enter(epoch, start)
@@ -44,7 +43,7 @@ class LeaderEpochs:
     def _enter(self, epoch: int, start_offset: int) -> bool:
         if epoch <= self.latest:
             return False
-        # An epoch that wrote nothing gives way to the one that starts at the same offset.
+        # An epoch that wrote nothing is replaced by the one that starts at the same offset.
         while self._entries and self._entries[-1][1] >= start_offset:
             self._entries.pop()
         self._entries.append((epoch, start_offset))
@@ -52,17 +51,17 @@ class LeaderEpochs:
         return True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The log end is now written by this epoch."""
+        """This epoch writes from the log end on."""
         if self._enter(epoch, start_offset):
             self._save()
 
     def observe(self, epoch: int, start_offset: int) -> None:
-        """A batch found in the log during recovery has this epoch; saved by `truncate` at its end."""
+        """Recovery found a batch of this epoch in the log; `truncate` saves the epochs at the end of recovery."""
         if self._enter(epoch, start_offset):
             self.is_durable = False
 
     def truncate(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Forget epochs that have no offsets left between the log's ends."""
+        """Drop epochs that have no offsets between the log's start and end."""
         entries = [entry for entry in self._entries if entry[1] < log_end_offset]
         if not entries and self._entries and self._entries[0][1] <= log_end_offset:
             entries = [self._entries[0]]
@@ -76,7 +75,7 @@ class LeaderEpochs:
             self._save()
 
     def cut(self, end_offset: int) -> None:
-        """The log now ends at an offset: forget every epoch that began there or later, the first one too."""
+        """The log now ends at an offset: drop every epoch that starts there or later, including the first."""
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) < len(self._entries):
             self._entries = kept
@@ -84,7 +83,7 @@ class LeaderEpochs:
             self._save()
 
     def adopt(self, entries: Sequence[tuple[int, int]]) -> None:
-        """Know of epochs before the start of a log that has no records yet, as its leader knows them."""
+        """Take over the leader's epochs from before the start of a log that has no records yet."""
         self._entries = []
         self.latest = NO_LEADER_EPOCH
         for epoch, start in entries:
@@ -96,14 +95,14 @@ class LeaderEpochs:
         try:
             self._directory.replace_file(LEADER_EPOCHS, self._render(), sync=False)
         except PassingStorageError as error:
-            # The next sync writes it, and nothing is relied upon before that.
-            logger.warning("%s is written later: %s", self._path, error)
+            # The next sync writes it, and nothing depends on it before.
+            logger.warning("Cannot write %s now, will retry: %s", self._path, error)
 
     def _render(self) -> bytes:
         return render_lines(f"{epoch} {start}" for epoch, start in self._entries)
 
     def sync_work(self) -> Callable[[], None]:
-        """The blocking call that makes the history durable; a log syncs it before it relies on its own sync."""
+        """The blocking call that makes the history durable; it runs as part of a sync of the log."""
         if self.is_durable:
             return lambda: None
         self.is_durable = True
@@ -111,11 +110,11 @@ class LeaderEpochs:
         return lambda: self._directory.replace_file(LEADER_EPOCHS, content)
 
     def sync_failed(self) -> None:
-        """The blocking call did not get to its end: the next sync has to do it again."""
+        """The blocking call failed: the next sync must repeat it."""
         self.is_durable = False
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch not above the given one and where it ended, or (-1, -1)."""
+        """The largest known epoch not above the given one, and the offset where it ended; or (-1, -1)."""
         if epoch < 0:
             return NO_LEADER_EPOCH, NO_OFFSET
         if epoch == self.latest:

@@ -1,4 +1,4 @@
-"""What one partition log needs to know of its topic's configuration, typed and in Kafka's units."""
+"""The part of a topic's configuration that a partition log needs, typed and in Kafka's units."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ class LogConfig:
     retention_bytes: int = -1
     file_delete_delay_ms: int = 60_000
     max_message_bytes: int = 1_048_588
-    #: Records that may be in the log without having been synced; an acknowledgement waits beyond that.
+    #: How many records may be in the log unsynced; beyond that, acknowledgements wait for a sync.
     flush_messages: int = NEVER
-    #: How long a record may be in the log before a sync is started in the background.
+    #: How long a record may be in the log before a background sync starts.
     flush_ms: int = NEVER
-    #: Whether the broker stamps records with its own clock as it appends them.
+    #: Whether the broker stamps records with its own clock on append.
     log_append_time: bool = False
     timestamp_before_max_ms: int = NEVER
     timestamp_after_max_ms: int = 3_600_000
     delete_expired: bool = True
     compact: bool = False
-    #: The share of a log that must be dirty for compaction to be worth its while.
+    #: The dirty share of a log at which it is compacted.
     min_cleanable_ratio: float = 0.5
-    #: How long a tombstone stays after compaction has first met it.
+    #: How long a tombstone stays after compaction first sees it.
     delete_retention_ms: int = 24 * 3_600_000
-    #: The age below which a record is not compacted, and the age at which it has to be.
+    #: The age below which a record is not compacted, and the age at which it must be.
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NEVER
-    #: Whether what is removed has to be archived first, and where; the retention above is the broker's own then.
+    #: Whether records must be archived before removal, and where; the retention above then applies to the broker's
+    #: copy.
     is_archived: bool = False
     archive_uri: str = ""
-    #: Whether retention goes on where the archive is behind.
+    #: Whether retention removes records even if they are not archived yet.
     drops_unarchived: bool = False
-    #: Of so many idempotent producers it is remembered what they wrote last.
+    #: Maximum number of idempotent producers whose state is kept.
     max_producers: int = 2000
-    #: The codec that every batch is stored in; None keeps the one it was sent in.
+    #: The codec of all stored batches; None keeps each batch's own codec.
     compression: Compression | None = None
-    #: Kafka's number for how hard that codec tries; None where it has no levels.
+    #: Kafka's compression level for that codec; None if it has no levels.
     compression_level: int | None = None
-    #: Whether every record of a produced batch has to be one that clients can decode.
+    #: Whether every record of a produced batch must be decodable by clients.
     validates_records: bool = False
-    #: Whether more is asked of a produced batch than header and CRC show.
+    #: Whether a produced batch needs checks beyond its header and CRC.
     looks_into_batches: bool = field(init=False, compare=False)
-    #: The age at which a segment is to be the newest no more.
+    #: The age at which the active segment rolls.
     roll_ms: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,5 +71,5 @@ class LogConfig:
 
     @property
     def is_backward_unbounded(self) -> bool:
-        """Whether records may be of any age, so that no header can hide one that is too old."""
+        """Whether records may be of any age, so that no batch can contain one that is too old."""
         return self.timestamp_before_max_ms >= NEVER

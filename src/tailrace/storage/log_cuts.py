@@ -1,8 +1,8 @@
-"""The cuts of the logs in one log directory: records that their leader does not have go for good (ADR 12).
+"""Truncation of the logs in one log directory: removes records that their leader does not have (ADR 12).
 
-Invariants: a cut is durable before anything is appended after it, so what was cut off never comes back behind other
-records; no recovery point is beyond a cut before it begins; what is begun is done, as a log that is cut by half takes
-no record.
+Invariants: a truncation is durable before anything is appended after it, so truncated records never reappear behind
+others; before it starts, no recovery point is beyond its offset; once started it is completed, because a partly
+truncated log accepts no records.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tailrace.storage.segment import Segment
 
 logger = logging.getLogger("tailrace.storage")
 
-#: How often it is looked whether compaction has let go of a log that is to be cut.
+#: Interval of the checks whether compaction has released a log that is to be truncated.
 _CLEANING_LOOKED_AT_SECONDS = 0.05
 
 
 class _Cut:
-    """One cut of one log: what is asked for, and how far it is."""
+    """One truncation of one log: what is requested, and its progress."""
 
     __slots__ = ("is_syncing", "is_wanted", "offset", "past", "to_nothing")
 
@@ -41,26 +41,26 @@ class _Cut:
         self.is_wanted = is_wanted
         self.to_nothing = to_nothing
         self.past = past
-        #: Whether nobody else may sync the log, from the cut of its files to the end of the sync.
+        #: Whether it holds the log's sync slot: from the truncation of the files to the end of the sync.
         self.is_syncing = False
 
     @property
     def first_cut(self) -> int:
-        """From where on records may go.
+        """The offset from which records may be removed.
 
-        Of a log that begins anew everything goes: recovery must look for what is missing from its start on.
+        A restart removes everything: recovery must check the log from its beginning.
         """
         return 0 if self.to_nothing else self.offset
 
     def work(self, log: PartitionLog, producers: ProducerState) -> Callable[[], list[Segment]]:
-        """The call that cuts the files, and returns the segments that left the log."""
+        """The call that truncates the files and returns the segments that left the log."""
         if self.to_nothing:
             return partial(log.restart_at, self.offset, self.past)
         return partial(log.truncate, self.offset, producers)
 
 
 class LogCuts:
-    """Carries out cuts, one at a time for each log."""
+    """Carries out truncations, one at a time for each log."""
 
     def __init__(
         self, home: LogHome, syncs: LogSyncs, starts: LogStarts, checkpoints: OffsetCheckpoints, removals: Removals
@@ -74,21 +74,21 @@ class LogCuts:
     def truncate(
         self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]
     ) -> asyncio.Task[KafkaError | None]:
-        """Cut off what a log has from an offset on, if that is still wanted when all is ready; why it could not be.
+        """Truncate a log to an offset, if that is still wanted once all is ready; the task returns the error, if any.
 
-        When it has ended the records are gone for good, whatever crashes. Until then nothing may be appended.
+        When the task ends the records are gone for good, even after a crash. Until then nothing may be appended.
         """
         return self._start(log, _Cut(offset, is_wanted))
 
     def restart(
         self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool], past: LogPast | None = None
     ) -> asyncio.Task[KafkaError | None]:
-        """Make a log an empty one that starts at an offset, given what is known of before, under the same terms."""
+        """Empty a log and start it at an offset, with what is known of earlier records; otherwise like `truncate`."""
         return self._start(log, _Cut(offset, is_wanted, to_nothing=True, past=past))
 
     def _start(self, log: PartitionLog, cut: _Cut) -> asyncio.Task[KafkaError | None]:
         if log.is_being_cut:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is being cut already")
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{log.partition} is already being truncated; retry")
         self._checkpoints.limit(log, log.end_offset)
         log.is_being_cut = True
         return self._home.tasks.spawn(self._carry_out(log, cut), f"cut {log.partition}")
@@ -115,15 +115,15 @@ class LogCuts:
 
     async def _cut(self, log: PartitionLog, cut: _Cut) -> None:
         if not await self._starts.settle(log):
-            # Its recovery point would no longer say that it starts where it does.
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "where the log starts cannot be written: retry")
+            # Otherwise the start on disk would be wrong without a recovery point that vouches for it.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "cannot write the log start to disk; retry")
         self._checkpoints.limit(log, cut.first_cut)
         await self._checkpoints.settle_limit(log)
         producers = ProducerState() if cut.to_nothing else await self._producers_below(log, cut.offset)
         await self._until_nobody_works_on(log, cut.first_cut)
         if not self._home.is_open(log) or self._home.is_closing or not cut.is_wanted():
             return
-        # From here to the end of the sync nobody else may sync it, and a stop waits.
+        # Until the end of the sync no other task may sync this log, and a shutdown waits.
         task = asyncio.current_task()
         assert task is not None
         self._syncs.occupy(log, task)
@@ -134,11 +134,11 @@ class LogCuts:
         self._removals.remove_later(log, removed)
         await self._checkpoints.was_cut(log)
         if log.start_offset < start_offset:
-            # All below the start that is written down is taken for given up.
+            # Recovery would take everything below the start on disk for deleted.
             await self._save_start_of_cut(log)
 
     async def _producers_below(self, log: PartitionLog, offset: int) -> ProducerState:
-        """The producers that a log has when it is cut; others have their turn while they are searched for on disk."""
+        """The producers of a log truncated to `offset`; a search on disk is done in steps, between other tasks."""
         known = log.producers.below(offset)
         if known is not None:
             return known
@@ -152,7 +152,7 @@ class LogCuts:
             await asyncio.sleep(0)
 
     async def _until_nobody_works_on(self, log: PartitionLog, offset: int) -> None:
-        """Wait for a sync that is running and, where closed segments are to be cut, for compaction to be called off."""
+        """Wait for a running sync and, if closed segments are to be truncated, for compaction to release the log."""
         while True:
             if (running := self._syncs.running_for(log)) is not None:
                 await asyncio.wait([running])
@@ -162,12 +162,12 @@ class LogCuts:
                 return
 
     async def _cut_files(self, log: PartitionLog, cut: Callable[[], list[Segment]]) -> list[Segment]:
-        """Cut the files of a log: what is begun has to be done, as a log that is cut by half takes no record."""
+        """Truncate the files of a log; retries until done, because a partly truncated log accepts no records."""
         while True:
             try:
                 return cut()
             except TooManyOpenFilesError as error:
-                logger.error("%s is not cut yet, retrying: %s", log.partition, error, extra={"repeats": "not cut"})
+                logger.error("Cannot truncate %s yet, retrying: %s", log.partition, error, extra={"repeats": "not cut"})
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _sync_cut(self, log: PartitionLog) -> None:
@@ -176,7 +176,7 @@ class LogCuts:
                 await self._syncs.sync_once(log)
                 return
             except PassingStorageError as error:
-                logger.error("%s is cut, which waits to be synced: %s", log.partition, error)
+                logger.error("Truncated %s, but cannot sync it yet; retrying: %s", log.partition, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _save_start_of_cut(self, log: PartitionLog) -> None:
@@ -185,5 +185,5 @@ class LogCuts:
                 await self._checkpoints.save()
                 return
             except PassingStorageError as error:
-                logger.error("%s is cut, its new start waits to be written: %s", log.partition, error)
+                logger.error("Truncated %s, but cannot write its new start yet; retrying: %s", log.partition, error)
                 await asyncio.sleep(RETRY_SECONDS)

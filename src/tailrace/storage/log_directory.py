@@ -1,10 +1,10 @@
-"""One log directory: the partition logs in it, and whether the disk still works.
+"""One log directory: the partition logs in it, and whether its disk works.
 
-A disk error takes the whole directory offline, loudly, and nothing in it is served or promised any more; a full
-disk, or a process without descriptors, only refuses what it cannot do now. Other directories go on. What runs in a
-thread uses a log's directory by itself and never by its name, which the loop changes when the topic is deleted. The
-clean shutdown marker exists only between a clean stop and the next start. What is done to logs has modules of its own:
-`log_syncs`, `offset_checkpoints`, `log_starts`, `log_cuts`, `segment_swaps` and `removals`.
+A disk error takes the whole directory offline, with a critical log line: nothing in it is served or acknowledged any
+more. A full disk or a lack of file descriptors only refuses the current operation. Other directories are not affected.
+Threads access a log's directory through its handle, never by name, because the event loop renames it when the topic is
+deleted. The clean shutdown marker exists only between a clean stop and the next start. Operations on logs have their
+own modules: `log_syncs`, `offset_checkpoints`, `log_starts`, `log_cuts`, `segment_swaps` and `removals`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ T = TypeVar("T")
 
 
 class LogDirectory:
-    """A directory of partition logs that lives and fails as one."""
+    """A directory of partition logs, which fail together."""
 
     def __init__(self, path: str, runtime: Runtime, *, background_bytes: int, background_ms: int) -> None:
         self.path = path
         self.failure: StorageError | None = None
-        #: By which the directory is known wherever it is mounted; set by `identify`.
+        #: Identifies the directory wherever it is mounted; set by `identify`.
         self.directory_id = ""
-        #: Told when a log may promise more than before.
+        #: Called when a log may promise more than before.
         self.on_promise: Callable[[PartitionLog], None] = _ignore
-        #: Told once when the directory goes offline.
+        #: Called once when the directory goes offline.
         self.on_failure: Callable[[LogDirectory], None] = _ignore_failure
         self._runtime = runtime
         self._disk = disk = runtime.disk
@@ -69,14 +69,14 @@ class LogDirectory:
         self.starts = LogStarts(self, disk, self.syncs, self.checkpoints)
         self.cuts = LogCuts(self, self.syncs, self.starts, self.checkpoints, self.removals)
         self.swaps = SegmentSwaps(self, disk, self.checkpoints, self.removals)
-        #: Partitions whose directory was made here and whose log was not opened yet, as the disk has refused that.
+        #: Partitions whose directory this process created but whose log it could not open yet because of the disk.
         self._being_made: dict[TopicPartition, None] = {}
         self.stopped_cleanly = False
-        #: The broker epoch in which it was last stopped cleanly; -1 where it was not, or by no known one.
+        #: The broker epoch of the last clean stop; -1 if it was not clean or the epoch is unknown.
         self.stopped_in_epoch = -1
-        #: The broker epoch now, for the next clean stop.
+        #: The current broker epoch, for the next clean stop.
         self.broker_epoch = -1
-        #: Whether nothing new is begun any more.
+        #: Whether it is closing and starts no new work.
         self.is_closing = False
         self._is_started = False
         self._has_unrecovered = False
@@ -91,15 +91,15 @@ class LogDirectory:
 
     @property
     def log_count(self) -> int:
-        """How many logs are open in it."""
+        """The number of open logs."""
         return len(self._logs)
 
     def is_open(self, log: PartitionLog) -> bool:
-        """Whether a log is still the one of its partition here."""
+        """Whether a log is still the open log of its partition here."""
         return self._logs.get(log.partition) is log
 
     def holds(self, log: PartitionLog) -> bool:
-        """Whether a log is still the one of its partition here, on a disk that works."""
+        """Whether a log is still the open log of its partition here, and may be worked on."""
         return (
             self._logs.get(log.partition) is log
             and self.failure is None
@@ -110,7 +110,7 @@ class LogDirectory:
     # --- opening and closing
 
     def open(self) -> None:
-        """Read the checkpoints and take the clean shutdown marker away, durably, before anything is written."""
+        """Read the checkpoints and durably remove the clean shutdown marker, before anything is written."""
         disk = self._disk
         disk.make_directory(self.path)
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
@@ -124,9 +124,9 @@ class LogDirectory:
         disk.sync_directory(self.path)
 
     def _make_durable(self) -> None:
-        """Sync all that a killed process left in the page cache.
+        """Sync everything that a killed process left in the page cache.
 
-        What it cut or removed must not come back with the next power cut, behind records that were appended since.
+        Otherwise a power failure could bring back what it truncated or removed, behind records appended since.
         """
         disk = self._disk
         partitions = [f"{self.path}/{name}" for name in disk.list(self.path) if partition_named(name) is not None]
@@ -139,13 +139,13 @@ class LogDirectory:
             disk.sync_directory(directory)
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Refuse a directory that another broker or cluster, or a newer version, wrote; mark a new one as ours."""
+        """Refuse a directory of another broker or cluster, or of a newer version; mark a new one as ours."""
         self.directory_id = directory_identity.identify(
             self._disk, self.path, self._runtime.random, broker_id, cluster_id
         )
 
     def partition_directories(self) -> list[TopicPartition]:
-        """Every partition directory found; what does not say that it is one is not ours to touch."""
+        """Every partition directory; a directory without partition metadata is left alone."""
         found = []
         for name in self._disk.list(self.path):
             if is_deleted(name):
@@ -157,15 +157,15 @@ class LogDirectory:
         return found
 
     def start(self) -> None:
-        """Every log was opened: begin to sync in the background whatever is written."""
+        """All logs are open: start background syncs."""
         self._is_started = True
         self.syncs.start()
 
     async def close(self) -> None:
-        """Sync everything and leave the marker that lets the next start skip recovery."""
+        """Sync everything and write the marker that lets the next start skip recovery."""
         self.is_closing = True
-        # A sync that was cancelled half-way might still run beside the last one.
-        # So is a cleaned segment that is on its way to its place.
+        # A cancelled sync could still run in its thread beside the last one.
+        # The same holds for a cleaned segment that is being swapped in.
         for task in [*self.syncs.running, *self.swaps.running]:
             await asyncio.wait([task])
         await self.tasks.cancel()
@@ -176,7 +176,7 @@ class LogDirectory:
             for log in self:
                 log.close()
             await self.checkpoints.save()
-            # A log that was never opened since the last crash still needs its recovery.
+            # A log that was not opened since the last crash still needs recovery.
             if (self.stopped_cleanly or self._is_started) and not self._has_unrecovered:
                 marker = f"{self.path}/{CLEAN_SHUTDOWN}"
                 content = clean_shutdown_marker(self.broker_epoch)
@@ -187,7 +187,7 @@ class LogDirectory:
     # --- logs
 
     def open_partition(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> PartitionLog:
-        """Open or create the log of a partition of one topic; a directory of another topic is set aside."""
+        """Open or create the log of a partition of a topic; a directory of another topic is set aside."""
         directory = f"{self.path}/{partition}"
         disk = self._disk
         try:
@@ -197,7 +197,7 @@ class LogDirectory:
             else:
                 self._forget(partition)
                 if self.checkpoints.has_outdated(partition):
-                    # It must be gone before the first record. Rare: whoever removes a partition sees to it.
+                    # Old entries must be gone before the first record. Rare: removing a partition clears them.
                     self.checkpoints.write_now()
                 self._being_made[partition] = None
                 disk.make_directory(directory)
@@ -216,11 +216,11 @@ class LogDirectory:
             )
             self.checkpoints.bound_recovery_point(log)
             if partition in self._being_made or not self.stopped_cleanly:
-                # After a crash nobody knows whether what is there would survive the next one.
+                # After a crash the files found may not survive the next one.
                 self.syncs.owe_identity(log, topic_id)
             if log.flushed_offset < log.end_offset:
-                # What survived a crash was readable before it, and the time in which it should have been synced
-                # is over: both promises hold again only after a sync.
+                # What survived a crash was readable before it, and its sync is overdue: acknowledgements and flush.ms
+                # hold again only after a sync.
                 self.syncs.sync_now(log)
         except PassingStorageError:
             raise
@@ -234,7 +234,7 @@ class LogDirectory:
         return log
 
     def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
-        """Let a log go by another configuration; whoever waits for what it no longer asks for is told at once."""
+        """Apply a new configuration; waiters whose condition no longer applies are completed at once."""
         flush_ms = log.config.flush_ms
         log.reconfigure(config)
         if config.flush_ms < flush_ms:
@@ -242,7 +242,7 @@ class LogDirectory:
         self.on_promise(log)
 
     def remove_partition(self, partition: TopicPartition) -> None:
-        """Take a partition's log away; its files are removed in the background."""
+        """Remove a partition's log; its files are deleted in the background."""
         log = self._logs.pop(partition, None)
         self._forget(partition)
         self.removals.discard(f"{self.path}/{partition}")
@@ -251,35 +251,35 @@ class LogDirectory:
             log.release()
 
     def _find_owned(self, partition: TopicPartition, topic_id: UUID) -> bool:
-        """Whether a partition's directory is there and of this topic; what is there of others is put out of the way."""
+        """Whether a partition's directory exists and belongs to this topic; one of another topic is moved away."""
         directory = f"{self.path}/{partition}"
         names = self._disk.list(directory)
         owner = read_topic_id(self._disk, directory) if names else None
         if owner == topic_id:
             return True
         if owner is not None:
-            # Mostly what a deletion left that a crash interrupted, but a damaged file looks the same.
+            # Usually the rest of an interrupted deletion, but a damaged file looks the same.
             self.removals.set_aside(partition, "another topic of that name")
         elif any(name.endswith(LOG_SUFFIX) and self._disk.open(f"{directory}/{name}").size for name in names):
-            # Of this topic nothing can have been promised, for its identity would be durable. Of another there may be.
+            # Nothing of this topic was acknowledged, else its identity would be durable. Another topic's may have been.
             self.removals.set_aside(partition, "a topic that it does not name")
         elif names:
             self.removals.discard(directory)
         return False
 
     def needs_recovery(self) -> None:
-        """A log that was found could not be opened: the next start must not trust it."""
+        """An existing log could not be opened: the next start must not skip recovery."""
         self._has_unrecovered = True
 
     def _forget(self, partition: TopicPartition) -> None:
-        """Know nothing any more of a log that had this name."""
+        """Drop everything known of an earlier log of this name."""
         self.checkpoints.forget(partition)
         self._being_made.pop(partition, None)
 
     # --- the disk
 
     async def insist(self, call: Callable[[], None], problem: str) -> None:
-        """Make a call in a thread, again and again while the disk refuses it for a reason that passes."""
+        """Make a call in a thread, and retry as long as the disk refuses it for a passing reason."""
         while True:
             try:
                 await self._disk.offload(call)
@@ -289,20 +289,20 @@ class LogDirectory:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run a call that takes long beside the event loop, in one of the disk's threads."""
+        """Run a slow call in one of the disk's threads."""
         return await self._disk.offload(call)
 
     def require_online(self) -> None:
-        """Refuse with KAFKA_STORAGE_ERROR where the directory has failed."""
+        """Raise KAFKA_STORAGE_ERROR if the directory is offline."""
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
 
     def fail(self, error: StorageError) -> None:
-        """Take the directory offline: what its disk holds can no longer be promised."""
+        """Take the directory offline: its disk can no longer be trusted."""
         if self.failure is not None:
             return
         if isinstance(error, RemovedError):
-            return  # by this broker, while somebody was still at work on it
+            return  # removed by this broker during other work on it
         if isinstance(error, TooManyOpenFilesError):
             logger.error("%s stays online: %s", self.path, error, extra={"repeats": "no descriptor left"})
             return
@@ -318,14 +318,14 @@ class LogDirectory:
 
     def _background_failed(self, error: BaseException) -> None:
         if not isinstance(error, StorageError):
-            logger.critical("background work of %s failed", self.path, exc_info=error)
+            logger.critical("Background work in %s failed", self.path, exc_info=error)
             error = StorageError(f"background work failed: {error}")
         self.fail(error)
 
 
 def _ignore(log: PartitionLog) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""
 
 
 def _ignore_failure(directory: LogDirectory) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""

@@ -1,4 +1,4 @@
-"""What the parts of a log directory know of it: which logs are open, and whether the disk still works."""
+"""What the parts of a log directory know of it: which logs are open, and whether its disk works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.model import TopicPartition
 from tailrace.runtime.tasks import Tasks
 from tailrace.storage.partition_log import PartitionLog
 
-#: How long work that the disk refused for now, being full or out of descriptors, waits before it is tried again.
+#: Delay before work is retried that the disk refused because it is full or descriptors ran out.
 RETRY_SECONDS = 1.0
 
 
@@ -18,9 +18,9 @@ class LogHome(Protocol):
     """The log directory as its parts see it."""
 
     path: str
-    #: Why the directory is offline.
+    #: The error that took the directory offline, or None.
     failure: StorageError | None
-    #: Told when a log may promise more than before.
+    #: Called when a log may promise more than before.
     on_promise: Callable[[PartitionLog], None]
     tasks: Tasks
     is_closing: bool
@@ -31,11 +31,11 @@ class LogHome(Protocol):
         ...
 
     def is_open(self, log: PartitionLog) -> bool:
-        """Whether a log is still the one of its partition here."""
+        """Whether a log is still the open log of its partition here."""
         ...
 
     def holds(self, log: PartitionLog) -> bool:
-        """Whether a log is still the one of its partition here, on a disk that works."""
+        """Whether a log is still the open log of its partition here, and may be worked on."""
         ...
 
     def fail(self, error: StorageError) -> None:
@@ -43,5 +43,5 @@ class LogHome(Protocol):
         ...
 
     async def insist(self, call: Callable[[], None], problem: str) -> None:
-        """Make a call in a thread, again and again while the disk refuses it for a reason that passes."""
+        """Make a call in a thread, and retry as long as the disk refuses it for a passing reason."""
         ...

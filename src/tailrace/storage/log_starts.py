@@ -1,7 +1,7 @@
-"""Where the logs of one log directory start, made durable before the segments below are gone.
+"""The start offsets of the logs in one log directory, made durable before the segments below them are removed.
 
-Invariant: no segment leaves a log before the disk says that the log starts after it, so a power cut never makes a log
-begin with a hole.
+Invariant: no segment leaves a log before its new start is on disk, so a log never starts with a gap after a power
+failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger("tailrace.storage")
 
 
 class LogStarts:
-    """The starts of logs, on their way to the disk."""
+    """Writes log start offsets to disk."""
 
     def __init__(self, home: LogHome, disk: Disk, syncs: LogSyncs, checkpoints: OffsetCheckpoints) -> None:
         self._home = home
@@ -32,7 +32,7 @@ class LogStarts:
         self._checkpoints = checkpoints
 
     async def take_out_expired(self, log: PartitionLog, take_out: Callable[[], list[Segment]]) -> list[Segment]:
-        """Let retention take segments out of a log, once it is durable that the log starts after them."""
+        """Let retention remove segments from a log, once the log start after them is durable."""
         removed = take_out()
         if not removed and log.retention.waits_for_start:
             if not await self.settle(log):
@@ -42,7 +42,7 @@ class LogStarts:
         return removed
 
     async def settle(self, log: PartitionLog) -> bool:
-        """Make it durable where a log starts; False if the disk refuses for now."""
+        """Make a log's start durable; False if the disk refuses for now."""
         metadata = log.metadata
         if (running := self._syncs.running_for(log)) is not None:
             await asyncio.wait([running], timeout=RETRY_SECONDS)
@@ -55,9 +55,9 @@ class LogStarts:
         return metadata.is_durable
 
     async def _vouch_for_next_segment(self, log: PartitionLog) -> None:
-        """Let the oldest segment of a log go without a write: the disk may be full of what is to go.
+        """Allow the removal of a log's oldest segment without a write, since the disk may be full.
 
-        The recovery point on disk says as well that nothing is missing, if the one before is gone for good.
+        A recovery point on disk beyond that segment also shows that no record is missing.
         """
         if log.metadata is None or log.segments.count < 2 or not self._home.holds(log):
             return
@@ -69,7 +69,7 @@ class LogStarts:
         try:
             await self._disk.offload(lambda: metadata.write(sync=True))
         except PassingStorageError as error:
-            logger.warning("%s: where the log starts is written later: %s", log.partition, error)
+            logger.warning("Cannot write the start of %s now, will retry later: %s", log.partition, error)
         except StorageError as error:
             if self._home.is_open(log):
                 self._home.fail(error)

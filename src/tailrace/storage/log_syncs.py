@@ -1,8 +1,8 @@
-"""The syncs of the logs in one log directory: what is dirty, what is being synced, and when the next sync is due.
+"""The syncs of the logs in one log directory: which logs are dirty, which are being synced, and when each is due.
 
-Invariants: one log is synced by one task at a time, and nobody else syncs it while it is being cut or its start is
-written; what a sync that failed had taken upon itself is owed again. Logs that nobody waits for are synced together in
-one thread, so that those waited for find others.
+Invariants: only one task at a time syncs a log, and none does while the log is truncated or its start is written;
+whatever a failed sync was to make durable is owed again. Logs without waiters are synced together in one thread, so
+that others are free for logs with waiters.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tailrace.storage.partition_log import PartitionLog
 
 logger = logging.getLogger("tailrace.storage")
 
-#: More logs than this cost less with one sync of the whole file system than with one sync each.
+#: From this many logs on, one sync of the whole file system is cheaper than one per log.
 _SYNCED_ONE_BY_ONE = 32
-#: Of so many logs a sync works out what to do, or notes that it is done, before others have their turn.
+#: How many logs a sync prepares or completes before other tasks run.
 _SYNCED_PER_TURN = 200
-#: Seconds that a sync may take, from a disk with a cache of its own to one that is overwhelmed.
+#: Bounds in seconds for sync times, from a disk with its own cache to an overloaded one.
 _SYNC_TIME_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class _Owed(NamedTuple):
-    """What a sync has taken upon itself for one log."""
+    """What a sync is to make durable for one log."""
 
     log: PartitionLog
     topic_id: UUID | None
@@ -42,10 +42,10 @@ class _Owed(NamedTuple):
 
 
 class LogSyncs:
-    """Who syncs which log, and when."""
+    """Schedules and runs the syncs of logs."""
 
     def __init__(self, home: LogHome, disk: Disk, clock: Clock, *, background_bytes: int, background_ms: int) -> None:
-        #: How long syncs took, each of which may have been of many logs.
+        #: How long syncs took; one sync may cover many logs.
         self.times = Histogram(_SYNC_TIME_BOUNDS)
         self._home = home
         self._disk = disk
@@ -58,53 +58,53 @@ class LogSyncs:
         self._unsynced_identities: dict[PartitionLog, UUID] = {}
 
     def start(self) -> None:
-        """Begin to sync in the background whatever is written."""
+        """Start the background syncs."""
         if self._background_ms >= 0:
             self._home.tasks.spawn(self._sync_periodically(), f"sync {self._home.path}")
 
     @property
     def running(self) -> list[asyncio.Task[Any]]:
-        """The syncs that run now."""
+        """The syncs in progress."""
         return list(self._running.values())
 
     def running_for(self, log: PartitionLog) -> asyncio.Task[Any] | None:
-        """The sync of a log that runs now, or whatever else nobody may sync it beside."""
+        """The sync of a log in progress, or another task that excludes a sync."""
         return self._running.get(log)
 
     def occupy(self, log: PartitionLog, task: asyncio.Task[Any]) -> None:
-        """Let nobody sync a log while a task works on it."""
+        """Exclude syncs of a log while a task works on it."""
         self._running[log] = task
 
     def free(self, log: PartitionLog) -> None:
-        """Let a log be synced again."""
+        """Allow syncs of a log again."""
         del self._running[log]
 
     def owe_identity(self, log: PartitionLog, topic_id: UUID) -> None:
-        """Have the next sync of a log make durable whose it is: it is new, or was found after a crash."""
+        """Let the next sync of a log also sync its identity: it is new, or was found after a crash."""
         self._unsynced_identities[log] = topic_id
 
     def is_owed(self, log: PartitionLog) -> bool:
-        """Whether something of a log is not durable yet."""
+        """Whether part of a log is not durable yet."""
         return not log.is_durable or log in self._unsynced_identities
 
     def forget(self, log: PartitionLog) -> None:
-        """Owe nothing more to a log that was removed."""
+        """Drop what is owed to a removed log."""
         self._dirty.pop(log, None)
         self._unsynced_identities.pop(log, None)
 
     def flush_ms_lowered(self, log: PartitionLog) -> None:
-        """Sync a log in the shorter time that it asks for now."""
+        """Sync a dirty log within its new, shorter `flush.ms`."""
         if log in self._dirty:
             self._home.tasks.spawn(self._sync_in_time(log), f"flush {log.partition}")
 
     def sync_now(self, log: PartitionLog) -> None:
-        """Sync a log that nobody uses yet, without a turn for others."""
+        """Sync a log that nobody uses yet, without yielding to other tasks."""
         target, work = self._sync_work(log)
         work()
         log.synced(target)
 
     def note_dirty(self, log: PartitionLog) -> None:
-        """Sync a log in time that needs it before it can promise more, or has much unsynced."""
+        """Schedule a sync: at once if promises wait for it or much is unsynced, otherwise within `flush.ms`."""
         if log not in self._dirty:
             self._dirty[log] = None
             if log.config.flush_ms < NEVER:
@@ -113,20 +113,18 @@ class LogSyncs:
             self.sync_soon(log)
 
     def sync_soon(self, log: PartitionLog) -> None:
-        """Sync a log as soon as a thread is free, unless it is being synced."""
+        """Sync a log as soon as a thread is free, unless a sync is in progress."""
         if log not in self._running and self._home.failure is None:
             self._running[log] = self._home.tasks.spawn(self._sync(log), f"sync {log.partition}")
 
     async def _sync(self, log: PartitionLog) -> None:
-        """Sync one log until it owes nobody a promise: whoever arrives meanwhile shares the next sync."""
+        """Sync one log until no promise waits for it; appends during a sync share the next one."""
         try:
             while not self._home.is_closing and self._home.is_open(log):
                 try:
                     await self.sync_once(log)
                 except PassingStorageError as error:
-                    logger.error(
-                        "%s is not synced, and tried again: %s", log.partition, error, extra={"repeats": "not synced"}
-                    )
+                    logger.error("Cannot sync %s, retrying: %s", log.partition, error, extra={"repeats": "not synced"})
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 if self._home.is_open(log):
@@ -140,7 +138,7 @@ class LogSyncs:
             del self._running[log]
 
     async def _sync_together(self, logs: list[PartitionLog]) -> None:
-        """Sync logs that nobody waits for in one thread, so that those waited for find others."""
+        """Sync logs without waiters in one thread, so that others are free for logs with waiters."""
         try:
             await self.sync_once(*logs)
             for count, log in enumerate(logs, 1):
@@ -149,7 +147,7 @@ class LogSyncs:
                 if count % _SYNCED_PER_TURN == 0:
                     await asyncio.sleep(0)
         except PassingStorageError as error:
-            logger.error("logs in %s are not synced, and tried again: %s", self._home.path, error)
+            logger.error("Cannot sync logs in %s, retrying: %s", self._home.path, error)
         except StorageError as error:
             self._home.fail(error)
         finally:
@@ -159,7 +157,7 @@ class LogSyncs:
                     self.sync_soon(log)
 
     async def sync_once(self, *logs: PartitionLog) -> None:
-        """Make durable what logs have now, in one thread; if that fails, all of it is owed again."""
+        """Sync the current content of logs in one thread; if that fails, all of it is owed again."""
         owed: list[_Owed] = []
 
         def sync_owed() -> None:
@@ -172,7 +170,7 @@ class LogSyncs:
                 try:
                     one.work()
                 except RemovedError:
-                    continue  # its topic was deleted meanwhile; the others are synced all the same
+                    continue  # the topic was deleted in between; sync the others
 
         began = self._clock.monotonic()
         try:
@@ -180,14 +178,14 @@ class LogSyncs:
                 if count % _SYNCED_PER_TURN == 0:
                     await asyncio.sleep(0)
                 if self._home.is_open(log):
-                    # What has still to be written, and not only synced, is done log by log; an identity was written
-                    # when its log was made.
+                    # Logs with files to write are done one by one. An identity was already written when its log was
+                    # made.
                     is_written, topic_id = not log.has_files_to_write, self._unsynced_identities.get(log)
                     owed.append(_Owed(log, topic_id, is_written, *self._sync_work(log)))
                     self._dirty.pop(log, None)
             await self._disk.offload(sync_owed)
         except (StorageError, asyncio.CancelledError):
-            # What this sync had taken upon itself is owed again.
+            # Owe again whatever this sync was to make durable.
             for one in owed:
                 if self._home.is_open(one.log):
                     one.log.sync_failed()
@@ -202,7 +200,7 @@ class LogSyncs:
                 await asyncio.sleep(0)
 
     def _sync_work(self, log: PartitionLog) -> tuple[int, Callable[[], None]]:
-        """What makes a log durable up to an offset: its segments and, the first time, that it is there at all."""
+        """The work of a sync and the offset it reaches: the segments and, the first time, the directory itself."""
         target, work = log.sync_work(with_identity=log in self._unsynced_identities)
         if self._unsynced_identities.pop(log, None) is None:
             return target, work
@@ -214,7 +212,7 @@ class LogSyncs:
         return target, first_work
 
     async def _sync_in_time(self, log: PartitionLog) -> None:
-        """Sync a log as its own `flush.ms` asks, unless something else has synced it meanwhile."""
+        """Sync a log after its `flush.ms`, unless it was synced in the meantime."""
         await asyncio.sleep(log.config.flush_ms / 1000)
         while (running := self._running.get(log)) is not None:
             await asyncio.wait([running])

@@ -1,9 +1,9 @@
-"""The log of one partition: segments in order, what may be appended, read and removed.
+"""The log of one partition: its segments, and appends, reads and removals on them.
 
-Invariants: offsets only grow and no batch is half in the log; nothing is acknowledged above `promised_offset`,
-the offset up to which the topic's flush policy has been met; older segments are synced before newer ones, so a
-power cut leaves a prefix. Compaction leaves gaps, but never moves or reuses an offset. It knows neither requests nor
-replicas.
+Invariants: offsets only grow, and a batch is in the log as a whole or not at all. Nothing is acknowledged above
+`promised_offset`, the offset up to which the topic's flush policy is met. Older segments are synced before newer ones,
+so a power failure leaves a prefix. Compaction leaves gaps, but never moves or reuses an offset. The log knows neither
+requests nor replicas.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tailrace.storage.timestamp_search import TimestampedOffset, TimestampSearch
 
 logger = logging.getLogger("tailrace.storage")
 
-#: What was written this recently is taken to be in the page cache without asking.
+#: The last bytes written up to this size are assumed to be in the page cache.
 _WARM_BYTES = 8 << 20
 _SNAPSHOTS_KEPT = 2
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log, and the time the broker stamped it with (or -1)."""
+    """The place of a batch in the log, and the time stamped by the broker (or -1)."""
 
     base_offset: int
     last_offset: int
@@ -52,14 +52,14 @@ class Appended(NamedTuple):
 
 
 class LogPast(NamedTuple):
-    """What is still needed of records that were before the start of a log."""
+    """What is still needed of records before the start of a log."""
 
     leader_epochs: Sequence[tuple[int, int]]
     producers: ProducerState
 
 
 class PartitionLog:
-    """An append-only sequence of record batches that outlives the process."""
+    """An append-only, persistent sequence of record batches."""
 
     def __init__(
         self,
@@ -78,38 +78,38 @@ class PartitionLog:
     ) -> None:
         self.partition = partition
         self.directory = directory
-        #: The same for threads, as it may be renamed while they work.
+        #: A handle for threads, because the directory may be renamed while they work.
         self.opened_directory = disk.directory(directory)
         self.config = config
         self.leader_epochs = leader_epochs
         self.producers = producers
         self.start_offset = log_start_offset
-        #: The log starts at least here after a crash. Records between this and `start_offset` may come back.
+        #: The log starts at least here after a crash. Records between this and `start_offset` may reappear.
         self.saved_start_offset = log_start_offset
         #: Everything below survives a power cut; recovery after a crash starts here.
         self.flushed_offset = flushed_offset
         self.end_offset = segments[-1].end_offset
-        #: Where compaction may have left gaps; elsewhere it has left none.
+        #: Where compaction may have left gaps; there are none elsewhere.
         self.gaps = gaps
-        #: None for a log that nobody may find again, and that loses nothing in a power cut.
+        #: None for a log that is never reopened, and that loses nothing in a power failure.
         self.metadata = metadata
-        #: While compaction works on the log nobody else takes segments out of it.
+        #: True while compaction works on the log, which then alone removes segments.
         self.is_being_cleaned = False
-        #: From the decision to cut the log until that is durable: nothing is appended to it, nor compacted in it.
+        #: True from the decision to truncate the log until that is durable: no appends and no compaction.
         self.is_being_cut = False
-        #: Acknowledgements may be given up to here: the flush policy has been met.
+        #: Acknowledgements may be given up to this offset, because the flush policy is met.
         self.promised_offset = flushed_offset
         self.unsynced_bytes = 0
         self.dirty_since: float | None = None
-        #: Told whenever the log needs a sync before it can promise more, or has much unsynced.
+        #: Called whenever the log needs a sync before it can promise more, or has much unsynced.
         self.on_dirty: Callable[[PartitionLog], None] = _ignore
         self._disk = disk
         self._clock = clock
         self.segments = SegmentList(segments)
         self.retention = Retention(self, clock)
         self._names_unsynced = True
-        # Where gaps are sound is written down before it is relied upon. What a cut changes is not even written yet: it
-        # says that all before is durable.
+        # New gaps are written before anything depends on them. Those of a truncation wait for its sync, since they
+        # claim that everything before them is durable.
         self._gaps_unsynced = self._gaps_unwritten = False
         self._has_too_many_producers = False
         self.segments.active.grow_on()
@@ -118,12 +118,12 @@ class PartitionLog:
     # --- appending
 
     def append(self, data: memoryview | bytearray, header: BatchHeader, leader_epoch: int) -> Appended:
-        """Assign offsets to one checked batch and write it; a duplicate is answered with its first offsets."""
+        """Assign offsets to one checked batch and write it; for a duplicate, return its first offsets."""
         config = self.config
         size = len(data)
         if size > config.max_message_bytes:
             self.require_size(size)
-        # What a coordinator writes in the name of a producer has no sequence.
+        # What a coordinator writes on behalf of a producer has no sequence.
         is_idempotent = header.producer_id >= 0 and header.base_sequence >= 0
         if is_idempotent and (earlier := self.producers.check(header)) is not None:
             append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
@@ -154,7 +154,7 @@ class PartitionLog:
         if segment.first_timestamp is None:
             segment.first_timestamp = max_timestamp
             segment.first_append_ms = now_ms
-        # By the broker's clock: a producer of old records is not silent.
+        # By the broker's clock, so that a producer of old records does not count as idle.
         if is_idempotent and self.producers.update(header, base_offset, now_ms):
             self.bound_producers()
         self.end_offset = last_offset + 1
@@ -162,19 +162,19 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time)
 
     def bound_producers(self) -> None:
-        """Forget producers that were silent for long where there are too many, and say so once."""
+        """Drop the longest idle producers if there are too many; logged once."""
         most = self.config.max_producers
         if self.producers.bound(most) and not self._has_too_many_producers:
             self._has_too_many_producers = True
             logger.warning(
-                "%s: more than %d idempotent producers: forgot those that were silent for longest; raise "
-                "tailrace.producer.ids.per.partition if so many are at work at once",
+                "%s has more than %d idempotent producers: dropped the state of those idle for longest; raise "
+                "tailrace.producer.ids.per.partition if more producers are active at once",
                 self.partition,
                 most,
             )
 
     def require_size(self, size: int) -> None:
-        """Refuse a batch that is larger than its topic takes."""
+        """Refuse a batch larger than the topic's limit."""
         if size > self.config.max_message_bytes:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -183,7 +183,7 @@ class PartitionLog:
             )
 
     def time_bounds(self) -> tuple[int, int] | None:
-        """Between which times a producer's records have to be now; None where the broker stamps them itself."""
+        """The allowed range of a producer's record times; None if the broker stamps records itself."""
         config = self.config
         if config.log_append_time:
             return None
@@ -191,7 +191,7 @@ class PartitionLog:
         return now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
 
     def _account(self, size: int) -> None:
-        """Move the promise along with the log end, unless the flush policy wants a sync first."""
+        """Move the promise to the log end, unless the flush policy requires a sync first."""
         self.unsynced_bytes += size
         if self.dirty_since is None:
             self.dirty_since = self._clock.monotonic()
@@ -201,7 +201,7 @@ class PartitionLog:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether somebody waits for a promise that only a sync can give."""
+        """Whether a promise needs a sync first."""
         return self.promised_offset < self.end_offset
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
@@ -214,11 +214,11 @@ class PartitionLog:
         )
 
     def _roll(self, base_offset: int | None = None) -> Segment:
-        """Start a new segment at the log end, or at another offset after a gap there.
+        """Start a new segment at the log end, or at another offset after a gap.
 
-        Where a segment begins tells recovery that the one before is whole: it ends there.
+        The start of a segment tells recovery where the previous one ends if it is whole.
         """
-        # Sealed first: a new file that the log then does not use would cut it short at the next start.
+        # Seal the old one first: if that fails after a new file exists, the next start would cut the log off there.
         self.segments.active.seal()
         base_offset = self.end_offset if base_offset is None else base_offset
         segment = Segment(self._disk, self.directory, base_offset, base_offset, create=True)
@@ -228,11 +228,11 @@ class PartitionLog:
         try:
             self.write_producer_snapshot()
         except PassingStorageError as error:
-            logger.warning("%s: no producer snapshot at %d: %s", self.partition, self.end_offset, error)
+            logger.warning("%s: no producer snapshot written at %d: %s", self.partition, self.end_offset, error)
         return segment
 
     def roll_when_old(self) -> None:
-        """Start a new segment if the newest has had its time, so that what is in it gets old enough to be compacted."""
+        """Roll the active segment when it is old enough, so that its records can be compacted."""
         segment = self.segments.active
         if self.end_offset == segment.base_offset or self.is_being_cut:
             return
@@ -243,14 +243,14 @@ class PartitionLog:
             try:
                 self._roll()
             except PassingStorageError as error:
-                logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
+                logger.warning("%s: cannot roll the active segment now, will retry: %s", self.partition, error)
 
     # --- following a leader
 
     def append_replicated(self, data: memoryview, committed_offset: int) -> int:
-        """Write whole batches as the leader has them, up to one that is cut short; how many bytes they have.
+        """Write the leader's whole batches up to a partial one, and return how many bytes they have.
 
-        Gaps are taken over where compaction may have left them on the leader: below what it says is committed.
+        Gaps are accepted where the leader's compaction may have left them: below its committed offset.
         """
         batches = checked_batches(self.partition, data, self.end_offset, self.leader_epochs.latest, committed_offset)
         if not batches:
@@ -265,7 +265,7 @@ class PartitionLog:
         run_bytes = total = 0
         for position, header in batches:
             segment, size = self.segments.active, header.size
-            # One that is empty takes any batch, unless its offset is out of reach behind a gap.
+            # An empty segment accepts any batch, unless a gap puts its offset out of reach.
             may_roll = run or segment.size or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
             if may_roll and self._must_roll(segment, run_bytes + size, header.last_offset, header.max_timestamp):
                 if run:
@@ -282,7 +282,7 @@ class PartitionLog:
         return total
 
     def _append_run(self, data: memoryview, batches: Sequence[tuple[int, BatchHeader]], now_ms: int) -> None:
-        """Write batches that go into the newest segment, and take in what their headers say."""
+        """Write batches to the active segment, and apply their headers."""
         segment = self.segments.active
         start, last = batches[0][0], batches[-1]
         end = last[0] + last[1].size
@@ -301,40 +301,40 @@ class PartitionLog:
         self._account(end - start)
 
     def _begin_within(self, header: BatchHeader) -> None:
-        """Let a log that is new begin with a batch that starts below it: the leader's log starts within that batch.
+        """Let a new log begin with a batch that starts below it, because the leader's log starts inside that batch.
 
         Any other batch that is not wholly beyond the log end is refused.
         """
         if self.segments.count > 1 or self.segments.active.size or header.next_offset <= self.end_offset:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"Batch {header.base_offset} to {header.last_offset} for {self.partition}, whose log ends at "
+                f"Batch {header.base_offset} to {header.last_offset} does not follow the end of {self.partition} at "
                 f"{self.end_offset}",
             )
         end_offset, starts = self.end_offset, (self.start_offset, self.saved_start_offset)
-        # What the metadata says stays true: the log starts at an offset that this segment holds.
+        # The metadata stays true: the log starts at an offset that this segment holds.
         for segment in self._restart_at(header.base_offset):
             segment.remove_files()
-        # Should a full disk refuse the batch, the log is as empty as before, and ends where it did.
+        # If a full disk refuses the batch, the log is as empty as before and ends where it did.
         self.start_offset, self.saved_start_offset = starts
         self.end_offset = self.promised_offset = self.segments.active.end_offset = end_offset
         if self._gaps_unwritten:
-            self.allow_gaps(self.gaps)  # at once, for there is nothing before that had to be durable
+            self.allow_gaps(self.gaps)  # at once, because nothing before it has to be durable
             self._gaps_unwritten = False
 
     def allow_gaps(self, gaps: Gaps, *, sync: bool = False) -> None:
-        """Let the log have gaps; recovery must know by the time that it finds any. Blocks where it is synced.
+        """Allow gaps in the log, before recovery could find any. Blocks if `sync`.
 
-        Not in a thread, which might put what was known before in the place of what is known now.
+        Do not call it in a thread, which might overwrite newer gaps with older ones.
         """
         write_gaps(self.opened_directory, gaps, sync=sync)
         self.gaps = gaps
         self._gaps_unsynced = not sync
 
     def _roll_far_away(self, base_offset: int) -> None:
-        """Start a new segment after a gap that no index can express, 2^31 offsets or more.
+        """Start a new segment after a gap of 2^31 offsets or more, which no index can express.
 
-        No segment ends where this one begins, so all before must be durable. This blocks, once in so many offsets.
+        No segment ends where this one starts, so everything before it must be durable. This blocks, but is very rare.
         """
         for segment in self._unsynced_segments:
             segment.log.sync()
@@ -343,15 +343,15 @@ class PartitionLog:
         self._roll(base_offset)
 
     def find_producers(self, end_offset: int) -> Generator[None, None, ProducerState]:
-        """The producers as they were at an earlier log end, from disk and step by step."""
+        """The producers as of an earlier log end, read from disk in steps."""
         most = self.config.max_producers
         return find_producers(self.partition, self._disk, self.directory, list(self.segments), end_offset, most)
 
     def truncate(self, offset: int, producers: ProducerState) -> list[Segment]:
-        """Cut off everything from an offset on, given the producers of what is left; the segments that left the log.
+        """Remove everything from an offset on, given the producers of the rest; returns the segments that left the log.
 
-        A batch that holds the offset goes as a whole. Until the next sync the cut records may come back in a crash,
-        but never some of them behind others, if the recovery point on disk is not beyond the offset.
+        The batch with this offset is removed as a whole. Until the next sync a crash may bring the removed records
+        back, but never some of them behind others, if the recovery point on disk is not beyond the offset.
         """
         if offset >= self.end_offset:
             return []
@@ -362,9 +362,9 @@ class PartitionLog:
         position = kept.position_of(offset)
         if position is not None:
             _, header = next(kept.headers(position))
-            # In the middle of a gap the log ends where it was told to.
+            # Inside a gap, the log ends at the requested offset.
             offset = min(offset, header.base_offset)
-        kept.open_indexes()  # which may fail on a full disk, while nothing has been done
+        kept.open_indexes()  # may fail on a full disk, so it comes before any change
         removed = list(self.segments.newer(index + 1))
         self._take_out(removed, offset)
         self.segments.end_with(index)
@@ -376,13 +376,13 @@ class PartitionLog:
         self._was_cut(offset, producers)
         metadata = self.metadata
         if metadata is not None and metadata.first_offset is not None and metadata.first_offset > offset:
-            metadata.move_start(self.segments.bases[0])  # retention has to think again
+            metadata.move_start(self.segments.bases[0])  # retention must look again
         return removed
 
     def restart_at(self, offset: int, past: LogPast | None = None) -> list[Segment]:
-        """Become an empty log that starts at an offset, given what is known of before; the segments that left it.
+        """Become an empty log that starts at an offset, with `past`; returns the segments that left the log.
 
-        Nothing may be appended until the next sync: a crash before leaves a run of the old log from its start, or none.
+        Nothing may be appended until the next sync. A crash before leaves the old log, or a prefix of it, or nothing.
         """
         removed = self._restart_at(offset, past)
         if self.metadata is not None:
@@ -401,7 +401,7 @@ class PartitionLog:
         segment.grow_on()
         self.segments.become(segment)
         self.start_offset = self.saved_start_offset = offset
-        # Nothing that was promised is left, and no epoch has records here.
+        # Nothing promised is left, and no epoch has records here.
         self.flushed_offset = self.promised_offset = offset
         self.leader_epochs.cut(0)
         remove_snapshots_beyond(self._disk, self.directory, NO_OFFSET)
@@ -411,23 +411,23 @@ class PartitionLog:
         self.leader_epochs.adopt(past.leader_epochs)
         self._was_cut(offset, past.producers)
         try:
-            # No record of this log says anything of these producers, so only a snapshot keeps them.
+            # No record of this log has these producers, so only a snapshot preserves them.
             self.write_producer_snapshot()
         except PassingStorageError as error:
-            logger.warning("%s: no producer snapshot at %d: %s", self.partition, offset, error)
+            logger.warning("%s: no producer snapshot written at %d: %s", self.partition, offset, error)
         return removed
 
     def _take_out(self, segments: Sequence[Segment], offset: int) -> None:
-        """Take the files of segments out of the log's sight, the newest first, so that a crash leaves no hole."""
+        """Rename the files of segments out of the log, newest first, so that a crash leaves no gap."""
         if segments and self.gaps.between_up_to > offset:
-            # Recovery must miss those that are gone, whichever come back. This blocks, but only where a log gives up
-            # what compaction has been through, which is all committed.
+            # Recovery must notice that these are missing, whichever reappear. This blocks, but only if a log drops
+            # compacted segments, whose records are all committed.
             self.allow_gaps(self.gaps._replace(between_up_to=offset), sync=True)
         for segment in reversed(segments):
             segment.rename_for_deletion()
 
     def _was_cut(self, offset: int, producers: ProducerState) -> None:
-        """Let everything that is known of the log go no further than its new end."""
+        """Limit everything known of the log to its new end."""
         self.end_offset = offset
         self.start_offset = min(self.start_offset, offset)
         self.saved_start_offset = min(self.saved_start_offset, offset)
@@ -437,7 +437,7 @@ class PartitionLog:
         self.producers = producers
         remove_snapshots_beyond(self._disk, self.directory, offset)
         if self.gaps.within_below > offset:
-            # The log may end in a gap, and what is appended then follows it. The cut makes all before durable.
+            # The log may end in a gap, which the next append then follows. The sync makes everything before durable.
             self.gaps = Gaps(offset + 1, offset)
             self._gaps_unwritten = True
         self._names_unsynced = True
@@ -452,7 +452,7 @@ class PartitionLog:
 
     def sync_work(self, *, with_identity: bool = False) -> tuple[int, Callable[[], None]]:
         """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
-        # By themselves, and not by their names: the loop may rename them, and the whole directory, meanwhile.
+        # Use handles, not names: the event loop may rename the files and the directory in between.
         files = [segment.log for segment in self._unsynced_segments]
         gaps_file = self._disk.open(f"{self.directory}/{COMPACTED}") if self._gaps_unsynced else None
         directory = self.opened_directory
@@ -471,7 +471,7 @@ class PartitionLog:
                 gaps_file.sync()
             if has_new_names or gaps_file is not None:
                 directory.sync()
-            # Both say what need not be there, so what is there has to be durable before.
+            # Both claim that earlier data is durable, so they are written after it.
             if gaps is not None:
                 write_gaps(directory, gaps)
                 self._gaps_unwritten = False
@@ -483,7 +483,7 @@ class PartitionLog:
         return self.end_offset, work
 
     def synced(self, offset: int) -> None:
-        """A sync that reached an offset has succeeded."""
+        """A sync up to an offset has succeeded."""
         self.flushed_offset = max(self.flushed_offset, min(offset, self.end_offset))
         if self.end_offset - self.flushed_offset < self.config.flush_messages:
             self.promised_offset = self.end_offset
@@ -491,25 +491,25 @@ class PartitionLog:
             self.promised_offset = max(self.promised_offset, self.flushed_offset)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Go by another configuration from now on; what was promised under the former stays promised."""
+        """Apply a new configuration; what was promised under the old one stays promised."""
         self.config = config
         self.synced(self.flushed_offset)
 
     @property
     def is_durable(self) -> bool:
-        """Whether a sync would have nothing to do."""
+        """Whether there is nothing to sync."""
         has_unsynced = self._names_unsynced or self._gaps_unsynced or self.has_files_to_write
         return self.flushed_offset == self.end_offset and not has_unsynced
 
     @property
     def has_files_to_write(self) -> bool:
-        """Whether a sync has to write something, and not only to sync what is written."""
+        """Whether a sync has to write files before it syncs them."""
         metadata = self.metadata
         has_metadata = metadata is not None and not metadata.is_durable
         return self._gaps_unwritten or has_metadata or not self.leader_epochs.is_durable
 
     def sync_failed(self) -> None:
-        """A sync did not get to its end: the next one has to do all of it again."""
+        """A sync failed: the next one has to repeat all of it."""
         self._names_unsynced = True
         self._gaps_unsynced = self._gaps_unsynced or self._disk.exists(f"{self.directory}/{COMPACTED}")
         self.leader_epochs.sync_failed()
@@ -517,7 +517,7 @@ class PartitionLog:
             self.dirty_since = self._clock.monotonic()
 
     def write_producer_snapshot(self) -> None:
-        """Keep the producer state as of the log end, and drop the snapshots that it makes unneeded."""
+        """Save the producer state as of the log end, and remove snapshots no longer needed."""
         path = snapshot_path(self.directory, self.end_offset)
         self._disk.replace_file(path, self.producers.snapshot(), sync=False)
         names = [name for name in self._disk.list(self.directory) if name.endswith(SNAPSHOT_SUFFIX)]
@@ -525,24 +525,24 @@ class PartitionLog:
             self._disk.remove(f"{self.directory}/{name}")
 
     def close(self) -> None:
-        """Complete indexes and snapshot; the caller has synced the log."""
-        for segment in self.segments:  # a full disk may have kept those of sealed ones in memory
+        """Write the rest of the indexes and a producer snapshot; the caller has synced the log."""
+        for segment in self.segments:  # a full disk may have left index entries of sealed segments in memory
             segment.flush_indexes()
         self.write_producer_snapshot()
 
     def release(self) -> None:
-        """Let go of the files: the log was removed, and others may soon have their names."""
+        """Close the files of a removed log: a new log may soon use the same names."""
         for segment in self.segments:
             segment.release()
 
     # --- reading
 
     def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileRange | None:
-        """Whole batches from the one that holds an offset on, none beyond the limit; None where there are none."""
+        """Whole batches from the one with this offset on, below the limit; None if there are none."""
         if offset < self.start_offset or offset > self.end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Offset {offset} is outside of {self.start_offset} to {self.end_offset} of {self.partition}",
+                f"Offset {offset} is out of the range {self.start_offset} to {self.end_offset} of {self.partition}",
             )
         if offset >= limit_offset:
             return None
@@ -565,7 +565,7 @@ class PartitionLog:
         return None
 
     def is_warm(self, part: FileRange) -> bool:
-        """Whether a range that was read can be sent without waiting for the disk, and was checked before."""
+        """Whether a range can be sent without waiting for the disk, and has been verified."""
         segments = self.segments
         active = segments.active
         if part.file is active.log and part.position >= active.unchecked_end:
@@ -576,8 +576,8 @@ class PartitionLog:
         return part.file.is_cached(part.position, part.size)
 
     async def warm(self, part: FileRange) -> FileRange:
-        """Bring a cold range into memory and check the CRCs of what nobody looked at for long; what is left of it."""
-        # Found before the wait: compaction may take it out of the log meanwhile, and its file is read on.
+        """Read a cold range into memory and verify what has not been read since the start; returns the valid range."""
+        # Found before the wait: compaction may remove it from the log in between, but its file stays readable.
         segment = next((segment for segment in self.segments if segment.holds(part.file)), None)
         data = await self._disk.offload(lambda: part.file.prefetch(part.position, part.size))
         end = part.position + part.size
@@ -591,11 +591,11 @@ class PartitionLog:
         return await TimestampSearch(self, self._disk, limit_offset, work).first_from(timestamp)
 
     async def offset_of_max_timestamp(self, limit_offset: int, work: LongWork) -> TimestampedOffset:
-        """The first record that has the largest timestamp of all below the limit."""
+        """The first record below the limit with the largest timestamp of all."""
         return await TimestampSearch(self, self._disk, limit_offset, work).newest()
 
     def timestamp_at(self, offset: int) -> int:
-        """The largest timestamp of the batch that holds an offset, or of the first after it; -1 where there is none."""
+        """The largest timestamp of the batch with this offset, or of the next batch; -1 if there is none."""
         for segment in self.segments.from_offset(offset):
             position = segment.position_of(offset)
             if position is not None:
@@ -605,7 +605,7 @@ class PartitionLog:
     # --- removing
 
     def advance_start(self, offset: int) -> None:
-        """Give up the records below an offset; whole segments below it may then be removed."""
+        """Move the log start to an offset; whole segments below it may then be removed."""
         if offset > self.start_offset:
             self.start_offset = offset
 
@@ -616,12 +616,12 @@ class PartitionLog:
         epochs_from: int | None = None,
         most: int | None = None,
     ) -> list[Segment]:
-        """Take segments that retention has ended out of the log, oldest first, none beyond the limit.
+        """Remove segments that have expired from the log, oldest first, none beyond the limit.
 
-        Nor one that is not archived, where that has to be before; what was given up is not waited for. Epochs are
-        forgotten below an offset, or below the new start of the log. Each segment is some calls of the disk: who names
-        how many are taken out at most lets others have their turn before the next. None is taken out before it is
-        durable that the log starts after it, and the next sync makes it so.
+        A segment that must be archived first stays until it is, unless it lies below the log start. Epochs are dropped
+        below `epochs_from`, or below the new log start. Each removal costs several disk calls; `most` limits their
+        number, so that the caller can yield in between. A segment is removed only once the log start after it is
+        durable; the next sync makes it so.
         """
         self.retention.waits_for_start = False
         if self.is_being_cleaned or self.is_being_cut:
@@ -632,8 +632,8 @@ class PartitionLog:
                 try:
                     self._roll()
                 except PassingStorageError as error:
-                    # What was taken out already must still be removed: that is what makes room.
-                    logger.warning("%s: its newest segment stays for now: %s", self.partition, error)
+                    # The segments already taken out must still be removed, which is what frees space.
+                    logger.warning("%s: cannot roll the active segment now, will retry: %s", self.partition, error)
                     break
             self._take_out_first()
             removed.append(segment)
@@ -647,13 +647,13 @@ class PartitionLog:
         self.start_offset = max(self.start_offset, segment.end_offset)
         segment.rename_for_deletion()
         logger.info(
-            "%s: segment %d removed, the log now starts at %d", self.partition, segment.base_offset, self.start_offset
+            "%s: removed segment %d, the log now starts at %d", self.partition, segment.base_offset, self.start_offset
         )
 
     # --- compacting
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put one segment in the place of several that follow each other; their files get out of the log's sight."""
+        """Put one segment in the place of several adjacent ones, whose files are renamed for deletion."""
         self.segments.require_run(old)
         for segment in old:
             segment.rename_for_deletion()
@@ -661,4 +661,4 @@ class PartitionLog:
 
 
 def _ignore(log: PartitionLog) -> None:
-    """Nobody listens yet."""
+    """Do nothing: no listener is set yet."""

@@ -1,8 +1,8 @@
-"""Producer state from disk: the newest sound snapshot of a log, and every batch header after it.
+"""Rebuilds producer state from disk: from the newest valid snapshot of a log and every batch header after it.
 
-Owns how a log's producers at some offset are found again, at a start or where the log is cut. A replay may be of a
-whole segment, so it is done in steps, between which others may be served. Whoever cuts a log removes the snapshots of
-what is gone, and makes that durable before anything is written in its place.
+This is done at a start and when a log is truncated. A replay may cover a whole segment, so it runs in steps between
+which other tasks may run. A truncation removes the snapshots beyond it, and makes that durable before anything is
+written in their place.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tailrace.storage.segment import SNAPSHOT_SUFFIX, CorruptSegmentError, Segme
 
 logger = logging.getLogger("tailrace.storage")
 
-#: So many headers are replayed before others have their turn: about a millisecond.
+#: How many headers are replayed in one step: about a millisecond.
 _STEP_HEADERS = 500
 
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """The log ends that the snapshots in a partition's directory are of, oldest first."""
+    """The offsets of the snapshots in a partition's directory, oldest first."""
     stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in disk.list(directory) if name.endswith(SNAPSHOT_SUFFIX)]
     return [int(stem) for stem in stems if stem.isdecimal()]
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """Where the producer state as of a log end is kept."""
+    """The path of the producer snapshot at a log end."""
     return f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
 
 def remove_snapshots_beyond(disk: Disk, directory: str, end_offset: int) -> bool:
-    """Remove the snapshots of records that are gone; whether there were any."""
+    """Remove the snapshots of removed records; returns whether there were any."""
     gone = [offset for offset in snapshot_offsets(disk, directory) if offset > end_offset]
     for offset in gone:
         disk.remove(snapshot_path(directory, offset))
@@ -43,7 +43,7 @@ def remove_snapshots_beyond(disk: Disk, directory: str, end_offset: int) -> bool
 def find_producers(
     partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int, most: int
 ) -> Generator[None, None, ProducerState]:
-    """The producers of a log that ends at an offset, step by step, and no more than so many."""
+    """The producers of a log that ends at an offset, at most `most`, found in steps."""
     state, covered = _newest_snapshot(partition, disk, directory, segments[0].base_offset, end_offset)
     replayed = 0
     for segment in segments:
@@ -60,14 +60,14 @@ def find_producers(
                 if replayed % _STEP_HEADERS == 0:
                     yield
         except CorruptSegmentError as error:
-            logger.error("%s: producers beyond it in this segment are forgotten: %s", partition, error)
+            logger.error("%s: lost producer state from the rest of a segment: %s", partition, error)
     return state
 
 
 def find_producers_at_once(
     partition: TopicPartition, disk: Disk, directory: str, segments: Sequence[Segment], end_offset: int, most: int
 ) -> ProducerState:
-    """The same without letting anybody have a turn."""
+    """The same in one step."""
     steps = find_producers(partition, disk, directory, segments, end_offset, most)
     while True:
         try:
@@ -80,12 +80,12 @@ def find_producers_at_once(
 def _newest_snapshot(
     partition: TopicPartition, disk: Disk, directory: str, start_offset: int, end_offset: int
 ) -> tuple[ProducerState, int]:
-    """The newest sound snapshot at or below the log end; later ones describe records that are gone."""
+    """The newest valid snapshot at or below the log end; later ones describe removed records."""
     for offset in reversed(snapshot_offsets(disk, directory)):
         if offset <= end_offset:
             path = snapshot_path(directory, offset)
             try:
                 return ProducerState.from_snapshot(disk.read_file(path) or b""), offset
             except ValueError as error:
-                logger.warning("%s: %s is not used: %s", partition, path, error)
+                logger.warning("%s: ignored producer snapshot %s: %s", partition, path, error)
     return ProducerState(), start_offset

@@ -1,11 +1,11 @@
 """What each idempotent producer last wrote to one partition: sequence checks and duplicate detection.
 
-Keeps the last five batches of every producer, as many as a client may have in flight with one leader, and how long the
-unbroken run of sequences is that they end: a batch that is in flight with a leader of before may come again after
-any number of later ones. Snapshots are Kafka's format, one entry per remembered batch (readers that keep one entry per
-producer keep the newest), so that the state after a restart answers retries of these exactly as before it. Everything
-else is rebuilt from batch headers. Producers are bounded in number: of too many those go that were silent for longest,
-but none that has a transaction open, for what it wrote could never be ended.
+It keeps the last five batches of every producer, which is as many as a client may have in flight. It also keeps the
+length of the unbroken run of sequences that ends with them, because a batch in flight to a former leader may be sent
+again after any number of later ones. Snapshots have Kafka's format with one entry per remembered batch (readers that
+keep one entry per producer keep the newest), so a restart does not change the answers to retries. Everything else is
+rebuilt from batch headers. The number of producers is bounded: the longest idle are dropped first, but never one with
+an open transaction, because its records could then never be committed or aborted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, increment_sequence, sequences_between
 
 REMEMBERED_BATCHES = 5
-#: Where there are too many, so many more than that go, one in so many: finding the silent ones means looking at all.
+#: An eviction drops this fraction (1/16) beyond the excess, because finding idle producers means scanning all.
 _MORE_EVICTED = 16
-#: Of so many unknown producers it is remembered what they have to send again.
+#: Maximum number of unknown producers for which the expected next sequence is kept.
 _MOST_AWAITED = 1000
-#: Sequences begin anew after the last: what is further behind than half of them is ahead.
+#: Sequences wrap around: a distance of more than half of them counts as ahead.
 _FAR_BEHIND = 1 << 30
 
 _SNAPSHOT_VERSION = 1
@@ -50,18 +50,18 @@ class ProducerEntry:
     """One producer id on one partition."""
 
     epoch: int
-    #: The last ones, oldest first; a list, as there may be many producers and a deque takes more than all else here.
+    #: The last batches, oldest first. A list, because a deque would take more memory than everything else here.
     batches: list[AppendedBatch] = field(default_factory=list)
     last_timestamp: int = -1
-    #: How many sequences up to the last batch followed each other, so that all of them are in the log, or were.
+    #: The length of the unbroken run of sequences up to the last batch; all of these are, or were, in the log.
     run: int = 0
-    #: Where the transaction that it has open began.
+    #: The first offset of its open transaction.
     transaction_start: int = NO_OFFSET
 
     def add(self, batch: AppendedBatch) -> None:
-        """Remember one more batch."""
+        """Append a batch."""
         if self.batches and batch.base_sequence != increment_sequence(self.batches[-1].last_sequence, 1):
-            # Taken by a leader that had forgotten the producer, or what was between is compacted.
+            # A leader that had forgotten the producer accepted it, or the batches in between were compacted.
             self.run = 0
         self.run += sequences_between(batch.base_sequence, batch.last_sequence) + 1
         if len(self.batches) == REMEMBERED_BATCHES:
@@ -77,7 +77,7 @@ class ProducerEntry:
         return sequences_between(base_sequence, last_sequence) < behind <= min(self.run - remembered, _FAR_BEHIND)
 
     def below(self, offset: int) -> ProducerEntry:
-        """What is remembered of the batches below an offset."""
+        """The entry as of the batches below an offset."""
         kept = [batch for batch in self.batches if batch.last_offset < offset]
         if len(kept) == len(self.batches) or not kept:
             return ProducerEntry(self.epoch, kept, self.last_timestamp, self.run, self.transaction_start)
@@ -91,20 +91,20 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
-        # By id and epoch: the lowest sequence that an unknown producer was refused for now.
+        # By id and epoch: the lowest sequence refused to an unknown producer, which must send it again.
         self._awaited: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def entries(self) -> list[tuple[int, ProducerEntry]]:
-        """Every producer that is remembered, by its id."""
+        """Every remembered producer by its id."""
         return list(self._producers.items())
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Refuse a batch that is out of order or fenced; return the earlier append if it is a duplicate.
 
-        Where that is too long ago its offset is not known, only that it lies below those that are.
+        If that append is no longer remembered, the result only says that it lies below those that are.
         """
         entry = self._producers.get(header.producer_id)
         if entry is None:
@@ -114,7 +114,7 @@ class ProducerState:
         if header.producer_epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Producer {header.producer_id} has epoch {header.producer_epoch}, the log has seen {entry.epoch}",
+                f"Producer {header.producer_id} has epoch {header.producer_epoch}, but the log has epoch {entry.epoch}",
             )
         if header.producer_epoch > entry.epoch:
             if header.base_sequence != 0:
@@ -142,7 +142,7 @@ class ProducerState:
         return None
 
     def refused(self, header: BatchHeader) -> None:
-        """A batch was refused that its producer sends again; what it sent right behind must not be taken before."""
+        """Note a refused batch that an unknown producer will retry, so that its later batches must wait for it."""
         if header.producer_id < 0 or header.producer_id in self._producers:
             return
         key, sequence = (header.producer_id, header.producer_epoch), header.base_sequence
@@ -153,11 +153,11 @@ class ProducerState:
             self._awaited[key] = sequence
 
     def _check_first(self, header: BatchHeader) -> None:
-        """Refuse what is not the first that an unknown producer has to send.
+        """Refuse a batch of an unknown producer that is not the first it has to send.
 
-        Its state may have expired or been removed with its records, so any sequence may be that (KIP-360). But where
-        one begins in the middle, what is before may be in flight with a leader of before, unanswered: that could never
-        be taken any more. A producer that is refused once sends again in order, the first without an answer first.
+        Its state may have expired or been removed with its records, so it may start with any sequence (KIP-360). But if
+        it starts in the middle, an earlier batch may be in flight to a former leader, and could then never be accepted.
+        A producer that is refused once retries in order, starting with its first unacknowledged batch.
         """
         key, sequence = (header.producer_id, header.producer_epoch), header.base_sequence
         awaited = self._awaited.get(key)
@@ -166,18 +166,18 @@ class ProducerState:
                 self._awaited[key] = sequence
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"Producer {header.producer_id} is not known here and begins with sequence {sequence}: to be sent "
-                    "again, after what is not acknowledged of before",
+                    f"Producer {header.producer_id} is unknown to this partition and starts with sequence {sequence}: "
+                    "retry, starting with its first unacknowledged batch",
                 )
         elif sequence != awaited and not _is_before(sequence, awaited):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming), {awaited} "
-                "(refused before, to be sent again)",
+                "(refused before, expected next)",
             )
 
     def update(self, header: BatchHeader, base_offset: int, timestamp: int) -> bool:
-        """A batch of an idempotent producer is in the log at an offset; whether the producer is a new one."""
+        """Note a batch that was appended at an offset; returns whether its producer is new."""
         if self._awaited:
             self._awaited.pop((header.producer_id, header.producer_epoch), None)
         entry = self._producers.get(header.producer_id)
@@ -196,18 +196,18 @@ class ProducerState:
         return is_new
 
     def replay(self, header: BatchHeader, most: int) -> None:
-        """Take in a batch found in the log, and remember no more producers than that."""
+        """Apply a batch found in the log, with at most `most` producers."""
         if header.producer_id < 0:
             return
         if header.is_control:
             entry = self._producers.get(header.producer_id)
             if entry is not None:
-                entry.transaction_start = NO_OFFSET  # a marker ends it
+                entry.transaction_start = NO_OFFSET  # a marker ends the transaction
         elif header.base_sequence >= 0 and self.update(header, header.base_offset, header.max_timestamp):
             self.bound(most)
 
     def below(self, offset: int) -> ProducerState | None:
-        """The state as it was at an earlier log end; None where a producer's batches before it are not remembered."""
+        """The state as of an earlier log end; None if a producer's batches before it are not remembered."""
         state = ProducerState()
         state._awaited = self._awaited
         for producer_id, entry in self._producers.items():
@@ -218,7 +218,7 @@ class ProducerState:
         return state
 
     def before(self, offset: int) -> ProducerState:
-        """What is remembered of the batches below an offset, for a log that begins there."""
+        """The state for a log that starts at an offset: the batches below it."""
         state = ProducerState()
         for producer_id, entry in self._producers.items():
             kept = entry.below(offset)
@@ -227,7 +227,7 @@ class ProducerState:
         return state
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers that wrote nothing since a time."""
+        """Drop producers that wrote nothing since a time."""
         for producer_id in [
             key
             for key, entry in self._producers.items()
@@ -236,14 +236,14 @@ class ProducerState:
             del self._producers[producer_id]
 
     def bound(self, most: int) -> bool:
-        """Forget those that were silent for longest where there are too many; whether there were."""
+        """Drop the longest idle producers if there are too many; returns whether there were."""
         excess = len(self._producers) - most
         if excess <= 0:
             return False
         silent = nsmallest(
             excess + most // _MORE_EVICTED,
             [
-                # Not by time, which clients and clocks may get wrong: the log knows in which order they wrote.
+                # By offset, not by time, which clients and clocks may get wrong.
                 (entry.batches[-1].last_offset if entry.batches else NO_OFFSET, producer_id)
                 for producer_id, entry in self._producers.items()
                 if entry.transaction_start == NO_OFFSET
@@ -274,12 +274,12 @@ class ProducerState:
 
     @classmethod
     def from_snapshot(cls, content: bytes) -> ProducerState:
-        """Read a snapshot file; ValueError where it is damaged or of another version."""
+        """Read a snapshot file; ValueError if it is damaged or has another version."""
         if len(content) < _SNAPSHOT_HEAD.size:
-            raise ValueError("producer snapshot is cut short")
+            raise ValueError("producer snapshot is truncated")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(content)
         if version != _SNAPSHOT_VERSION:
-            raise ValueError(f"producer snapshot has version {version}, this software knows {_SNAPSHOT_VERSION}")
+            raise ValueError(f"producer snapshot has version {version}; expected {_SNAPSHOT_VERSION}")
         if crc32c(memoryview(content)[_CRC_COVERS_FROM:]) != crc:
             raise ValueError("producer snapshot is corrupt (CRC does not match)")
         if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:

@@ -1,12 +1,12 @@
-"""Opening a partition's directory: what a clean stop left, or what a crash left, made whole again.
+"""Opens a partition's directory after a clean stop or a crash, and repairs what a crash left behind.
 
-After a crash every batch from the recovery point's segment on is checked by its CRC; at the first that is torn,
-corrupt or out of order the log is cut, and segments beyond are dropped: they were never promised, because older
-segments are synced first. Segments before it are whole, and never cut: damage in them ends what is served of them.
-Gaps between offsets are sound where compaction says that it may have left some, and only there. A log starts with the
-segment that its metadata names: earlier ones are what is left of those that retention took out, and one without it has
-lost its start with the names of its first segments, before anything was synced, and begins anew. A cleaned segment
-that a crash kept from its place is put there. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
+After a crash the CRC of every batch from the recovery point's segment on is checked. At the first torn, corrupt or
+out-of-order batch the log is truncated and later segments are dropped; nothing there was promised, because older
+segments are synced first. Earlier segments are whole and never truncated: if one is damaged, its records are served up
+to the damage. Gaps between offsets are allowed only where compaction may have left them. A log starts with the segment
+that its metadata names. Earlier segments are left over from retention. If that segment is missing, a power failure took
+the names of the first segments before anything was synced, and the log restarts. A cleaned segment whose swap was
+interrupted is swapped in. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def open_log(
     log_start_offset: int = 0,
     metadata: PartitionMetadata | None = None,
 ) -> PartitionLog:
-    """Open the log in a directory, empty or not, recovering it where the last stop was not clean."""
+    """Open the log in a directory, empty or not, and recover it if the last stop was not clean."""
     _remove_leftovers(disk, directory)
     gaps = read_gaps(disk, directory)
     _finish_swaps(partition, disk, directory, gaps.within_below)
     epochs = LeaderEpochs(disk, directory)
     found = _list_segments(disk, directory)
-    # After a clean stop every name is as it was left.
+    # After a clean stop all names are as they were left.
     known_start = None if metadata is None or stopped_cleanly else metadata.first_offset
     first_offset = max(log_start_offset, known_start or 0)
     segments = _lawful(partition, found, known_start, first_offset, recovery_point)
@@ -73,7 +73,7 @@ def open_log(
     elif segments:
         segments = _recover(partition, segments, config, epochs, recovery_point, gaps)
     if segments and segments[-1].end_offset < first_offset:
-        segments = []  # all that survived was given up before the crash; offsets must not be used a second time
+        segments = []  # everything that survived was removed before the crash; offsets must not be reused
     kept = dict.fromkeys(map(id, segments))
     _drop(disk, directory, [segment for segment in found if id(segment) not in kept])
     if not segments:
@@ -81,14 +81,14 @@ def open_log(
         segments[0].open_indexes()
     end_offset = segments[-1].end_offset
     if gaps.between_up_to > end_offset:
-        # It goes for what was there, and not for what will be.
+        # It describes what was there, not what will be appended.
         gaps = gaps._replace(between_up_to=end_offset)
         write_gaps(disk.directory(directory), gaps)
     start_offset = min(max(first_offset, segments[0].base_offset), end_offset)
-    # Epochs of what is in the archive are still asked for.
+    # Clients still ask for the epochs of archived records.
     epochs.truncate(0 if config.is_archived else start_offset, end_offset)
     if remove_snapshots_beyond(disk, directory, end_offset):
-        # A snapshot that came back after the next crash would describe records that never were.
+        # If a snapshot reappeared after the next crash, it would describe records that never existed.
         disk.sync_directory(directory)
     producers = find_producers_at_once(partition, disk, directory, segments, end_offset, config.max_producers)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
@@ -113,17 +113,17 @@ def open_log(
 def _lawful(
     partition: TopicPartition, found: list[Segment], known_start: int | None, first_offset: int, recovery_point: int
 ) -> list[Segment]:
-    """The segments from the one on with which the log may start; none where its start is lost."""
+    """The segments that the log may start with; empty if its start is lost."""
     if known_start is None or not found:
         return found
-    # Retention was about to take these out: some may be gone.
+    # Retention was about to remove these: some may be gone.
     segments = [segment for segment in found[:-1] if segment.end_offset > known_start] + found[-1:]
-    # What the recovery point says was durable can only have gone otherwise, and is no reason to lose more.
+    # Segments below the recovery point were durable, so only damage can have removed them: lose no more than that.
     if segments[0].base_offset <= max(first_offset, recovery_point):
         return segments
     logger.warning(
-        "%s: segment %d and all after it are dropped, the log starts at %d: a power cut took what was between, and "
-        "nothing was promised from there on",
+        "%s: dropped segment %d and all later ones, the log starts at %d: a power failure took what was before "
+        "them, and nothing from there on was promised",
         partition,
         segments[0].base_offset,
         first_offset,
@@ -132,7 +132,7 @@ def _lawful(
 
 
 def _drop(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
-    """Remove segments that are not the log's, for good: others will have their names."""
+    """Remove segments that are not part of the log, durably, because new ones will use their names."""
     for segment in reversed(segments):
         segment.remove_files()
     if segments:
@@ -140,7 +140,7 @@ def _drop(disk: Disk, directory: str, segments: Sequence[Segment]) -> None:
 
 
 def _correct(metadata: PartitionMetadata, base_offset: int, end_offset: int, *, is_trusted: bool) -> None:
-    """Let the log start with the first segment that there is, where its metadata cannot be right or says nothing."""
+    """Move the log start to the first segment if the metadata is wrong or has no start."""
     first_offset = metadata.first_offset
     if (not is_trusted) if first_offset is None else not base_offset <= first_offset <= end_offset:
         metadata.move_start(base_offset)
@@ -154,7 +154,7 @@ def _remove_leftovers(disk: Disk, directory: str) -> None:
 
 
 def _finish_swaps(partition: TopicPartition, disk: Disk, directory: str, gaps_below: int) -> None:
-    """Put cleaned segments in the place of those they were made of, where a crash came between."""
+    """Complete the swaps of cleaned segments that a crash interrupted."""
     names = disk.list(directory)
     swapped = [name for name in names if name.endswith(SWAP_SUFFIX)]
     for name in swapped:
@@ -168,14 +168,14 @@ def _finish_swaps(partition: TopicPartition, disk: Disk, directory: str, gaps_be
             for _, header in segment.headers():
                 end_offset = min(header.next_offset, gaps_below)
         except CorruptSegmentError as error:
-            logger.error("%s: %s; what follows in its place is kept", partition, error)
-        # Indexes of the former segment must not be taken for its own.
+            logger.error("%s: %s; kept the old segments after that position", partition, error)
+        # The old segment's indexes must not be used for this one.
         for other in names:
             for suffix in SEGMENT_SUFFIXES:
                 if _is_segment(other, suffix) and base_offset <= int(other[: -len(suffix)]) < end_offset:
                     disk.remove(f"{directory}/{other}")
         segment.change_suffix("")
-        logger.info("%s: the cleaned segment %d is in its place", partition, base_offset)
+        logger.info("%s: completed the swap of cleaned segment %d", partition, base_offset)
     for name in disk.list(directory):
         if name.endswith(SWAP_SUFFIX):
             disk.remove(f"{directory}/{name}")
@@ -199,7 +199,7 @@ def _is_segment(name: str, suffix: str) -> bool:
 
 
 def _open_trusted(active: Segment, config: LogConfig) -> None:
-    """Find the end of the newest segment after a clean stop; rebuild its indexes if they are not sound."""
+    """Find the end of the active segment after a clean stop; rebuild its indexes if they do not fit."""
     last = active.offset_index.last()
     try:
         if not (_offset_index_fits(active) and _time_index_fits(active)):
@@ -211,12 +211,12 @@ def _open_trusted(active: Segment, config: LogConfig) -> None:
         if active.first_timestamp is None and active.size:
             active.first_timestamp = next(active.headers())[1].max_timestamp
     except CorruptSegmentError as error:
-        logger.warning("%s: its index is rebuilt: %s", active.log.path, error)
+        logger.warning("Rebuilding the index of %s: %s", active.log.path, error)
         _rebuild_index(active, config)
 
 
 def _offset_index_fits(segment: Segment) -> bool:
-    """Whether the last entry points to the batch it names; no entry ever points to the first batch."""
+    """Whether the last entry points to the batch it names; the first batch never has an entry."""
     last = segment.offset_index.last()
     if last is None:
         return True
@@ -230,7 +230,7 @@ def _offset_index_fits(segment: Segment) -> bool:
 
 
 def _time_index_fits(segment: Segment) -> bool:
-    """Whether the last entry's timestamp is that of the batch it names."""
+    """Whether the last entry has the timestamp of the batch it names."""
     last = segment.time_index.last()
     if last is None:
         return True
@@ -245,7 +245,7 @@ def _rebuild_index(segment: Segment, config: LogConfig) -> None:
 
 
 def _rebuild_sealed(segment: Segment, config: LogConfig) -> None:
-    """Rebuild the indexes of a segment whose records were promised: it is not cut, wherever it is damaged."""
+    """Rebuild the indexes of a segment whose records were promised; it is never truncated, even if damaged."""
     end_offset = segment.end_offset
     try:
         _rebuild_index(segment, config)
@@ -264,7 +264,7 @@ def _recover(
     recovery_point: int,
     gaps: Gaps,
 ) -> list[Segment]:
-    """Check everything from the recovery point's segment on; cut at the first batch that is not sound. What is kept."""
+    """Check everything from the recovery point's segment on, truncate at the first bad batch, and return the rest."""
     kept: list[Segment] = []
     for index, segment in enumerate(segments):
         following = segments[index + 1] if index + 1 < len(segments) else None
@@ -276,13 +276,13 @@ def _recover(
         whole = _check_segment(partition, segment, config, epochs, gaps.within_below)
         if following is None:
             break
-        # But for compaction segments follow each other without a gap: one means that the older lost its end.
+        # Without compaction segments follow each other without gaps: a gap means that the older one lost its end.
         if whole and segment.end_offset < following.base_offset <= gaps.between_up_to:
             segment.end_offset = following.base_offset
         if not whole or segment.end_offset != following.base_offset:
             for lost in segments[index + 1 :]:
                 logger.warning(
-                    "%s: segment %d is dropped, it follows a torn one and was never promised",
+                    "%s: dropped segment %d, which follows a torn one and was never promised",
                     partition,
                     lost.base_offset,
                 )
@@ -293,7 +293,7 @@ def _recover(
 def _check_segment(
     partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs, gaps_below: int
 ) -> bool:
-    """Scan one segment by CRC, rebuild its indexes, cut it at the first unsound batch; False where it was cut."""
+    """Check one segment's CRCs, rebuild its indexes, and truncate it at the first bad batch; False if truncated."""
     segment.restart_indexes()
     segment.end_offset = segment.base_offset
     log = segment.log
@@ -308,7 +308,7 @@ def _check_segment(
             chunk, chunk_at = memoryview(log.read(position, max(header.size, _CHUNK_BYTES))), position
         if header is None or not has_valid_crc(chunk, header, position - chunk_at):
             logger.warning(
-                "%s: %s cut at position %d (offset %d), %d bytes of an unfinished write are dropped",
+                "%s: truncated %s at position %d (offset %d): dropped %d bytes of an unfinished write",
                 partition,
                 log.path,
                 position,
@@ -316,7 +316,7 @@ def _check_segment(
                 size - position,
             )
             segment.truncate(position, segment.end_offset)
-            # What comes back in the next crash might pass for sound behind other records.
+            # If it reappeared after the next crash, it might pass for valid behind other records.
             log.sync()
             return False
         segment.index_batch(position, header, config.index_interval_bytes)
@@ -327,13 +327,13 @@ def _check_segment(
 
 
 def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int, gaps_below: int) -> BatchHeader | None:
-    """The header there, if it can be one: whole, magic 2, within the file, and next in offsets."""
+    """The header at a position if it is valid: whole, magic 2, within the file, and next in offsets."""
     if at + HEADER_BYTES > len(chunk):
         return None
     header = read_header(chunk, at)
     if header.magic != MAGIC or not HEADER_BYTES <= header.size <= remaining:
         return None
-    # The CRC does not cover the offset: only its neighbours tell that it is right.
+    # The CRC does not cover the offset: only the neighbouring batches confirm it.
     if header.base_offset < next_offset or (header.base_offset > next_offset and header.base_offset >= gaps_below):
         return None
     if header.last_offset_delta < 0:

@@ -1,7 +1,7 @@
-"""What leaves one log directory: the directories of partitions, and the files of segments.
+"""Removes partition directories and segment files from one log directory.
 
-Invariants: what is removed loses its name first, and durably, so that nothing of it is taken for something else; it is
-removed beside the loop, in turns. What no topic owns is set aside and never removed.
+Invariants: a directory or file first loses its name, durably, so that it is never taken for something else. Files are
+deleted in the background, in turns. A directory that no topic owns is set aside and never deleted.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ logger = logging.getLogger("tailrace.storage")
 
 
 class Removals:
-    """What is on its way out."""
+    """Everything that is being removed."""
 
     def __init__(self, home: LogHome, disk: Disk, random: Random, checkpoints: OffsetCheckpoints) -> None:
         self._home = home
         self._disk = disk
         self._random = random
         self._checkpoints = checkpoints
-        #: Directories of removed partitions, under the names they have now, whose files are still there.
+        #: Renamed directories of removed partitions whose files still exist.
         self._discarded: list[str] = []
         self._removal: asyncio.Task[None] | None = None
 
     def set_aside(self, partition: TopicPartition, owner: str = "no topic") -> None:
-        """Rename a partition's directory that is not this topic's, or no topic's; nothing in it is removed."""
+        """Rename a partition directory that belongs to another topic or to none, without deleting anything in it."""
         directory = f"{self._home.path}/{partition}"
         aside = self._unused_name(directory, STRAY_DIRECTORY_SUFFIX)
         try:
@@ -45,10 +45,10 @@ class Removals:
         except StorageError as error:
             self._home.fail(error)
             return
-        logger.warning("%s belongs to %s; it is now %s, remove it if nobody misses it", directory, owner, aside)
+        logger.warning("%s belongs to %s: renamed it to %s; delete it if you do not need it", directory, owner, aside)
 
     def discard(self, directory: str) -> None:
-        """Take a directory out of the way of a new one of its name; its files are removed in the background."""
+        """Rename a directory to free its name; its files are deleted in the background."""
         aside = self._unused_name(directory, DELETED_DIRECTORY_SUFFIX)
         try:
             if self._disk.exists(directory):
@@ -61,17 +61,17 @@ class Removals:
             self._removal = self._home.tasks.spawn(self._remove_discarded(), f"remove partitions in {self._home.path}")
 
     async def _remove_discarded(self) -> None:
-        """Remove the files of removed partitions, one directory at a time, so that syncs find a thread that is free."""
+        """Delete the files of removed partitions, one directory at a time, to leave threads free for syncs."""
         while self._discarded:
             batch, self._discarded = self._discarded, []
             await self._checkpoints.forget_removed()
-            # Until the new names are durable a power cut brings the old ones back, with whatever is left of the files.
-            await self._home.insist(lambda: self._disk.sync_directory(self._home.path), "partitions are not removed")
+            # Until the new names are durable, a power failure may bring the old ones back with part of the files.
+            await self._home.insist(lambda: self._disk.sync_directory(self._home.path), "cannot remove partitions")
             for aside in batch:
-                await self._home.insist(partial(self._disk.remove, aside), "a partition is not removed")
+                await self._home.insist(partial(self._disk.remove, aside), "cannot remove a partition")
 
     def remove_later(self, log: PartitionLog, segments: list[Segment]) -> None:
-        """Remove the files of segments that left a log, once readers have had time to finish."""
+        """Delete the files of segments that left a log, after a delay for readers."""
         if segments:
             self._home.tasks.spawn(
                 self._remove_segments(log, segments, log.config.file_delete_delay_ms / 1000),
@@ -84,9 +84,9 @@ class Removals:
             if not self._home.is_open(log):
                 return
             names = segment.file_names
-            # Else each file would have to be opened again, to stay readable to a segment that nobody reads.
+            # Otherwise each file would be opened again to keep it readable, for a segment that nobody reads.
             segment.release()
-            await self._home.insist(partial(_remove_all, log.opened_directory, names), "segments are not removed")
+            await self._home.insist(partial(_remove_all, log.opened_directory, names), "cannot remove segments")
 
     def _unused_name(self, directory: str, suffix: str) -> str:
         return f"{self._home.path}/{unused_name(directory.rpartition('/')[2], suffix, self._random)}"
@@ -97,4 +97,4 @@ def _remove_all(directory: Directory, names: Sequence[str]) -> None:
         for name in names:
             directory.remove(name)
     except RemovedError:
-        pass  # with all that was in it
+        pass  # the directory was removed with everything in it

@@ -1,7 +1,7 @@
-"""Which segments of one log have had their time: for their age, for the log's size, or below where it starts.
+"""Decides which segments of one log have expired: by age, by the log's size, or because they are below its start.
 
-Invariants: nothing goes that others still need (it is not committed, or not archived where it has to be), and nothing
-before it is durable that the log starts after it.
+Invariants: a segment stays while it is needed, because it is not committed, or not archived where it must be; a segment
+leaves the log only once the log start after it is durable.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ logger = logging.getLogger("tailrace.storage")
 
 
 class Retention:
-    """What retention has to say of one log."""
+    """The retention of one log."""
 
     __slots__ = ("_clock", "_log", "waits_for_archive", "waits_for_start")
 
     def __init__(self, log: PartitionLog, clock: Clock) -> None:
-        #: Whether the oldest segment would be gone if it were archived, as of the last look.
+        #: Whether, at the last check, the oldest segment only had to be archived to be removed.
         self.waits_for_archive = False
-        #: Whether segments would be gone if it were durable that the log starts after them, as of the last look.
+        #: Whether, at the last check, segments only waited for a durable log start to be removed.
         self.waits_for_start = False
         self._log = log
         self._clock = clock
 
     def expired(self, limit_offset: int, archived_offset: int | None, most: int | None) -> list[Segment]:
-        """The segments that may go now, oldest first."""
+        """The segments that can be removed now, oldest first."""
         log = self._log
         now_ms = self._clock.wall_ms()
         total = log.segments.size_bytes
@@ -57,7 +57,7 @@ class Retention:
         return [segment for segment in expired if metadata.allows_start_at(segment.end_offset)]
 
     def _is_expired(self, index: int, limit_offset: int, start_offset: int, now_ms: int, total_bytes: int) -> bool:
-        """Whether a segment has nothing that is to be kept, for its age, its size, or the log start."""
+        """Whether a segment has expired by age, by size, or by the log start."""
         config, segments = self._log.config, self._log.segments
         segment = segments[index]
         if segment.end_offset > limit_offset or segment.end_offset == segment.base_offset:
@@ -74,11 +74,11 @@ class Retention:
         return newest_ms >= 0 and now_ms - newest_ms > config.retention_ms
 
     def _newest_timestamp(self, index: int) -> int:
-        """Of a segment or, where that is damaged or compaction left it empty, of the first after it."""
+        """The newest timestamp of a segment or, if it is damaged or empty after compaction, of the next one."""
         for segment in self._log.segments.newer(index):
             try:
                 if (newest_ms := segment.max_timestamp) >= 0:
                     return newest_ms
             except CorruptSegmentError as error:
-                logger.error("%s: retention goes by the segment after: %s", self._log.partition, error)
+                logger.error("%s: retention uses the time of the next segment: %s", self._log.partition, error)
         return NO_TIMESTAMP

@@ -1,4 +1,4 @@
-"""Reading stored batches only to see that they are still what was written: what a scrub has the helper do."""
+"""Scrubbing: reads stored batches in the helper to verify that they are unchanged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tailrace.runtime.disk import Disk
 
 
 class Scrubbed(NamedTuple):
-    """How far a look at a file has come, and what is wrong with the batch there, if anything is."""
+    """How far the check of a file has come, and the problem with the batch there, if any."""
 
     position: int
     problem: str | None
 
 
 def scrub_file(disk: Disk, path: str, position: int, max_bytes: int) -> Scrubbed:
-    """Check whole batches from a position on, at least one, up to so many bytes or the end of the file."""
+    """Check whole batches from a position on, at least one, up to `max_bytes` or the end of the file."""
     log = disk.open(path)
     size = log.size
     end = min(size, position + max_bytes)
@@ -27,13 +27,13 @@ def scrub_file(disk: Disk, path: str, position: int, max_bytes: int) -> Scrubbed
             at = position - chunk_at
             if at + HEADER_BYTES > len(chunk):
                 if size - position < HEADER_BYTES:
-                    return Scrubbed(position, "the file ends in the midst of a batch")
+                    return Scrubbed(position, "the file ends in the middle of a batch")
                 if position > chunk_at:
-                    break  # cut by the limit and not by the end of the file: it is the next look's first batch
+                    break  # the limit cut it off, not the end of the file: the next call starts with it
                 chunk = memoryview(log.read(position, HEADER_BYTES))
             header = read_header(chunk, at)
             if header.magic != MAGIC or not HEADER_BYTES <= header.size <= size - position:
-                return Scrubbed(position, f"no batch starts there (magic {header.magic}, {header.size} bytes)")
+                return Scrubbed(position, f"no batch starts here (magic {header.magic}, {header.size} bytes)")
             if at + header.size > len(chunk):
                 if position > chunk_at:
                     break

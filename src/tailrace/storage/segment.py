@@ -1,7 +1,7 @@
 """One segment: a log file with its two sparse indexes.
 
-The log file holds whole batches with growing offsets; the indexes only speed up finding them. A segment does
-not know which offsets may be read or removed: that is the partition log's business.
+The log file holds whole batches with growing offsets. The indexes only speed up lookups. The partition log, not the
+segment, decides which offsets may be read or removed.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
-#: Files that are on their way out of the log, and on their way into it: being written, and whole but not in place.
+#: Suffixes of files that are being deleted, that compaction is writing, and that are complete but not swapped in.
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 _SCAN_BYTES = 16 * 1024
-#: Positions of recently appended or read offsets, for consumers that follow each other or the end.
+#: Positions kept of recently appended or read offsets, for consumers near each other or near the end.
 _REMEMBERED_POSITIONS = 64
 _REMADE_INDEX_INTERVAL_BYTES = 4096
 _NOT_YET_KNOWN = 1 << 62
-#: Relative offsets in an index are 32 bits.
+#: Relative offsets in an index have 32 bits.
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 def file_stem(base_offset: int) -> str:
-    """The name that all files of a segment share."""
+    """The common name of all files of a segment."""
     return f"{base_offset:020d}"
 
 
 class CorruptSegmentError(KafkaError):
-    """Bytes in a segment are not what was appended; nothing from there on is served."""
+    """The bytes in a segment are not those that were appended; nothing from there on is served."""
 
     def __init__(self, path: str, position: int) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at position {position}")
@@ -51,14 +51,14 @@ class CorruptSegmentError(KafkaError):
 
 
 class SegmentRemovedError(KafkaError):
-    """A segment left its log for good, so its files are not opened any more: others may have their names."""
+    """The segment was removed from its log; its files are not opened again, as new ones may have their names."""
 
     def __init__(self, path: str) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{path} was removed")
 
 
 class Segment:
-    """A run of batches in one file; the newest segment of a log is the only one that grows."""
+    """A run of batches in one file; only the active (newest) segment of a log grows."""
 
     __slots__ = (
         "_bytes_since_entry",
@@ -104,15 +104,15 @@ class Segment:
         self._offset_of_max_timestamp = base_offset
         self.base_offset = base_offset
         self.end_offset = end_offset
-        #: Of the first batch appended, which decides when the segment is old enough to roll.
+        #: The time of the first batch, which decides when the segment rolls.
         self.first_timestamp: int | None = None
-        #: By the broker's clock; None where nothing was appended since the start.
+        #: By the broker's clock; None if nothing was appended since the start.
         self.first_append_ms: int | None = None
-        #: Where a batch was found whose CRC is wrong; nothing from there on is served.
+        #: The position of the first batch with a wrong CRC; nothing from there on is served.
         self.corrupt_position: int | None = None
-        #: What is below was found at the start, and is checked before it is sent for the first time.
+        #: Everything below existed at the start, and is verified before it is first sent.
         self.unchecked_end = 0 if create else _NOT_YET_KNOWN
-        # The part of it that has been checked.
+        # The range of it that is verified.
         self._checked = (0, 0)
         self.is_removed = False
         self.is_released = False
@@ -152,13 +152,13 @@ class Segment:
 
     @property
     def index_bytes(self) -> int:
-        """The size of the larger index, once there is one."""
+        """The size of the larger index, or 0 if it is not open yet."""
         index = self._offset_index
         return 0 if index is None else index.size_bytes
 
     @property
     def sealed_index_bytes(self) -> int:
-        """The size of the larger index of a segment that grows no more; opens it."""
+        """The size of the larger index of a sealed segment; opens the indexes."""
         return max(self.offset_index.size_bytes, self.time_index.size_bytes)
 
     @property
@@ -179,13 +179,13 @@ class Segment:
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """The last offset of the batch that has the largest timestamp."""
+        """The last offset of the batch with the largest timestamp."""
         if self._max_timestamp is None:
             self._find_max_timestamp()
         return self._offset_of_max_timestamp
 
     def _find_max_timestamp(self) -> None:
-        """Take the time index's word for what it covers and look at the batches after it."""
+        """Use the time index for what it covers, and scan the batches after it."""
         last = self.time_index.last()
         largest, offset = (last[0], self.base_offset + last[1]) if last else (NO_TIMESTAMP, self.base_offset)
         for _, header in self.headers(self.position_of(offset) or 0 if last else 0):
@@ -194,11 +194,11 @@ class Segment:
         self._max_timestamp, self._offset_of_max_timestamp = largest, offset
 
     def append(self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int, index_interval: int) -> None:
-        """Write one batch at the end with one call, and an index entry every so many bytes."""
+        """Append one batch with one write, and an index entry every `index_interval` bytes."""
         log = self._log or self.log
         position = log.size
-        # Whatever can fail comes before the write: a batch that is in the file but refused would be followed by
-        # another one with the same offsets.
+        # Everything that can fail comes before the write. Otherwise a refused batch could be in the file, and the next
+        # one would get the same offsets.
         newest = self._max_timestamp
         is_newest = max_timestamp > (self.max_timestamp if newest is None else newest)
         entry_is_due = self._bytes_since_entry > index_interval
@@ -222,10 +222,10 @@ class Segment:
     def append_run(
         self, data: Buffer, batches: Sequence[tuple[int, BatchHeader]], first_position: int, index_interval: int
     ) -> None:
-        """Write batches that follow each other with one call; each is given with its position, the first's as well."""
+        """Append consecutive batches with one write; each comes with its position, relative to `first_position`."""
         log = self.log
         at = log.size - first_position
-        # Whatever can fail comes before the write, as with a single batch.
+        # Everything that can fail comes before the write, as for a single batch.
         if self._max_timestamp is None:
             self._find_max_timestamp()
         if self._bytes_since_entry + len(data) - batches[-1][1].size > index_interval:
@@ -247,13 +247,13 @@ class Segment:
             del positions[next(iter(positions))]
 
     def open_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Make sure that both index files are there and open, so that an entry can be added without a read."""
+        """Ensure that both index files exist and are open, so that an entry can be added without a read."""
         self.offset_index.last()
         self.time_index.last()
         return self.offset_index, self.time_index
 
     def seal(self) -> None:
-        """Nothing more will be appended: complete the indexes and forget what only writers need."""
+        """The segment will not grow any more: complete the indexes and drop what only appends need."""
         self.open_indexes()
         self._index_time()
         self.flush_indexes()
@@ -266,7 +266,7 @@ class Segment:
             self._time_index.flush()
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Batch headers with their positions from a batch boundary on; CorruptSegmentError where they make no sense."""
+        """Batch headers with their positions, from a batch boundary on; CorruptSegmentError at an invalid header."""
         log = self.log
         size = log.size
         end = size if end is None else end
@@ -289,7 +289,7 @@ class Segment:
             position += header.size
 
     def position_of(self, offset: int) -> int | None:
-        """Where the batch starts that holds an offset or, in a gap, the first after it; None past the end."""
+        """The position of the batch with this offset or, in a gap, of the next batch; None past the end."""
         known = self._positions.get(offset)
         if known is not None:
             return known
@@ -301,11 +301,11 @@ class Segment:
         return None
 
     def _index_entry(self, value: int, by: int = 0) -> tuple[int, int] | None:
-        """The last index entry not above a value; an index that does not fit its log is made anew first."""
+        """The last index entry not above a value; an index that does not match its log is rebuilt first."""
         entry = self.offset_index.floor(value, by)
         if entry is None or self._points_right(entry):
             return entry
-        logger.warning("%s has an entry that does not fit the log: it is made anew", self._path(INDEX_SUFFIX))
+        logger.warning("Rebuilding %s, which has an entry that does not match the log", self._path(INDEX_SUFFIX))
         end_offset = self.end_offset
         self.restart_indexes()
         try:
@@ -318,7 +318,7 @@ class Segment:
         return self.offset_index.floor(value, by)
 
     def _points_right(self, entry: tuple[int, int]) -> bool:
-        """Whether an index entry names the batch it points to: bits may have changed on the disk."""
+        """Whether an index entry names the batch it points to; bits may have changed on disk."""
         data = self.log.read(entry[1], HEADER_BYTES)
         if len(data) < HEADER_BYTES:
             return False
@@ -326,12 +326,12 @@ class Segment:
         return header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]
 
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
-        """A batch boundary at most `max_bytes` after a position, but after one whole batch in any case."""
+        """A batch boundary at most `max_bytes` after a position, but after at least one whole batch."""
         if limit - position <= max_bytes:
             return limit
         entry = self._index_entry(position + max_bytes, by=1)
         if entry is not None and entry[1] > position:
-            # Whoever reads on will ask for the first offset of the batch there.
+            # The next read will ask for the first offset of that batch.
             self._remember(int.from_bytes(self.log.read(entry[1], 8), "big"), entry[1])
             return min(entry[1], limit)
         for start, header in self.headers(position):
@@ -343,7 +343,7 @@ class Segment:
         return min(end, limit)
 
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, or -1 where there is none."""
+        """The largest timestamp of the first batch, or -1 if the segment is empty."""
         if self.first_timestamp is None:
             _, header = next(self.headers(), (0, None))
             if header is None:
@@ -352,7 +352,7 @@ class Segment:
         return self.first_timestamp
 
     def batches_from(self, timestamp: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch not below an offset, but for those at the start that have no record of a time or later."""
+        """The batches from an offset on, without leading ones that are known to be older than `timestamp`."""
         entry = self.time_index.floor(timestamp - 1)
         if entry is not None:
             offset = max(offset, self.base_offset + entry[1])
@@ -362,7 +362,7 @@ class Segment:
         yield from self.headers(position)
 
     def verify(self, position: int, data: bytes) -> None:
-        """Check CRCs and offsets of batches read from a position, and remember where the first bad one is."""
+        """Check CRCs and offsets of batches read from a position, and note the first bad one."""
         view = memoryview(data)
         sound = before = 0
         next_offset = self.base_offset
@@ -370,7 +370,7 @@ class Segment:
             if header.magic != MAGIC or not has_valid_crc(view, header, at) or header.next_offset > self.end_offset:
                 break
             if header.base_offset < next_offset:
-                # No CRC covers the offset. One of the two is wrong, and nothing tells which.
+                # No CRC covers the offset. One of the two is wrong, and nothing shows which.
                 sound = before
                 break
             before, sound, next_offset = at, at + header.size, header.next_offset
@@ -379,19 +379,19 @@ class Segment:
             self.found_corrupt(position + sound)
 
     def is_unchecked(self, position: int, size: int) -> bool:
-        """Whether a range has bytes that nobody has checked since they were found here."""
+        """Whether a range has bytes that were not verified since the start."""
         first, last = self._checked
         return position < self.unchecked_end and not first <= position <= position + size <= last
 
     def _note_checked(self, start: int, end: int) -> None:
-        """Remember a range that is sound, as one with the last where they touch: readers mostly go forward."""
+        """Note a verified range, merged with the last one if they touch: readers mostly go forward."""
         first, last = self._checked
         if start <= last and first <= end:
             start, end = min(start, first), max(end, last)
         self._checked = (start, end)
 
     def found_corrupt(self, position: int) -> None:
-        """A batch is not what was appended: say so once, and serve nothing from there on."""
+        """A batch differs from what was appended: log it once, and serve nothing from there on."""
         if self.corrupt_position is None or position < self.corrupt_position:
             logger.error(
                 "%s; records from there on are not served", CorruptSegmentError(self._path(LOG_SUFFIX), position)
@@ -403,7 +403,7 @@ class Segment:
         return self._log is file
 
     def readable_end(self, position: int, end: int) -> int:
-        """How far a read may go before it meets a batch known to be bad."""
+        """The end of a read, limited to the first batch known to be bad."""
         if self.corrupt_position is None or end <= self.corrupt_position:
             return end
         if position >= self.corrupt_position:
@@ -411,8 +411,8 @@ class Segment:
         return self.corrupt_position
 
     def truncate(self, position: int, end_offset: int) -> None:
-        """Cut the log at a batch boundary, and the indexes with it."""
-        # Indexes first: an entry may point to what is there no more, never to what was written in its place.
+        """Truncate the log at a batch boundary, and the indexes with it."""
+        # Indexes first: an entry may point past the end, but never to other data written in the same place.
         self.offset_index.truncate(self.offset_index.count_below(position, by=1))
         self.time_index.truncate(self.time_index.count_below(end_offset - self.base_offset, by=1))
         self.log.truncate(position)
@@ -428,11 +428,11 @@ class Segment:
             self.first_timestamp = self.first_append_ms = None
 
     def grow_on(self) -> None:
-        """Be the newest segment of a log that was cut: what is appended from now on needs no check when it is read."""
+        """Become the active segment of a truncated log: what is appended from now on needs no verification."""
         self.unchecked_end = min(self.unchecked_end, self.size)
 
     def restart_indexes(self) -> None:
-        """Forget both indexes: they are about to be rebuilt by `index_batch` for every batch."""
+        """Empty both indexes, to be rebuilt with `index_batch` for every batch."""
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
         self._positions.clear()
@@ -441,8 +441,8 @@ class Segment:
         self._bytes_since_entry = 0
 
     def index_batch(self, position: int, header: BatchHeader, index_interval: int) -> None:
-        """Enter a batch that is already in the log, exactly as appending it would have."""
-        # What compaction has emptied has no record with that timestamp.
+        """Index a batch that is already in the log, exactly as appending it would have."""
+        # A batch emptied by compaction has no record with its timestamp.
         if header.max_timestamp > self.max_timestamp and header.record_count:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = header.last_offset
@@ -456,30 +456,30 @@ class Segment:
             self.first_timestamp = header.max_timestamp
 
     def change_suffix(self, suffix: str) -> None:
-        """Rename the files: out of the log's sight, or into it. Readers that hold them go on."""
+        """Rename the files out of the log or into it. Readers with open files are not affected."""
         former, self._suffix = self._suffix, suffix
-        # The log file last: where it has its new name the others have theirs, or are made again.
+        # The log file last: once it has its new name, the others have theirs or are rebuilt.
         for kind in reversed(SEGMENT_SUFFIXES):
             if self._disk.exists(self._stem + kind + former):
                 self._disk.rename(self._stem + kind + former, self._stem + kind + suffix)
 
     def rename_for_deletion(self) -> None:
-        """Take the files out of the log's sight."""
+        """Rename the files for deletion."""
         self.is_removed = True
         self.change_suffix(DELETED_SUFFIX)
 
     def release(self) -> None:
-        """Let go of the files, which are about to be removed: only those who read them now hold them on."""
+        """Close the files, which are about to be removed; only current readers keep them open."""
         self.is_released = True
         self._log = self._offset_index = self._time_index = None
 
     @property
     def file_names(self) -> list[str]:
-        """The names that its files have now, in its log's directory; they need not all be there."""
+        """The current names of its files in the log's directory; some may not exist."""
         return [self._path(kind).rpartition("/")[2] for kind in SEGMENT_SUFFIXES]
 
     def remove_files(self) -> None:
-        """Remove the files, under the names they have now: a new log may have taken the others."""
+        """Remove the files under their current names: a new log may use the others."""
         self.release()
         for kind in SEGMENT_SUFFIXES:
             self._disk.remove(self._path(kind))

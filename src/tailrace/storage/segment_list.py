@@ -1,6 +1,6 @@
-"""The segments of one log, in the order of their offsets.
+"""The segments of one log, ordered by offset.
 
-Invariant: there is always at least one, and the newest takes what is appended. It must not know what is in them.
+Invariant: the list is never empty, and the newest segment takes appends. It knows nothing of their content.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tailrace.storage.segment import Segment
 
 
 class SegmentList:
-    """An ordered, never empty list of segments."""
+    """An ordered, non-empty list of segments."""
 
     __slots__ = ("active", "bases", "items")
 
     def __init__(self, segments: list[Segment]) -> None:
-        #: For the path of every fetch; changed only here.
+        #: Read directly on every fetch; changed only in this class.
         self.items = segments
-        #: The first offset of each.
+        #: The base offset of each segment.
         self.bases = [segment.base_offset for segment in segments]
-        #: The newest, which takes appends.
+        #: The newest segment, which takes appends.
         self.active = segments[-1]
 
     def __iter__(self) -> Iterator[Segment]:
@@ -33,77 +33,77 @@ class SegmentList:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of segments."""
         return len(self.items)
 
     @property
     def size_bytes(self) -> int:
-        """How large they are together."""
+        """The total size of all log files."""
         return sum(segment.size for segment in self.items)
 
     @property
     def sealed(self) -> Sequence[Segment]:
-        """Every segment that nothing is appended to any more, oldest first."""
+        """All segments except the active one, oldest first."""
         return self.items[:-1]
 
     def has_sealed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all of these are still in the log, and closed: it may have been cut since they were looked at."""
+        """Whether all of these are still in the log and sealed; a truncation may have changed that."""
         sealed = dict.fromkeys(map(id, self.sealed))
         return all(id(segment) in sealed for segment in segments)
 
     def oldest(self, most: int | None) -> Sequence[Segment]:
-        """So many of the oldest."""
+        """The oldest segments, at most `most`."""
         return self.items[:most]
 
     def newer(self, index: int) -> Sequence[Segment]:
-        """One segment and all after it."""
+        """The segment at an index and all after it."""
         return self.items[index:]
 
     def index_of(self, offset: int) -> int:
-        """Which one an offset belongs to; -1 where it is below all of them."""
+        """The index of the segment that an offset belongs to; -1 if it is below all of them."""
         return bisect_right(self.bases, offset) - 1
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
-        """The segment that an offset belongs to and all after it; all of them where it is below."""
+        """The segment that an offset belongs to and all after it; all of them if it is below the first."""
         return self.items[max(0, self.index_of(offset)) :]
 
     def of_file(self, file: Readable) -> Segment | None:
-        """The segment whose log a file is, if it is still here; by its name, for there may be many."""
+        """The segment with this log file, if it is still in the list; found by its name, as there may be many."""
         stem = file.path.rpartition("/")[2].partition(".")[0]
         index = self.index_of(int(stem)) if stem.isdecimal() else -1
         segment = self.items[index] if index >= 0 else None
         return segment if segment is not None and segment.holds(file) else None
 
     def add(self, segment: Segment) -> None:
-        """Go on in a new one."""
+        """Append a segment, which becomes the active one."""
         self.items.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
 
     def take_first(self) -> Segment:
-        """Take the oldest out."""
+        """Remove and return the oldest segment."""
         self.bases.pop(0)
         return self.items.pop(0)
 
     def end_with(self, index: int) -> None:
-        """Take all out that are newer than one, which takes appends again."""
+        """Remove all segments after this one, which becomes the active one again."""
         del self.items[index + 1 :], self.bases[index + 1 :]
         self.active = self.items[index]
 
     def become(self, segment: Segment) -> None:
-        """Have nothing but one segment."""
+        """Replace all segments with one."""
         self.items, self.bases = [segment], [segment.base_offset]
         self.active = segment
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put one in the place of several that follow each other."""
+        """Replace several adjacent segments with one."""
         first = self._place_of(old)
         last = first + len(old)
         self.items[first:last] = [new]
         self.bases[first:last] = [new.base_offset]
 
     def require_run(self, segments: Sequence[Segment]) -> None:
-        """Refuse segments that do not follow each other here, or that are not closed."""
+        """Raise ValueError unless these segments are adjacent in the log and sealed."""
         self._place_of(segments)
 
     def _place_of(self, segments: Sequence[Segment]) -> int:

@@ -1,6 +1,6 @@
-"""The swaps of segments in one log directory: what compaction made takes the place of what it was made of.
+"""Segment swaps in one log directory: a cleaned segment replaces those it was made from.
 
-Invariants: a crash at any point leaves the old segments or the new one, as each step is durable before the next;
+Invariants: a crash at any point leaves the old segments or the new one, because each step is durable before the next;
 recovery knows that a log may have gaps before it has any.
 """
 
@@ -20,7 +20,7 @@ from tailrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
 
 class SegmentSwaps:
-    """The swaps that are under way."""
+    """The swaps in progress."""
 
     def __init__(self, home: LogHome, disk: Disk, checkpoints: OffsetCheckpoints, removals: Removals) -> None:
         self._home = home
@@ -31,28 +31,28 @@ class SegmentSwaps:
 
     @property
     def running(self) -> list[asyncio.Task[None]]:
-        """The swaps that run now; nothing but a crash may interrupt them."""
+        """The swaps in progress; only a crash may interrupt them."""
         return list(self._running)
 
     async def allow_gaps(self, log: PartitionLog, below: int) -> None:
-        """Let a log have gaps below an offset, from the next swap on; recovery must know before there are any."""
+        """Allow gaps below an offset from the next swap on, so that recovery knows before there are any."""
         if below <= log.gaps.between_up_to or not self._home.holds(log):
             return
-        # Recovery looks again at all that is beyond its recovery point, and would cut a log at the first damaged batch.
-        # What compaction makes was synced before and is synced again.
+        # Recovery checks everything beyond its recovery point, and would truncate a log at the first damaged batch.
+        # The segments that compaction replaces were synced, and so are the new ones.
         await self._checkpoints.save()
         gaps = Gaps(max(log.gaps.within_below, below), below)
         await self._disk.offload(lambda: write_gaps(log.opened_directory, gaps))
         if not self._home.holds(log):
             return
-        # Once more, as the log may have learned of others meanwhile.
+        # Once more, because the log may have learned of other gaps in between.
         log.allow_gaps(Gaps(max(log.gaps.within_below, below), max(log.gaps.between_up_to, below)))
 
     async def replace(self, log: PartitionLog, old: Sequence[Segment]) -> bool:
-        """Put the cleaned segment, whole and synced, in the place of those it was made of; whether it is there.
+        """Replace segments with the cleaned one, which is complete and synced; returns whether it is in place.
 
-        A crash at any point leaves the old ones or the new one: its files are renamed twice, and each step is durable
-        before the next. Nothing but a crash interrupts it.
+        A crash at any point leaves the old segments or the new one: its files are renamed twice, and each step is
+        durable before the next. Only a crash interrupts it.
         """
         new = Segment(self._disk, log.directory, old[0].base_offset, old[-1].end_offset, suffix=CLEANED_SUFFIX)
         task = self._home.tasks.spawn(self._swap(log, old, new), f"swap {log.partition}")
@@ -83,10 +83,10 @@ class SegmentSwaps:
             self._removals.remove_later(log, list(old))
 
     async def _sync_names(self, log: PartitionLog) -> None:
-        await self._home.insist(log.opened_directory.sync, "a compacted segment is not in its place yet")
+        await self._home.insist(log.opened_directory.sync, "cannot swap in a compacted segment")
 
     async def discard_cleaned(self, log: PartitionLog) -> None:
-        """Remove what an unfinished cleaning has left in a log's directory."""
+        """Remove the files that an unfinished cleaning left in a log's directory."""
 
         directory = log.opened_directory
 

@@ -1,8 +1,8 @@
-"""Sparse indexes beside a segment: offset to position, and timestamp to offset, in Kafka's file formats.
+"""Sparse indexes beside a segment, in Kafka's file formats: offset to position, and timestamp to offset.
 
-An index is a hint, never the truth: it may lag behind its log after a crash and is rebuilt then. The newest
-entries stay in memory until there are enough for one write, so that an append costs no second system call.
-There is no mmap: a full disk would be a SIGBUS.
+An index is only a hint: after a crash it may be behind its log, and is rebuilt. The newest entries stay in memory until
+there are enough for one write, so an append needs no second system call. There is no mmap, because a full disk would
+raise SIGBUS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK_BYTES = 4096
 
 
 class SparseIndex:
-    """Pairs of numbers that both only grow, some in a file and the newest in memory."""
+    """Pairs of growing numbers, most of them in a file and the newest in memory."""
 
     def __init__(self, disk: Disk, path: str, entry: struct.Struct) -> None:
         self._disk = disk
@@ -30,7 +30,7 @@ class SparseIndex:
             self._file.truncate(whole)
         self._in_file = whole // entry.size
         self._tail: list[tuple[int, int]] = []
-        #: How large the file is when all entries are in it; asked before every append to a log, so it is counted along.
+        #: The size of the file with all entries written; kept up to date here because every append to a log needs it.
         self.size_bytes = whole
         self._last_found = 0
         self._last: tuple[int, int] | None = None
@@ -52,7 +52,7 @@ class SparseIndex:
         yield from self._tail
 
     def last(self) -> tuple[int, int] | None:
-        """The newest entry, which is read at most once."""
+        """The newest entry; read from disk at most once."""
         if self._last is None and len(self):
             self._last = self[len(self) - 1]
         return self._last
@@ -65,7 +65,7 @@ class SparseIndex:
             self.flush()
 
     def flush(self) -> None:
-        """Write the entries that are only in memory; where the disk refuses they stay there until it does not."""
+        """Write the entries that are only in memory; if the disk refuses, they stay there until it accepts them."""
         if not self._tail:
             return
         pack = self._entry.pack
@@ -80,18 +80,18 @@ class SparseIndex:
         self._file.sync()
 
     def floor(self, value: int, by: int = 0) -> tuple[int, int] | None:
-        """The last entry whose first (or, by=1, second) number is not above a value."""
+        """The last entry whose first (or, with by=1, second) number is not above a value."""
         tail = self._tail
         if tail and tail[0][by] <= value:
             return tail[bisect_right(tail, value, key=lambda pair: pair[by]) - 1]
         if not self._in_file:
             return None
-        # Readers mostly go forward: look at the entries that follow the last one found before searching the file.
+        # Readers mostly go forward: try the entries after the last one found before searching the whole file.
         found = self._floor_in_block(self._last_found, value, by)
         return found if found is not None else self._floor_in_file(value, by)
 
     def _floor_in_block(self, start: int, value: int, by: int) -> tuple[int, int] | None:
-        """The answer if it is among the entries that one read from `start` on gives; None where it may not be."""
+        """The answer, if the block of entries at `start` contains it; else None."""
         entry = self._entry
         block = self._file.read(start * entry.size, min(_BLOCK_BYTES, (self._in_file - start) * entry.size))
         count = len(block) // entry.size
@@ -125,7 +125,7 @@ class SparseIndex:
         return self[low - 1]
 
     def count_below(self, value: int, by: int = 0) -> int:
-        """How many entries have a first (or, by=1, second) number below a value."""
+        """The number of entries whose first (or, with by=1, second) number is below a value."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -136,7 +136,7 @@ class SparseIndex:
         return low
 
     def truncate(self, entries: int) -> None:
-        """Keep only the first entries."""
+        """Keep only the first `entries` entries."""
         self._last = None
         if entries < self._in_file:
             self._file.truncate(entries * self._entry.size)
@@ -149,14 +149,14 @@ class SparseIndex:
 
 
 class OffsetIndex(SparseIndex):
-    """The last offset of a batch relative to the segment's base, and the position of that batch."""
+    """Maps a batch's last offset, relative to the base offset, to the batch's position."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, struct.Struct(">iI"))
 
 
 class TimeIndex(SparseIndex):
-    """The largest timestamp so far, and the relative offset of the batch that has it."""
+    """Maps the largest timestamp so far to the relative offset of its batch."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, struct.Struct(">qi"))

@@ -1,7 +1,7 @@
-"""Searches of one log by time.
+"""Searches of one log by timestamp.
 
-Producers decide what a batch says and what it unpacks to, so a search is done in slices. Whatever becomes of the log
-meanwhile, each look is at what is there then.
+Producers determine the headers and the decompressed size of batches, so a search runs in slices. The log may change
+between slices, and each slice uses its current state.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tailrace.storage.segment import Segment
 if TYPE_CHECKING:
     from tailrace.storage.partition_log import PartitionLog
 
-#: What a batch may unpack to in a search by time; of a larger one the whole batch is the answer.
+#: Limit for decompressing a batch in a search; for a larger one the batch itself is the result.
 _SEARCHED_BATCH_BYTES = 32 << 20
-#: A batch of at most this size, and what it may unpack to, is searched in the event loop: a thread would cost more.
+#: Batches up to this size, compressed and decompressed, are searched in the event loop: a thread would cost more.
 _SMALL_BYTES = 8 * 1024
 _SMALL_UNPACKED_BYTES = 64 * 1024
-#: So many records or batches are looked at before others have their turn: less than a millisecond.
+#: How many records or batches are checked in one slice: less than a millisecond.
 _SLICE_RECORDS = 1000
 
 
 class TimestampedOffset(NamedTuple):
-    """The answer to a search by time."""
+    """The result of a search by timestamp."""
 
     offset: int
     timestamp: int
@@ -40,7 +40,7 @@ NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP)
 
 
 class TimestampSearch:
-    """A search for records below a limit."""
+    """A search for records below an offset limit."""
 
     __slots__ = ("_disk", "_limit_offset", "_log", "_work")
 
@@ -51,7 +51,7 @@ class TimestampSearch:
         self._work = work
 
     async def newest(self) -> TimestampedOffset:
-        """The first record that has the largest timestamp of all below the limit."""
+        """The first record below the limit with the largest timestamp of all."""
         start_offset = self._log.start_offset
         candidates = [segment for segment in self._log.segments if segment.end_offset > start_offset]
         best = max(candidates, key=lambda segment: segment.max_timestamp, default=None)
@@ -78,13 +78,13 @@ class TimestampSearch:
                 if search is None:
                     search = await self._search_beside(segment, position, header, timestamp, wanted)
             except KafkaError:
-                # Its producer made records that cannot be looked into: the whole batch is the answer.
+                # Its producer made records that cannot be decoded: the batch itself is the result.
                 return TimestampedOffset(max(header.base_offset, log.start_offset), header.max_timestamp)
             if search.found is not None:
                 return TimestampedOffset(*search.found)
 
     def _next_batch_with(self, timestamp: int, offset: int) -> tuple[Segment, int, BatchHeader] | None:
-        """The next batch that says it has a record of a time or later, or the one at which others get their turn."""
+        """The next batch whose header promises a record at or after `timestamp`, or the last batch of this slice."""
         looked_at, first = 0, max(offset, self._log.start_offset)
         for segment in self._log.segments.from_offset(offset):
             if segment.end_offset <= first or segment.max_timestamp < timestamp:
@@ -100,14 +100,14 @@ class TimestampSearch:
     def _search_at_once(
         self, segment: Segment, position: int, header: BatchHeader, timestamp: int, wanted: range
     ) -> TimeSearch | None:
-        """Look through a small batch; None where it is too much for one step."""
+        """Search a small batch; None if it is too much for one step."""
         if header.size > _SMALL_BYTES or header.record_count > _SLICE_RECORDS:
             return None
         data = segment.log.read(position, header.size)
         try:
             body = bytes(decompress(header.compression, memoryview(data)[HEADER_BYTES:], _SMALL_UNPACKED_BYTES))
         except KafkaError:
-            return None  # too large or not sound: the thread will tell which
+            return None  # too large or malformed: the thread determines which
         search = TimeSearch(body, header, timestamp, wanted)
         search.advance(header.record_count)
         return search
@@ -132,4 +132,4 @@ class TimestampSearch:
 
 
 def _nothing() -> None:
-    """Only others have their turn."""
+    """Do nothing: the slice only yields to other tasks."""

@@ -1,12 +1,12 @@
-"""Addresses of coordination stores that are servers: `scheme://[user:password@]host[:port],…[/prefix][?name=value&…]`.
+"""Addresses of coordination stores on servers: `scheme://[user:password@]host[:port],…[/prefix][?name=value&…]`.
 
 | parameter        | meaning                                                                          |
 |------------------|----------------------------------------------------------------------------------|
-| `ca`             | file with the certificates to trust; the connection is encrypted then            |
-| `cert`, `key`    | files of our own certificate and key, where the servers ask for them             |
-| `tls=true`       | encrypted without `ca`: the certificates that are trusted on this machine        |
-| `password-file`  | file whose first line is the password, so that it need not stand in the address  |
-| `timeout-ms`     | how long a call may take, 5000 unless given                                      |
+| `ca`             | file with trusted certificates; enables encryption                               |
+| `cert`, `key`    | files with our own certificate and key, if the servers require them              |
+| `tls=true`       | encryption without `ca`, with this machine's trusted certificates                |
+| `password-file`  | file with the password in its first line, to keep it out of the address          |
+| `timeout-ms`     | time limit for a call, 5000 by default                                           |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-#: Where keys are put unless the address says where, so that several things can live in one store.
+#: The default prefix of all keys, so that several applications can share one store.
 DEFAULT_PREFIX = "/tailrace"
 _PARAMETERS = ("ca", "cert", "key", "tls", "password-file", "timeout-ms")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::(?P<port>\d{1,5}))?")
@@ -24,11 +24,11 @@ _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]+)(?::(?P<port>\d{1,5
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Which servers, below which prefix, as whom."""
+    """The servers, the prefix of keys, and the credentials."""
 
-    #: Each as host:port.
+    #: Each one as host:port.
     endpoints: tuple[str, ...]
-    #: Put before every key; '' for none.
+    #: Prepended to every key; '' for none.
     prefix: str = DEFAULT_PREFIX
     user: str = ""
     password: str = field(default="", repr=False)
@@ -40,12 +40,12 @@ class ServerAddress:
 
 
 def parse_server_address(url: str, scheme: str, default_port: int) -> ServerAddress:
-    """Read an address of a scheme; ValueError says what is wrong with it, and never shows a password."""
+    """Parse an address of a scheme; the ValueError explains the problem and never contains a password."""
     what = f"an {scheme} address" if scheme[0] in "aeiou" else f"a {scheme} address"
     found, separator, rest = url.partition("://")
     if found != scheme or not separator:
         example = f"{scheme}://host1:{default_port},host2:{default_port}/prefix"
-        raise ValueError(f"{what} begins with {scheme}://, as in {example}")
+        raise ValueError(f"{what} must start with {scheme}://, for example {example}")
     rest, _, query = rest.partition("?")
     hosts, slash, path = rest.partition("/")
     credentials, _, hosts = hosts.rpartition("@")
@@ -53,17 +53,17 @@ def parse_server_address(url: str, scheme: str, default_port: int) -> ServerAddr
     parameters = _parameters(query, what)
     if "password-file" in parameters:
         if password:
-            raise ValueError(f"{what} has a password or a password-file, not both")
+            raise ValueError(f"{what} must not have both a password and a password-file")
         password = _first_line(parameters["password-file"], what)
     elif password:
         password = unquote(password)
     if (user == "") != (password == ""):
-        raise ValueError(f"{what} has both a user and a password, or none of them")
+        raise ValueError(f"{what} must have both a user and a password, or neither")
     if ("cert" in parameters) != ("key" in parameters):
-        raise ValueError(f"{what} has both cert and key, or none of them")
+        raise ValueError(f"{what} must have both cert and key, or neither")
     tls = parameters.get("tls", "true" if "ca" in parameters or "cert" in parameters else "false")
     if tls not in ("true", "false") or (tls == "false" and ("ca" in parameters or "cert" in parameters)):
-        raise ValueError(f"tls in {what} is true or false; with ca or cert it is true")
+        raise ValueError(f"tls in {what} must be true or false, and true if there is a ca or cert")
     return ServerAddress(
         endpoints=tuple(dict.fromkeys(_endpoint(host, default_port, what) for host in hosts.split(","))),
         prefix=_prefix(unquote(path), what) if slash else DEFAULT_PREFIX,
@@ -81,9 +81,9 @@ def _parameters(query: str, what: str) -> dict[str, str]:
     parameters: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _PARAMETERS:
-            raise ValueError(f"{name!r} is no parameter of {what}; there are: {', '.join(_PARAMETERS)}")
+            raise ValueError(f"{name!r} is not a parameter of {what}; use one of: {', '.join(_PARAMETERS)}")
         if not value or name in parameters:
-            raise ValueError(f"{name} in {what} needs one value")
+            raise ValueError(f"{name} in {what} must have exactly one value")
         parameters[name] = value
     return parameters
 
@@ -104,7 +104,7 @@ def _prefix(path: str, what: str) -> str:
 
 def _timeout_seconds(value: str, what: str) -> float:
     if not value.isdecimal() or int(value) < 100:
-        raise ValueError(f"timeout-ms in {what} is a number of milliseconds, at least 100")
+        raise ValueError(f"timeout-ms in {what} must be a number of milliseconds, at least 100")
     return int(value) / 1000
 
 
@@ -114,5 +114,5 @@ def _first_line(path: str, what: str) -> str:
     except OSError as error:
         raise ValueError(f"cannot read the password-file {path} of {what}: {error.strerror}") from error
     if not password:
-        raise ValueError(f"the password-file {path} of {what} begins with an empty line")
+        raise ValueError(f"the password-file {path} of {what} must have the password in its first line, which is empty")
     return password

@@ -1,8 +1,8 @@
 """A store in an etcd cluster, shared by all brokers of a cluster.
 
-The version of a key is the revision of its last change, which etcd never uses twice. Reads are linearizable. A session
-is a lease. A watch follows etcd's own from the revision after the last one it has seen; where that history is compacted
-away it begins with everything again.
+The version of a key is the revision of its last change, which etcd never reuses. Reads are linearizable. A session is a
+lease. A watch resumes etcd's own watch after the last revision it saw; if etcd has compacted that history, it starts
+again with a full read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tailrace.stores.watching import DirectoryWatch, Watches
 logger = logging.getLogger("tailrace.stores")
 
 DEFAULT_PORT = 2379
-#: How many keys are read at once; fewer where their values are large.
+#: How many keys one request reads; fewer if their values are large.
 _PAGE_KEYS = 1_000
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class EtcdStore:
-    """Keys below a prefix."""
+    """A store of keys below a prefix."""
 
     def __init__(self, address: ServerAddress, clock: Clock) -> None:
         self._prefix = address.prefix
@@ -99,7 +99,7 @@ class EtcdStore:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Let go of everything without a goodbye: sessions end after their time to live."""
+        """Drop everything without closing sessions, which expire after their time to live."""
         for session in list(self._sessions):
             await session.abandon()
         self._watches.end()
@@ -125,12 +125,12 @@ class EtcdStore:
         return understood(read_range_response, await self._client.call(RANGE, request, may_repeat=True))
 
     async def _snapshot(self, directory: str) -> tuple[Sequence[Entry], int]:
-        """Every entry directly in a directory as they were at one revision, and that revision."""
+        """The entries directly in a directory as of one revision, and that revision."""
         while True:
             try:
                 return await self._pages(directory.rstrip("/"))
             except Compacted:
-                continue  # while the pages were read; the next try is at a newer revision
+                continue  # compacted while the pages were read; the next attempt uses a newer revision
 
     async def _pages(self, directory: str) -> tuple[Sequence[Entry], int]:
         start, end = self._range(directory)
@@ -158,7 +158,7 @@ class EtcdStore:
     # --- watching
 
     async def _feed(self, reference: weakref.ref[DirectoryWatch], directory: str) -> None:
-        """Tell a watch everything, for as long as anybody holds it."""
+        """Feed a watch until its reader drops it."""
         revision: int | None = None
         pause = _FIRST_PAUSE_SECONDS
         while reference() is not None:
@@ -167,7 +167,7 @@ class EtcdStore:
                     entries, revision = await self._snapshot(directory)
                     if (watch := reference()) is not None:
                         watch.begin(entries)
-                    del watch  # only its reader keeps it
+                    del watch  # only the reader may keep it alive
                 async with aclosing(self._client.watch(*self._range(directory), revision + 1)) as messages:
                     unfinished: list[WatchMessage] = []
                     async for message in messages:
@@ -185,23 +185,23 @@ class EtcdStore:
             except Compacted:
                 revision = None
             except (AnswerTooLarge, Unreadable) as error:
-                logger.error("cannot follow %s in etcd, trying again: %s", directory or "/", error)
+                logger.error("Cannot watch %s in etcd, retrying: %s", directory or "/", error)
             except Unavailable:
-                pass  # said by the client, once; the watch goes on where it was
-            except Exception:  # a watch that ended would leave its reader with the past for ever
-                logger.exception("cannot follow %s in etcd, trying again", directory or "/")
+                pass  # the client has logged it; the watch resumes where it was
+            except Exception:  # a watch that ended would leave its reader with stale data for ever
+                logger.exception("Cannot watch %s in etcd, retrying", directory or "/")
             if self._client.is_closed:
                 return
             await self._client.pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _after_cancel(self, message: WatchMessage, revision: int) -> int | None:
-        """From where to go on when etcd has ended a watch."""
+        """The revision from which to resume after etcd canceled a watch; None to start again."""
         if message.compact_revision:
             return None
-        # It says "permission denied" for a token that has expired, too.
+        # etcd also reports "permission denied" for an expired token.
         self._client.distrust_token()
-        logger.warning("etcd has ended a watch, beginning it again: %s", message.reason or "it gave no reason")
+        logger.warning("etcd canceled a watch, restarting it: %s", message.reason or "no reason given")
         return revision
 
     def _tell(
@@ -211,7 +211,7 @@ class EtcdStore:
         messages: Sequence[WatchMessage],
         revision: int,
     ) -> int:
-        """Pass on what a watch stream said; returns the revision that is known now."""
+        """Pass events on to a watch; returns the latest revision."""
         name_at = len(directory) + 1
         changed: dict[str, Entry | None] = {}
         for message in messages:

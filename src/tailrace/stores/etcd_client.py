@@ -1,8 +1,8 @@
-"""Calls to an etcd cluster: connections to its members, who is asked, who we are, and what an error means.
+"""Calls to an etcd cluster: connections to its members, their choice, authentication, and the meaning of errors.
 
-Owns one gRPC channel for each member. One member is asked until it fails, then the next: a call that may be repeated is
-tried at every member before it fails; one that may not is tried elsewhere only while it is certain that it did nothing.
-It must not know what is stored.
+Owns one gRPC channel for each member. It uses one member until that fails, then the next one. A repeatable call is
+tried at every member before it fails. Any other call is tried elsewhere only if it certainly did nothing. It does not
+know what is stored.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# What goes wrong is told by us, once; gRPC's own lines on standard error, one for each attempt and for each process
-# that is started, would drown it. It reads these when it is imported.
+# We log failures once. gRPC's own lines on standard error, one per attempt and per started process, would drown them.
+# It reads these variables on import.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
@@ -48,36 +48,36 @@ LEASE_KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
 LEASE_REVOKE = "/etcdserverpb.Lease/LeaseRevoke"
 AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
 
-#: A member that has lost its cluster refuses at once, or ends the stream, instead of being silent.
+#: Makes a member without a leader refuse at once, or end the stream, instead of staying silent.
 _HAS_LEADER = ("hasleader", "true")
-#: A watch on which nothing came for this long is asked for a sign of life, and given up without an answer.
+#: After this long without a message, a watch is asked for a sign of life, and given up if it does not answer.
 _SILENCE_SECONDS = 2.0
 _ANSWER_SECONDS = 3.0
-#: Between two rounds over all members.
+#: Pause between two rounds over all members.
 _PAUSE_SECONDS = 0.05
-#: How long one of many members is waited for; a little more than a member waits for an election before it looks again.
+#: Time limit for one of several members; slightly longer than a member waits for an election before it checks again.
 _INSIST_SECONDS = 1.5
 
 _OPTIONS = [
-    # A page of a list, or a transaction's worth of changes: far above gRPC's 4 MiB.
+    # Room for a page of a list, or a large transaction: far above gRPC's default of 4 MiB.
     ("grpc.max_receive_message_length", 64 << 20),
-    # A connection of whose end nobody told; etcd allows a ping every 5 s.
+    # Detects dead connections; etcd allows a ping every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC would wait for up to two minutes before it tries again.
+    # gRPC would wait up to two minutes between attempts.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # In spite of its name, how long one attempt to connect may take.
+    # Despite its name, the time limit of one connection attempt.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Every store has connections of its own, and none through a proxy meant for the web.
+    # Every store has its own connections, without any proxy for the web.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 ]
 
 
 class NothingDone(Unavailable):
-    """The call did not reach etcd, or etcd put it back untouched: it may be tried elsewhere."""
+    """The call did not reach etcd, or etcd rejected it untouched: it may be tried elsewhere."""
 
 
 class LeaseNotFound(Refused):
@@ -85,15 +85,15 @@ class LeaseNotFound(Refused):
 
 
 class Compacted(TailraceError):
-    """The history that was asked for is gone."""
+    """The requested history is gone."""
 
 
 class AnswerTooLarge(Refused):
-    """The answer is larger than what is received at once."""
+    """The answer is larger than the receive limit."""
 
 
 class _StaleToken(NothingDone):
-    """The token of our authentication has expired, or its member has forgotten it."""
+    """Our authentication token has expired, or its member has lost it."""
 
 
 class _Member:
@@ -105,34 +105,34 @@ class _Member:
 
     @cached_property
     def _channel(self) -> Any:
-        # Made at the first call, since it belongs to the loop that runs then.
+        # Created on the first call, because it belongs to the running loop.
         if self._credentials is None:
             return grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
         return grpc.aio.secure_channel(self.endpoint, self._credentials, options=_OPTIONS)
 
     async def connect(self, seconds: float) -> None:
-        """Return when there is a connection; `NothingDone` with the reason where there is none in time."""
+        """Return once connected; `NothingDone` with the reason if there is no connection in time."""
         if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return
         try:
-            # Any answer will do, a refusal too: it is read from the member alone and costs nothing.
+            # Any answer will do, even an error: the member answers this read alone, and cheaply.
             await self.invoke(RANGE, range_request(b"\0", serializable=True), seconds, [])
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise NothingDone(f"etcd at {self.endpoint}: {_reason(error)}") from error
 
     async def invoke(self, method: str, request: bytes, seconds: float, metadata: Sequence[tuple[str, str]]) -> bytes:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         if method != LEASE_KEEP_ALIVE:
             answer: bytes = await self._channel.unary_unary(method)(request, timeout=seconds, metadata=metadata)
             return answer
-        # A stream by its form. Each renewal has its own, so that none can die unseen between two of them.
+        # Formally a stream. Each renewal has its own, so that no dead stream goes unnoticed between two renewals.
         call = self._channel.stream_stream(method)(timeout=seconds, metadata=metadata)
         try:
             await call.write(request)
             answer = await call.read()
             if answer is grpc.aio.EOF:
-                raise NothingDone(f"etcd at {self.endpoint}: it ended a keep-alive without an answer")
+                raise NothingDone(f"etcd at {self.endpoint}: the keep-alive stream ended without an answer")
             return answer
         finally:
             call.cancel()
@@ -164,7 +164,7 @@ class EtcdClient:
         return self._closed.is_set()
 
     async def call(self, method: str, request: bytes, *, may_repeat: bool, seconds: float | None = None) -> bytes:
-        """One request and its answer, within the time that calls have."""
+        """Send one request and return its answer, within the time limit of calls."""
         seconds = self._address.timeout_seconds if seconds is None else seconds
         deadline = self._clock.monotonic() + seconds
         share = seconds / min(len(self._members), 3)
@@ -182,7 +182,7 @@ class EtcdClient:
             except Refused:
                 raise
             except Unavailable as error:
-                if connecting == share or member.endpoint not in reasons:  # what was cut short says nothing
+                if connecting == share or member.endpoint not in reasons:  # an attempt that was cut short has no reason
                     reasons[member.endpoint] = str(error)
                 if isinstance(error, _StaleToken) and not has_new_token:
                     has_new_token = True
@@ -198,7 +198,7 @@ class EtcdClient:
                 await self.pause(min(_PAUSE_SECONDS, left))
 
     async def call_anyone(self, method: str, request: bytes, seconds: float) -> bytes:
-        """Ask every member at once and again and again, until one of them answers: for what is urgent and harmless."""
+        """Ask all members at once, repeatedly, until one of them answers: for calls that are urgent and repeatable."""
         deadline = self._clock.monotonic() + seconds
         asking = [asyncio.ensure_future(self._insist(member, method, request, deadline)) for member in self._members]
         failure = Unavailable(_CLOSED)
@@ -238,7 +238,7 @@ class EtcdClient:
         except (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
             raise Unavailable(f"etcd at {member.endpoint}: {error}") from error
         except asyncio.CancelledError:
-            # A channel that is closed cancels its calls; that is not the end of whoever waits for them.
+            # Closing a channel cancels its calls, which must not cancel their callers.
             if self.is_closed and not _is_being_cancelled():
                 raise Unavailable(_CLOSED) from None
             raise
@@ -246,7 +246,7 @@ class EtcdClient:
         return answer
 
     async def watch(self, key: bytes, range_end: bytes, start_revision: int) -> AsyncGenerator[WatchMessage, None]:
-        """The changes of a range from a revision on, until the stream breaks: `Unavailable`, and it may be resumed."""
+        """Changes of a range from a revision on; raises `Unavailable` when the stream breaks, and can be resumed."""
         member = self._members[self._current]
         try:
             async with aclosing(self._stream(member, watch_request(key, range_end, start_revision))) as messages:
@@ -269,7 +269,7 @@ class EtcdClient:
             while True:
                 data = await self._read(member, call)
                 if data is grpc.aio.EOF:
-                    raise Unavailable(f"etcd at {member.endpoint}: it ended a watch")
+                    raise Unavailable(f"etcd at {member.endpoint}: the watch stream ended")
                 yield understood(read_watch_response, data)
         except grpc.aio.AioRpcError as error:
             raise self._explained(member, error) from error
@@ -284,8 +284,8 @@ class EtcdClient:
                 call.cancel()
 
     async def _read(self, member: _Member, call: Any) -> Any:
-        """The next message; a stream that is silent is asked whether it still lives."""
-        # A read that is cancelled ends the whole stream, so it must not be the one that is timed.
+        """The next message; after a long silence the stream is asked for a sign of life."""
+        # Cancelling a read ends the whole stream, so the timeout must not apply to the read itself.
         reading = asyncio.ensure_future(call.read())
         try:
             done, _ = await asyncio.wait([reading], timeout=_SILENCE_SECONDS)
@@ -293,18 +293,18 @@ class EtcdClient:
                 await call.write(progress_request())
                 done, _ = await asyncio.wait([reading], timeout=_ANSWER_SECONDS)
             if not done:
-                raise Unavailable(f"etcd at {member.endpoint}: it does not answer on a watch")
+                raise Unavailable(f"etcd at {member.endpoint}: no answer on the watch stream")
             return reading.result()
         finally:
             if not reading.done():
                 reading.cancel()
 
     def distrust_token(self) -> None:
-        """Authenticate anew before the next call: a watch was refused, and does not say whether for that."""
+        """Authenticate again before the next call: a watch was refused, perhaps because of its token."""
         self._token = None
 
     async def pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the client is closed."""
+        """Wait, but stop when the client is closed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -312,7 +312,7 @@ class EtcdClient:
             pass
 
     async def close(self) -> None:
-        """End every call and every watch."""
+        """End every call and watch."""
         self._closed.set()
         if self._authentication is not None:
             self._authentication.cancel()
@@ -322,20 +322,20 @@ class EtcdClient:
     # --- who is asked
 
     def _leave(self, member: _Member, reason: str) -> None:
-        """Ask the next member from now on, unless somebody else has moved on already."""
+        """Switch to the next member, unless another call has already switched."""
         if self.is_closed or member is not self._members[self._current]:
             return
         self._current = (self._current + 1) % len(self._members)
         if not self._is_failing:
             self._is_failing = True
             following = self._members[self._current]
-            further = "trying again" if following is member else f"trying {following.endpoint}"
+            further = "retrying" if following is member else f"trying {following.endpoint}"
             logger.warning("%s; %s", reason, further)
 
     def _answered(self, member: _Member) -> None:
         if self._is_failing:
             self._is_failing = False
-            logger.info("etcd answers at %s", member.endpoint)
+            logger.info("etcd at %s is answering again", member.endpoint)
 
     # --- who we are
 
@@ -346,7 +346,7 @@ class EtcdClient:
             if self._authentication is None:
                 self._authentication = asyncio.ensure_future(self._authenticate(member, seconds))
                 self._authentication.add_done_callback(self._authenticated)
-            # Everybody waits for the one attempt: etcd makes passwords expensive to check.
+            # All calls share one attempt, because checking passwords is expensive for etcd.
             await asyncio.shield(self._authentication)
         return [_HAS_LEADER, ("token", self._token)] if self._token else [_HAS_LEADER]
 
@@ -361,7 +361,7 @@ class EtcdClient:
             explained = self._explained(member, error)
             if isinstance(explained, Refused):
                 raise explained from error
-            # Nobody has been told anything yet, whatever became of it.
+            # No request was sent yet, so nothing was done.
             raise NothingDone(str(explained)) from error
 
     def _authenticated(self, task: asyncio.Task[str]) -> None:
@@ -381,19 +381,21 @@ class EtcdClient:
             self.distrust_token()
             return _StaleToken(text)
         if details == "etcdserver: user name is empty":
-            return Refused(f"etcd at {member.endpoint} wants a user and a password: put them into the address, {_USER}")
+            return Refused(
+                f"etcd at {member.endpoint} requires a user and a password: add them to the address, as in {_USER}"
+            )
         if details.startswith("etcdserver: authentication failed"):
             return Refused(f"etcd at {member.endpoint} does not accept the password of user {user!r}")
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return Refused(
-                f"etcd at {member.endpoint} does not let user {user!r} read and write below "
-                f"{self._address.prefix or '/'}: grant a role that may"
+                f"etcd at {member.endpoint} does not allow user {user!r} to read and write below "
+                f"{self._address.prefix or '/'}: grant the user a role with these permissions"
             )
         if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
             return LeaseNotFound(text)
         if code is grpc.StatusCode.OUT_OF_RANGE:
             return Compacted(text)
-        # The limit of etcd, or the one of its gRPC, which is a little higher.
+        # The limit of etcd, or the slightly higher one of its gRPC server.
         if details == "etcdserver: request is too large" or details.startswith("grpc: received message larger"):
             return TooLarge(f"etcd at {member.endpoint}: request is too large: raise etcd's --max-request-bytes")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
@@ -407,7 +409,7 @@ class EtcdClient:
         return Unavailable(text)
 
 
-_CLOSED = "the connection to etcd was closed"
+_CLOSED = "the connection to etcd is closed"
 _USER = "etcd://user:password@host:2379/prefix"
 _STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 
@@ -415,8 +417,8 @@ _STALE_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth 
 def _reason(error: grpc.aio.AioRpcError) -> str:
     details: str = error.details() or error.code().name
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "it does not answer in time"
-    # gRPC wraps what the system said into what it was doing.
+        return "no answer in time"
+    # gRPC wraps the system's error in a description of its own activity.
     return details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
 
 

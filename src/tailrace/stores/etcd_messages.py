@@ -1,7 +1,7 @@
-"""The few messages of etcd's v3 API that the store needs, as protobuf puts them on the wire.
+"""The few messages of etcd's v3 API that the store needs, in protobuf's wire format.
 
-Owns field numbers and nothing else: no connection, no retries. Fields that are not known here are skipped, so that a
-newer etcd may send more; bytes that are no protobuf at all are a `ValueError`.
+It only knows field numbers: no connections and no retries. Unknown fields are skipped, so that a newer etcd may send
+more. Malformed bytes raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
-#: Of the keys' attributes that a transaction can compare, the revision of the last change; the relation is equality.
+#: The attribute that transactions compare: the revision of a key's last change. The comparison is always equality.
 _COMPARE_MOD_REVISION = 2
 _EVENT_DELETE = 1
 
 
 class KeyValue(NamedTuple):
-    """A key as etcd holds it; its version is the revision of its last change."""
+    """A stored key; its version is the revision of its last change."""
 
     key: bytes
     value: bytes
@@ -29,7 +29,7 @@ class KeyValue(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A write of a transaction; lease 0 is none."""
+    """A write of a transaction; lease 0 means none."""
 
     key: bytes
     value: bytes
@@ -37,13 +37,13 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """A removal in a transaction."""
+    """A deletion in a transaction."""
 
     key: bytes
 
 
 class RangePage(NamedTuple):
-    """Some keys of a range, and the revision of the store that they belong to."""
+    """Some keys of a range, and the store's revision at the read."""
 
     revision: int
     entries: Sequence[KeyValue]
@@ -51,7 +51,7 @@ class RangePage(NamedTuple):
 
 
 class TxnResult(NamedTuple):
-    """Whether a transaction was applied, and the revision that all its writes got."""
+    """Whether a transaction was applied, and the revision of all its writes."""
 
     revision: int
     succeeded: bool
@@ -65,19 +65,19 @@ class Event(NamedTuple):
 
 
 class WatchMessage(NamedTuple):
-    """What a watch stream says: changes, or that the watch is over and why."""
+    """A message of a watch stream: changes, or the end of the watch with its reason."""
 
     events: Sequence[Event]
     is_canceled: bool
-    #: Not 0: history before it is gone, and the watch wanted some of it.
+    #: If not 0, history before it is gone, and the watch needed some of it.
     compact_revision: int
     reason: str
-    #: Whether more of the same revision follows in the next message.
+    #: Whether the next message continues the same revision.
     is_fragment: bool
 
 
 class Lease(NamedTuple):
-    """A lease and the seconds it lives without being renewed; 0 where it is gone."""
+    """A lease and its time to live in seconds; 0 if it is gone."""
 
     lease_id: int
     ttl_seconds: int
@@ -96,7 +96,7 @@ def _varint(number: int) -> bytes:
 
 
 def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """A message with these fields, by number and value, in order."""
+    """A message with these fields, as pairs of number and value, in order."""
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
@@ -117,11 +117,11 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, index + 1
         shift += 7
-    raise ValueError("a number in a message from etcd does not end")
+    raise ValueError("a number in a message from etcd has no end")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Every field of a message, by number and value."""
+    """Every field of a message, as pairs of number and value."""
     position = 0
     while position < len(data):
         tag, position = _read_varint(data, position)
@@ -139,13 +139,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError(f"a message from etcd has a field of unknown kind {kind}")
         if size > len(data) - position:
-            raise ValueError("a message from etcd is cut off")
+            raise ValueError("a message from etcd is truncated")
         yield tag >> 3, data[position : position + size]
         position += size
 
 
 class _Fields:
-    """The fields of one message, looked up by number; what is absent has protobuf's default."""
+    """The fields of one message by number; missing fields have protobuf's defaults."""
 
     def __init__(self, data: bytes) -> None:
         self._values: dict[int, list[int | bytes]] = {}
@@ -171,7 +171,7 @@ class _Fields:
 
 
 def _revision(response: _Fields) -> int:
-    """The store's revision, from the header that every response begins with."""
+    """The store's revision, from the header of every response."""
     return _Fields(response.blob(1)).number(3)
 
 
@@ -181,14 +181,14 @@ def _revision(response: _Fields) -> int:
 def range_request(
     key: bytes, range_end: bytes = b"", limit: int = 0, revision: int = 0, *, serializable: bool = False
 ) -> bytes:
-    """Read a key, or all up to (but without) the end of a range: linearizable, or what the member itself knows."""
+    """Read a key, or the range up to `range_end` (exclusive): linearizable, or from the member's own state."""
     fields: list[tuple[int, int | bytes]] = [(1, key), (3, limit), (4, revision), (7, int(serializable))]
-    # An end that is there but empty would be the end of everything.
+    # An end that is present but empty would mean the end of all keys.
     return _message(*fields, (2, range_end)) if range_end else _message(*fields)
 
 
 def txn_request(compares: Iterable[tuple[bytes, int]], writes: Iterable[Put | Delete]) -> bytes:
-    """Apply all writes if each key was last changed at its revision, 0 for keys that are not there."""
+    """Apply all writes if each key has its expected mod revision (0 for missing keys)."""
     fields: list[tuple[int, int | bytes]] = [
         (1, _message((2, _COMPARE_MOD_REVISION), (3, key), (6, revision))) for key, revision in compares
     ]
@@ -201,12 +201,12 @@ def txn_request(compares: Iterable[tuple[bytes, int]], writes: Iterable[Put | De
 
 
 def watch_request(key: bytes, range_end: bytes, start_revision: int) -> bytes:
-    """Tell every change of a range from a revision on, large ones in fragments."""
+    """Watch a range from a revision on, with large messages in fragments."""
     return _message((1, _message((1, key), (2, range_end), (3, start_revision), (8, 1))))
 
 
 def progress_request() -> bytes:
-    """Have a watch stream say something, if only that it lives."""
+    """Ask a watch stream for a sign of life."""
     return _message((3, b""))
 
 
@@ -215,7 +215,7 @@ def lease_grant_request(ttl_seconds: int) -> bytes:
 
 
 def lease_request(lease_id: int) -> bytes:
-    """The body of both a keep-alive and a revocation."""
+    """The body of a keep-alive or a revocation."""
     return _message((1, lease_id))
 
 
@@ -256,7 +256,7 @@ def read_watch_response(data: bytes) -> WatchMessage:
 
 
 def read_lease_response(data: bytes) -> Lease:
-    """The answer to a grant or to a keep-alive."""
+    """The answer to a grant or keep-alive."""
     fields = _Fields(data)
     return Lease(fields.number(2), fields.number(3))
 
@@ -266,8 +266,8 @@ def read_authenticate_response(data: bytes) -> str:
 
 
 def understood(read: Callable[[bytes], T], answer: bytes) -> T:
-    """An answer as one of the functions above reads it; `Unreadable` where it is none."""
+    """Decode an answer with one of the functions above; `Unreadable` if it is malformed."""
     try:
         return read(answer)
     except ValueError as error:
-        raise Unreadable(f"etcd gave an answer that makes no sense: {error}") from error
+        raise Unreadable(f"etcd gave a malformed answer: {error}") from error

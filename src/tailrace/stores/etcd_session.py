@@ -1,4 +1,4 @@
-"""A session as a lease of etcd: renewed three times within its time to live, by whichever member answers first."""
+"""A session as an etcd lease: renewed three times per time to live, through whichever member answers first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.stores.etcd_client import LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REV
 from tailrace.stores.etcd_messages import Lease, lease_grant_request, lease_request, read_lease_response, understood
 from tailrace.stores.sessions import RENEWALS_PER_TTL, HeldSession
 
-#: Etcd counts in whole seconds, and with its usual settings it grants no less.
+#: etcd counts in whole seconds, and by default grants no less.
 MIN_TTL_SECONDS = 2
 
 
@@ -27,27 +27,27 @@ class EtcdSession(HeldSession):
         self._renewing = asyncio.ensure_future(self._renew_until_lost(granted_at))
 
     async def close(self) -> None:
-        """End it: its keys are gone at once, or within its time to live where etcd cannot be reached."""
+        """End the session: its keys are removed at once, or within its time to live if etcd is unreachable."""
         self.lose()
         await self.abandon()
         await self._revoke()
 
     async def abandon(self) -> None:
-        """Renew it no more, and leave it to its time to live."""
+        """Stop renewals and let the session expire."""
         self._renewing.cancel()
         await asyncio.wait([self._renewing])
 
     async def _renew_until_lost(self, sent_at: float) -> None:
         interval = self._ttl_seconds / RENEWALS_PER_TTL
-        # At once, where much of its life went by until it was granted.
+        # At once, if the grant took much of its time to live.
         pause = max(sent_at + interval - self._time.monotonic(), 0.0)
         times_gone = 0
         while not self.is_lost:
             await asyncio.sleep(pause)
-            # From here, not from the answer: etcd may have counted from any moment in between.
+            # Count from the request, not from the answer: etcd may have counted from any moment in between.
             sent_at = self._time.monotonic()
             try:
-                # Every member: what kills sessions is an election, and not all know of its outcome at once.
+                # Ask every member: sessions are lost during elections, whose outcome not all members know at once.
                 left = max(self.deadline - sent_at, 0.0)
                 answer = await self._client.call_anyone(LEASE_KEEP_ALIVE, lease_request(self.lease_id), left)
                 lease = read_lease_response(answer)
@@ -59,23 +59,23 @@ class EtcdSession(HeldSession):
                 self.extend(sent_at + lease.ttl_seconds)
                 pause = max(sent_at + interval - self._time.monotonic(), 0.0)
             else:
-                # Not believed at the first time: a leader that was elected just now may not have got to know it yet.
+                # Believe it only the second time: a newly elected leader may not know the lease yet.
                 times_gone += 1
                 pause = interval / 4
                 if times_gone > 1:
                     self.lose()
-        # Where a late renewal has kept it alive, nobody shall wait for its end.
+        # A late renewal may have kept it alive: end it, so that no one has to wait for it to expire.
         await self._revoke()
 
     async def _revoke(self) -> None:
         try:
             await self._client.call(LEASE_REVOKE, lease_request(self.lease_id), may_repeat=True)
         except TailraceError:
-            pass  # it is gone already, or it ends by itself
+            pass  # it is gone already, or will expire
 
 
 async def open_etcd_session(client: EtcdClient, clock: Clock, ttl_ms: int) -> EtcdSession:
-    """A new lease of at least this time to live."""
+    """Open a lease with at least this time to live."""
     sent_at = clock.monotonic()
     ttl_seconds = max(math.ceil(ttl_ms / 1000), MIN_TTL_SECONDS)
     answer = await client.call(LEASE_GRANT, lease_grant_request(ttl_seconds), may_repeat=True)

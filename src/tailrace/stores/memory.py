@@ -1,8 +1,8 @@
-"""A store in memory: one key space that lives as long as whoever holds it, and a client for each broker of it.
+"""A store in memory: a key space that lives as long as its owner, and a client for each broker.
 
-Owns the semantics of the port in their plainest form: `MemorySpace` changes in functions without `await`, so that
-simulations and tests may put anything between it and a broker. Sessions expire by the clock that the space is given;
-without one they only end by being closed.
+It has the port's semantics in their simplest form: `MemorySpace` changes in functions without `await`, so simulations
+and tests can put anything between it and a broker. Sessions expire by the space's clock; without a clock they end only
+when closed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tailrace.stores.watching import Changed, DirectoryWatch, Watches, directory
 
 
 class MemorySpace:
-    """Keys, sessions and watches that several clients share."""
+    """Keys, sessions and watches shared by several clients."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock
-        #: Told of every change, in order.
+        #: Called with every change, in order.
         self._feeds: list[Callable[[Changed], None]] = []
         self._entries: dict[str, Entry] = {}
-        #: The session of every key that has one, and the keys of every session that is alive.
+        #: The session of each key that has one, and the keys of each live session.
         self._owners: dict[str, int] = {}
         self._sessions: dict[int, dict[str, None]] = {}
         self._leases = None if clock is None else Leases(clock, self.end_session)
@@ -34,16 +34,16 @@ class MemorySpace:
         self._sessions_made = 0
 
     def get(self, key: str) -> Entry | None:
-        """What a key holds."""
+        """The entry of a key, or None."""
         return self._entries.get(key)
 
     def list(self, directory: str) -> Sequence[Entry]:
-        """Every entry directly in a directory, sorted by key."""
+        """The entries directly in a directory, sorted by key."""
         directory = directory.rstrip("/")
         return [self._entries[key] for key in sorted(self._entries) if directory_of(key) == directory]
 
     def txn(self, checks: Sequence[Check], writes: Sequence[tuple[str, bytes | None, int]]) -> Sequence[int] | None:
-        """Apply writes of (key, value, session id or 0) if all checks hold; LookupError where a session has ended."""
+        """Apply writes of (key, value, session id or 0) if all checks hold; LookupError if a session has ended."""
         for _, value, session_id in writes:
             if value is not None and session_id and session_id not in self._sessions:
                 raise LookupError(f"session {session_id} has ended")
@@ -75,7 +75,7 @@ class MemorySpace:
             del self._sessions[owner][key]
 
     def follow(self, feed: Callable[[Changed], None]) -> None:
-        """Have a function called with every change from now on, as part of the change."""
+        """Call a function with every change from now on, as part of the change."""
         self._feeds.append(feed)
 
     def unfollow(self, feed: Callable[[Changed], None]) -> None:
@@ -83,7 +83,7 @@ class MemorySpace:
             self._feeds.remove(feed)
 
     def open_session(self, ttl_ms: int) -> int:
-        """Begin a session that has to be renewed, where the space has a clock."""
+        """Open a session, which must be renewed if the space has a clock."""
         self._sessions_made += 1
         self._sessions[self._sessions_made] = {}
         if self._leases is not None:
@@ -91,11 +91,11 @@ class MemorySpace:
         return self._sessions_made
 
     def renew_session(self, session_id: int) -> bool:
-        """Put a session's end off; False where it has ended."""
+        """Extend a session; False if it has ended."""
         return session_id in self._sessions and (self._leases is None or self._leases.renew(session_id))
 
     def end_session(self, session_id: int) -> None:
-        """End a session, and with it its keys."""
+        """End a session and delete its keys."""
         if self._leases is not None:
             self._leases.end(session_id)
         keys = self._sessions.pop(session_id, {})
@@ -136,7 +136,7 @@ class MemorySession(HeldSession):
         self._renew_later()
 
     def abandon(self) -> None:
-        """Renew it no more, as when the process has died."""
+        """Stop renewals, as when the process has died."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -147,7 +147,7 @@ class MemorySession(HeldSession):
 
 
 class MemoryStore:
-    """One client of a space; without one given, of a space of its own."""
+    """One client of a space, or of a new space of its own."""
 
     def __init__(self, space: MemorySpace | None = None) -> None:
         self.space = MemorySpace() if space is None else space
@@ -171,7 +171,7 @@ class MemoryStore:
         try:
             return self.space.txn(checks, [(write.key, write.value, _id_of(write.session)) for write in writes])
         except LookupError as error:
-            raise Unavailable(f"a write is refused: {error}") from None
+            raise Unavailable(f"write refused: {error}") from None
 
     def watch(self, directory: str) -> DirectoryWatch:
         watch = self._watches.add(directory)
@@ -188,7 +188,7 @@ class MemoryStore:
         return session
 
     def abandon(self) -> None:
-        """Let go of everything without a word, as the end of a process does: its sessions are left to expire."""
+        """Drop everything silently, like the end of a process: sessions are left to expire."""
         self._is_closed = True
         self.space.unfollow(self._feed)
         self._watches.end()
@@ -206,11 +206,11 @@ class MemoryStore:
 
 
 def _id_of(session: Session | None) -> int:
-    """The number of a session in its space, 0 where there is none; LookupError where it has ended."""
+    """The number of a session in its space, or 0 for none; LookupError if it has ended."""
     if session is None:
         return 0
     if not isinstance(session, MemorySession):
-        raise TypeError(f"{session!r} is no session of this store")
+        raise TypeError(f"{session!r} is not a session of this store")
     if session.is_lost:
         raise LookupError(f"session {session.session_id} has ended")
     return session.session_id

@@ -1,13 +1,13 @@
-"""Which store an address means: `tailrace.coordination`, and what the command line reads and copies metadata by.
+"""Opens a store by its address, for `tailrace.coordination` and for commands that read or copy metadata.
 
 | address                                    | store                                                            |
 |--------------------------------------------|------------------------------------------------------------------|
-| `sqlite:metadata.sqlite`                   | a file that one process owns                                     |
+| `sqlite:metadata.sqlite`                   | a file owned by one process                                      |
 | `unix:///run/tailrace/store.sock`          | the file of a local cluster's supervisor, served to its brokers  |
 | `etcd://h1:2379,h2:2379/prefix`            | an etcd cluster                                                  |
 | `zookeeper://h1:2181,h2:2181/chroot`       | a ZooKeeper ensemble                                             |
 
-The libraries of etcd and ZooKeeper are optional, and imported only where such a store is opened.
+The client libraries of etcd and ZooKeeper are optional; they are imported only when such a store is opened.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _KNOWN = "sqlite:FILE, unix:///SOCKET, etcd://HOST:PORT,…/PREFIX, zookeeper://
 
 
 def open_store(url: str, clock: Clock) -> Store:
-    """The store at an address. Nothing is asked of a server yet; ConfigError where the address is no good."""
+    """Open the store at an address, without contacting a server yet; ConfigError if the address is invalid."""
     scheme, colon, rest = url.partition(":")
     opener = _OPENERS.get(scheme.lower())
     if not colon or opener is None:
-        raise ConfigError(f"{_without_password(url)} is not the address of a coordination store: it is one of {_KNOWN}")
+        raise ConfigError(f"{_without_password(url)} is not the address of a coordination store: use one of {_KNOWN}")
     return opener(f"{scheme.lower()}:{rest}", clock)
 
 
 def _open_sqlite(url: str, clock: Clock) -> Store:
     path = url.removeprefix("sqlite:").removeprefix("//")
     if not path:
-        raise ConfigError(f"{url} names no file, as in sqlite:/var/lib/tailrace/metadata.sqlite")
+        raise ConfigError(f"{url} has no file name, as in sqlite:/var/lib/tailrace/metadata.sqlite")
     return SqliteStore(path)
 
 
@@ -51,7 +51,7 @@ def _open_served(url: str, clock: Clock) -> Store:
 
 
 def _optional(module: str, function: str, extra: str) -> _Open:
-    """Open by a module whose library may not be installed."""
+    """An opener from a module whose library may not be installed."""
 
     def open_optional(url: str, clock: Clock) -> Store:
         try:
@@ -66,13 +66,13 @@ def _optional(module: str, function: str, extra: str) -> _Open:
         try:
             return opener(url, clock)
         except ValueError as error:
-            raise ConfigError(f"{_without_password(url)} cannot be used: {error}") from None
+            raise ConfigError(f"cannot use {_without_password(url)}: {error}") from None
 
     return open_optional
 
 
 def _without_password(url: str) -> str:
-    """An address that may be shown."""
+    """An address that is safe to show."""
     start, at, end = url.rpartition("@")
     scheme, separator, credentials = start.partition("://")
     if not at or not separator:

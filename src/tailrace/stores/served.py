@@ -1,8 +1,8 @@
 """A client of the store that a local cluster's supervisor serves over a Unix socket (`stores/server.py`).
 
-Owns one connection, made again for as long as the store is open: what is followed goes on with all there is, sessions
-go on if their deadline has not passed. Reads are asked again on a new connection, within their time; the outcome of a
-transaction whose answer was lost is unknown.
+Owns one connection and reconnects for as long as the store is open. After a reconnection, watches start with a full
+read, and sessions continue if their deadline has not passed. Reads are repeated on the new connection, within their
+time limit. A transaction whose answer was lost has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger("tailrace.stores")
 REQUEST_SECONDS = 5.0
 _FIRST_RETRY_SECONDS = 0.02
 _LAST_RETRY_SECONDS = 0.5
-#: What reading an answer raises that is none.
+#: The exceptions that a malformed answer can raise.
 _NO_ANSWER = (WireError, LookupError, TypeError, ValueError, AttributeError)
 
 
 class _Lost(Exception):
-    """The connection ended before the answer came."""
+    """The connection ended before the answer arrived."""
 
 
 class ServedSession(HeldSession):
@@ -44,7 +44,7 @@ class ServedSession(HeldSession):
         self._store = store
         self.session_id = session_id
         self.ttl = ttl_ms / 1000
-        #: Set when it is to be renewed at once.
+        #: Set when the session should be renewed at once.
         self.is_due = asyncio.Event()
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class ServedStore:
         self._is_closed = False
         self._connection: _Connection | None = None
         self._connected = asyncio.Event()
-        self._why_not = "nobody has answered yet"
+        self._why_not = "not connected yet"
         self._numbers = itertools.count(1)
         self._watches: dict[int, weakref.ref[DirectoryWatch]] = {}
         self._sessions: dict[int, ServedSession] = {}
@@ -114,7 +114,7 @@ class ServedStore:
 
     async def open_session(self, ttl_ms: int) -> ServedSession:
         sent = self._clock.monotonic()
-        # Asked again it may have been opened twice: the other one ends with its connection, or by itself.
+        # A repeated request may open two sessions: the other one ends with its connection, or expires.
         answer, _ = await self._ask({"do": "open", "ttl_ms": ttl_ms}, is_repeatable=True)
         try:
             session = ServedSession(self, self._clock, answer["session"], ttl_ms, sent)
@@ -131,7 +131,7 @@ class ServedStore:
         for session in list(self._sessions.values()):
             await self.close_session(session)
         self._is_closed = True
-        self._connected.set()  # whoever waits for a connection is told that there will be none
+        self._connected.set()  # wakes callers that wait for a connection, which then fail
         for _, watch in self._living_watches():
             watch.end()
         await self._tasks.cancel()
@@ -139,7 +139,7 @@ class ServedStore:
     # --- sessions
 
     async def close_session(self, session: ServedSession) -> None:
-        """End a session; where nobody can be told, its time to live ends it."""
+        """End a session; if the server cannot be told, it expires."""
         if self._sessions.pop(session.session_id, None) is None:
             return
         session.lose()
@@ -149,7 +149,7 @@ class ServedStore:
         try:
             await self._ask({"do": "end", "session": session.session_id}, is_repeatable=True)
         except Unavailable as error:
-            logger.warning("%s; session %d is left to expire", error, session.session_id)
+            logger.warning("%s; leaving session %d to expire", error, session.session_id)
 
     async def _keep(self, session: ServedSession) -> None:
         while not session.is_lost:
@@ -162,7 +162,7 @@ class ServedStore:
             if not session.is_lost:
                 await self._renew(session)
         if self._sessions.pop(session.session_id, None) is not None and self._connection is not None:
-            # Lost by the clock here: the server need not wait for it any longer.
+            # Expired by the local clock: the server need not wait any longer.
             self._connection.send({"do": "end", "id": next(self._numbers), "session": session.session_id})
 
     async def _renew(self, session: ServedSession) -> None:
@@ -191,18 +191,18 @@ class ServedStore:
                         break
                     except _Lost as lost:
                         if not is_repeatable:
-                            raise Unavailable(f"{self._name} went away while it was asked: {lost}") from None
+                            raise Unavailable(f"{self._name} disconnected during a request: {lost}") from None
         except TimeoutError:
             reason = self._why_not if self._connection is None else "no answer"
             raise Unavailable(
-                f"{self._name} cannot be reached ({reason}): is the cluster that serves it running?"
+                f"cannot reach {self._name} ({reason}): check that the cluster that serves it is running"
             ) from None
         if "unavailable" in answer:
             raise Unavailable(answer["unavailable"])
         return answer, blob
 
     def _unreadable(self, error: Exception) -> Unreadable:
-        return Unreadable(f"{self._name} gave an answer that makes no sense: {error!r}")
+        return Unreadable(f"{self._name} gave a malformed answer: {error!r}")
 
     async def _connection_or_wait(self) -> _Connection:
         while not self._is_closed:
@@ -231,7 +231,7 @@ class ServedStore:
                 connection = await _Connection.open(self)
                 try:
                     if is_gone:
-                        logger.info("%s answers again", self._name)
+                        logger.info("Reconnected to %s", self._name)
                     is_gone, retry_seconds = False, _FIRST_RETRY_SECONDS
                     self._go_on(connection)
                     await connection.receive()
@@ -242,13 +242,13 @@ class ServedStore:
             except (OSError, _Lost, *_NO_ANSWER) as error:
                 self._why_not = getattr(error, "strerror", None) or str(error)
                 if not is_gone:
-                    logger.warning("%s cannot be reached (%s): trying until it can", self._name, self._why_not)
+                    logger.warning("Cannot reach %s, retrying: %s", self._name, self._why_not)
                 is_gone = True
             await asyncio.sleep(retry_seconds)
             retry_seconds = min(retry_seconds * 2, _LAST_RETRY_SECONDS)
 
     def _go_on(self, connection: _Connection) -> None:
-        """Take up on a new connection what went on over the last one."""
+        """Resume sessions and watches on a new connection."""
         self._connection = connection
         self._connected.set()
         for session in self._sessions.values():
@@ -259,7 +259,7 @@ class ServedStore:
     # --- what the server tells
 
     def told(self, header: Header, blob: memoryview) -> None:
-        """The server tells something that is no answer."""
+        """Handle a message from the server that is not an answer."""
         if "ended" in header:
             session = self._sessions.get(header["ended"])
             if session is not None:
@@ -270,7 +270,7 @@ class ServedStore:
         reference = self._watches.get(number)
         watch = None if reference is None else reference()
         if watch is None:
-            # Nobody reads it any more.
+            # Its reader has dropped it.
             self._watches.pop(number, None)
             if self._connection is not None:
                 self._connection.send({"do": "unwatch", "watch": number})
@@ -288,7 +288,7 @@ class ServedStore:
 
 
 class _Connection:
-    """One connection, from its greeting to its end."""
+    """One connection, from the server's greeting to its end."""
 
     def __init__(self, store: ServedStore, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._store = store
@@ -298,7 +298,7 @@ class _Connection:
 
     @classmethod
     async def open(cls, store: ServedStore) -> _Connection:
-        """Connect and be greeted."""
+        """Connect and check the server's greeting."""
         connecting = frames.new_socket()
         try:
             with frames.SocketPath(store.path) as path:
@@ -310,12 +310,12 @@ class _Connection:
         try:
             greeting = await frames.read(connection._reader)
             if greeting is None:
-                raise _Lost("it closes new connections")
+                raise _Lost("the server closed the connection at once")
             protocol = greeting[0].get("protocol")
             if protocol != frames.PROTOCOL_VERSION:
                 raise WireError(
-                    f"it speaks version {protocol} of its protocol, this is {frames.PROTOCOL_VERSION}; "
-                    f"run the same version of tailrace everywhere: there it is {greeting[0].get('software')}"
+                    f"the server has protocol version {protocol}, this process has {frames.PROTOCOL_VERSION}; use the "
+                    f"same version of tailrace for both (the server's is {greeting[0].get('software')})"
                 )
         except BaseException:
             connection.close()
@@ -326,7 +326,7 @@ class _Connection:
         self._writer.write(frames.encode(header, values))
 
     async def ask(self, number: int, header: Header, values: Sequence[bytes | None]) -> tuple[Header, memoryview]:
-        """Send a request and wait for its answer; `_Lost` where there will be none."""
+        """Send a request and wait for its answer; `_Lost` if the connection ends first."""
         future: asyncio.Future[tuple[Header, memoryview]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self.send({"id": number, **header}, values)
@@ -336,7 +336,7 @@ class _Connection:
             self._waiting.pop(number, None)
 
     async def receive(self) -> None:
-        """Take what comes until the server is gone, which is `_Lost`."""
+        """Receive messages until the connection ends, which raises `_Lost`."""
         while (frame := await frames.read(self._reader)) is not None:
             header, blob = frame
             if "id" not in header:
@@ -345,7 +345,7 @@ class _Connection:
             future = self._waiting.get(header["id"])
             if future is not None and not future.done():
                 future.set_result(frame)
-        raise _Lost("it closed the connection")
+        raise _Lost("the server closed the connection")
 
     def close(self) -> None:
         self._writer.transport.abort()
@@ -358,11 +358,11 @@ def _id_of(session: Session | None) -> int:
     if session is None:
         return 0
     if not isinstance(session, ServedSession):
-        raise TypeError(f"{session!r} is no session of this store")
+        raise TypeError(f"{session!r} is not a session of this store")
     if session.is_lost:
-        raise Unavailable(f"a write is refused: session {session.session_id} has ended")
+        raise Unavailable(f"write refused: session {session.session_id} has ended")
     return session.session_id
 
 
 def _report(error: BaseException) -> None:
-    logger.error("the client of the metadata store failed", exc_info=error)
+    logger.error("The client of the metadata store failed", exc_info=error)

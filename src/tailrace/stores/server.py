@@ -1,9 +1,9 @@
-"""Serves the SQLite store of one process to others on the same machine, over a Unix socket.
+"""Serves one process's SQLite store to other processes on the same machine, over a Unix socket.
 
-For a local cluster: its supervisor owns the file, and each broker is a client (`stores/served.py`). A client is alive
-while its connection is open and it renews its sessions: one that is killed is gone at once, one that is stopped after
-its time to live. When the server itself goes away its clients' sessions stay, and they have a time to live to come
-back to its successor.
+In a local cluster the supervisor owns the file, and each broker is a client (`stores/served.py`). A client is alive
+while its connection is open and it renews its sessions. A killed client is gone at once, a suspended one after its time
+to live. If the server itself stops, its clients' sessions remain, and clients have one time to live to reconnect to its
+successor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKLOG = 128
 
 
 class StoreServer:
-    """The store of a file, for whoever may open a socket."""
+    """Serves the store in a file to every process that may open its socket."""
 
     def __init__(self, database: str, socket_path: str, clock: Clock) -> None:
         self.socket_path = os.path.abspath(socket_path)
@@ -39,19 +39,19 @@ class StoreServer:
         self.tasks = Tasks(_report)
         self._leases = Leases(clock, self._expired)
         self._server: asyncio.Server | None = None
-        #: Who holds each session; a session of an earlier server is nobody's until its holder comes back.
+        #: The holder of each session; a session of an earlier server has none until its holder reconnects.
         self._holders: dict[int, _Connection] = {}
         self._connections: dict[_Connection, None] = {}
 
     async def start(self) -> None:
-        """Accept clients; those of an earlier server have their time to live to come back."""
+        """Accept clients; those of an earlier server have their time to live to reconnect."""
         for session in self.store.sessions:
             self._leases.grant(session.session_id, session.ttl_ms)
         listening = frames.new_socket()
         try:
             self._remove_leftover()
             with frames.SocketPath(self.socket_path) as path:
-                # Nobody but this user may reach it, from the first moment.
+                # Only this user may connect, from the first moment.
                 before = os.umask(0o177)
                 try:
                     listening.bind(path)
@@ -66,12 +66,12 @@ class StoreServer:
             raise
 
     def _remove_leftover(self) -> None:
-        """Take away the socket of a server that died, and only of one that died."""
+        """Remove the socket of a dead server, and only of a dead one."""
         try:
             mode = os.stat(self.socket_path).st_mode
         except FileNotFoundError:
             return
-        if not stat.S_ISSOCK(mode):  # one cannot connect to it either, and it is nobody's to remove
+        if not stat.S_ISSOCK(mode):  # connecting would fail too, but it is not ours to remove
             raise StorageError(f"{self.socket_path} is in the way of the metadata store's socket: move it elsewhere")
         probe = frames.new_socket()
         try:
@@ -80,12 +80,12 @@ class StoreServer:
         except ConnectionRefusedError:
             os.unlink(self.socket_path)
             return
-        except BlockingIOError:  # it lives, and has more to accept than it can
+        except BlockingIOError:  # it is alive, with a full backlog
             pass
         finally:
             probe.close()
         raise StorageError(
-            f"{self.socket_path} is in use: stop the cluster that runs on this directory, or give another --data-dir"
+            f"{self.socket_path} is in use: stop the cluster that uses this directory, or choose another --data-dir"
         )
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,7 +108,7 @@ class StoreServer:
         return session.session_id
 
     def renew_session(self, holder: _Connection, session_id: int) -> bool:
-        """Put a session's end off; whoever renews it holds it."""
+        """Extend a session; whoever renews it becomes its holder."""
         if not self._leases.renew(session_id):
             return False
         self._holders[session_id] = holder
@@ -125,21 +125,21 @@ class StoreServer:
         return next((found for found in self.store.sessions if found.session_id == session_id), None)
 
     def _expired(self, session_id: int) -> None:
-        logger.warning("session %d was not renewed within its time to live: its keys are removed", session_id)
+        logger.warning("Session %d expired without a renewal; removing its keys", session_id)
         holder = self._holders.get(session_id)
         if holder is not None:
             holder.send({"ended": session_id})
         self.tasks.spawn(self.end_session(session_id), "end of a session")
 
     def gone(self, holder: _Connection) -> None:
-        """A client is gone: its process has ended, or it has closed its store."""
+        """A client is gone: its process ended, or it closed its store."""
         for session_id in [held for held, by in self._holders.items() if by is holder]:
             self.tasks.spawn(self.end_session(session_id), "end of a session")
 
     # --- the end
 
     async def close(self) -> None:
-        """Serve no longer: clients see their connection end, and keep their sessions for a successor."""
+        """Stop serving: clients are disconnected, and keep their sessions for a successor."""
         if self._server is not None:
             self._server.close()
             try:
@@ -173,7 +173,7 @@ class _Connection:
         self._writer.transport.abort()
 
     async def serve(self) -> None:
-        """Answer until the client is gone."""
+        """Answer requests until the client is gone."""
         self.send({"protocol": frames.PROTOCOL_VERSION, "software": __version__})
         try:
             while (frame := await frames.read(self._reader)) is not None:
@@ -181,7 +181,7 @@ class _Connection:
         except (OSError, asyncio.CancelledError):
             pass
         except (WireError, LookupError, TypeError, ValueError) as error:
-            logger.error("a client of the metadata store is closed, for it sent what is no request: %s", error)
+            logger.error("Closed a client of the metadata store, which sent an invalid request: %s", error)
         finally:
             self.is_closed = True
             self.abort()
@@ -190,7 +190,7 @@ class _Connection:
 
     def _take(self, header: Header, blob: memoryview) -> None:
         do = header["do"]
-        if do == "renew":  # not behind requests that wait for the disk
+        if do == "renew":  # must not wait behind requests that use the disk
             self.send({"id": header["id"], "held": self._server.renew_session(self, header["session"])})
         elif do == "watch":
             number = header["watch"]
@@ -202,7 +202,7 @@ class _Connection:
         elif do in _REQUESTS:
             self._requests.spawn(self._answer(header, blob), do)
         else:
-            raise WireError(f"there is no request {do!r}")
+            raise WireError(f"unknown request {do!r}")
 
     async def _answer(self, header: Header, blob: memoryview) -> None:
         values: Sequence[bytes | None] = ()
@@ -211,7 +211,7 @@ class _Connection:
         except Unavailable as error:
             answer = {"unavailable": str(error)}
         except (WireError, LookupError, TypeError, ValueError) as error:
-            logger.error("a client of the metadata store sent a request that cannot be answered: %s", error)
+            logger.error("Closed a client of the metadata store, which sent an invalid request: %s", error)
             self.abort()
             return
         self.send({"id": header["id"], **answer}, values)
@@ -232,7 +232,7 @@ class _Connection:
         for (key, _, session_id), value in zip(header["writes"], values, strict=True):
             session = self._server.session(session_id) if session_id else None
             if session_id and session is None:
-                raise Unavailable(f"a write is refused: session {session_id} has ended")
+                raise Unavailable(f"write refused: session {session_id} has ended")
             writes.append(Write(key, value, session))
         versions = await self._server.store.txn(checks, writes)
         return {"versions": versions}, ()
@@ -256,7 +256,7 @@ class _Connection:
                 [entry.value for entry in changes.entries],
             )
             try:
-                # A client that reads slowly is told less often, not more and more.
+                # A slow client gets fewer, larger updates instead of a growing backlog.
                 await self._writer.drain()
             except OSError:
                 return
@@ -266,4 +266,4 @@ _REQUESTS = ("get", "list", "txn", "open", "end")
 
 
 def _report(error: BaseException) -> None:
-    logger.error("the server of the metadata store failed", exc_info=error)
+    logger.error("The server of the metadata store failed", exc_info=error)

@@ -1,8 +1,8 @@
-"""Sessions from both ends: what a holder may be sure of, and when the store takes it that a holder is gone.
+"""Sessions from both ends: how long the holder can rely on one, and when the store considers a holder gone.
 
-The holder counts from the moment it *sent* a renewal, the store from the moment it received it; with the same time to
-live the holder is always the first to know. Neither trusts timers alone: a process that was stopped finds out by the
-clock as soon as it runs again.
+The holder counts from the moment it *sent* a renewal, the store from the moment it received it. With the same time to
+live the holder is always the first to know. Neither relies on timers alone: a suspended process checks the clock as
+soon as it runs again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 from tailrace.runtime.clock import Clock
 
-#: A session is renewed this often within its time to live, so that one lost renewal costs nothing.
+#: Renewals per time to live, so that one lost renewal does no harm.
 RENEWALS_PER_TTL = 3
-#: A store that wakes up this much of a time to live too late did not listen meanwhile, and expires nobody for it.
+#: A store that wakes up late by this share of the time to live was not listening, so it does not expire the session.
 _LATE_SHARE = 0.25
 
 
 class HeldSession:
-    """The deadline of a session as its holder knows it; once passed it stays lost, whatever is heard later."""
+    """A session's deadline as its holder knows it; once it has passed, the session stays lost."""
 
     def __init__(self, clock: Clock | None, deadline: float) -> None:
         self._clock = clock
@@ -39,12 +39,12 @@ class HeldSession:
         return self._is_lost
 
     def extend(self, deadline: float) -> None:
-        """Put the deadline off, unless it has passed already."""
+        """Extend the deadline, unless it has already passed."""
         if not self.is_lost:
             self._deadline = max(self._deadline, deadline)
 
     def lose(self) -> None:
-        """It has ended."""
+        """The session has ended."""
         self._is_lost = True
         if self._clock is not None:
             self._deadline = min(self._deadline, self._clock.monotonic())
@@ -77,7 +77,7 @@ class _Lease:
 
 
 class Leases:
-    """The sessions that a store grants: each ends when it was not renewed for its time to live."""
+    """The sessions that a store grants: each ends when it is not renewed for its time to live."""
 
     def __init__(self, clock: Clock, on_expired: Callable[[int], None]) -> None:
         self._clock = clock
@@ -85,27 +85,27 @@ class Leases:
         self._leases: dict[int, _Lease] = {}
 
     def grant(self, session_id: int, ttl_ms: int) -> None:
-        """Let a session live for its time from now on."""
+        """Start a session's time to live."""
         lease = self._leases[session_id] = _Lease(ttl_ms / 1000)
         lease.expires = self._clock.monotonic() + lease.ttl
         self._set_timer(session_id, lease)
 
     def renew(self, session_id: int) -> bool:
-        """Put a session's end off; False where it has ended."""
+        """Extend a session; False if it has ended."""
         lease = self._leases.get(session_id)
         if lease is None:
             return False
-        lease.expires = self._clock.monotonic() + lease.ttl  # its timer looks again when it fires
+        lease.expires = self._clock.monotonic() + lease.ttl  # the timer checks this when it fires
         return True
 
     def end(self, session_id: int) -> None:
-        """Forget a session without calling it expired."""
+        """Drop a session without reporting it as expired."""
         lease = self._leases.pop(session_id, None)
         if lease is not None and lease.timer is not None:
             lease.timer.cancel()
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Drop all sessions."""
         for session_id in list(self._leases):
             self.end(session_id)
 

@@ -1,11 +1,11 @@
 """A store in one SQLite file, owned by one process: a single broker, or the supervisor of a local cluster.
 
-Every transaction is synced before it returns. Calls run in a thread of the store's own, in order; what they changed is
-told to watches in that same order, also where whoever asked has gone away meanwhile.
+Every transaction is synced before it returns. Calls run in order in the store's own thread. Watches receive changes in
+the same order, even if the caller has gone.
 
-Nobody can take a session away from the process that owns the file, so its deadline is infinite. A key whose session is
-not alive is not there: after a start no session is, unless the owner serves the file to others and asks for the
-sessions that were alive to be kept.
+The process that owns the file cannot lose a session, so its deadline is infinite. A key whose session is not alive does
+not exist. After a start no session is alive, unless the owner serves the file to others and asks to keep the sessions
+that were.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SqliteStore:
         self._path = path
         self._thread = ThreadPoolExecutor(1, "tailrace-store")
         self._watches = Watches()
-        #: The sessions that are alive. Changed only in the store's thread, or before it runs.
+        #: Live sessions. Changed only in the store's thread, or before it runs.
         self._sessions: dict[int, SqliteSession] = {}
         self._keeps_sessions = keeps_sessions
         self._is_closed = False
@@ -88,17 +88,17 @@ class SqliteStore:
         (version,) = run("PRAGMA user_version").fetchone()
         if version > _FORMAT_VERSION:
             raise StorageError(
-                f"the metadata store {self._path} has format {version}, this software knows {_FORMAT_VERSION}: "
-                "start the newer version of tailrace that wrote it"
+                f"the metadata store {self._path} has format {version}, but this release supports only up to "
+                f"{_FORMAT_VERSION}: start the newer version of tailrace that wrote it"
             )
-        if version == _FORMAT_VERSION:  # nothing to write: a full disk must not keep a broker from starting
+        if version == _FORMAT_VERSION:  # nothing to write, so a full disk does not prevent a start
             return
         run("BEGIN IMMEDIATE")
         run("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL)")
         run("CREATE TABLE IF NOT EXISTS revision (number INTEGER NOT NULL)")
         if run("SELECT count(*) FROM revision").fetchone() == (0,):
             run("INSERT INTO revision VALUES (0)")
-        # Format 2 has sessions.
+        # Format 2 added sessions.
         run(f"ALTER TABLE entries ADD COLUMN session INTEGER NOT NULL DEFAULT {_NO_SESSION}")
         run(f"CREATE INDEX entries_of_sessions ON entries (session) WHERE session != {_NO_SESSION}")
         run("CREATE TABLE sessions (id INTEGER PRIMARY KEY, ttl_ms INTEGER NOT NULL)")
@@ -119,8 +119,8 @@ class SqliteStore:
             run("DELETE FROM sessions")
             run("COMMIT")
         except sqlite3.OperationalError as error:
-            # They are not there for anybody anyway: no reason not to start on a disk that is full.
-            logger.warning("metadata store %s: keys of ended sessions stay in the file: %s", self._path, error)
+            # Their keys are invisible anyway, so a full disk need not prevent the start.
+            logger.warning("Cannot remove keys of ended sessions from the metadata store %s: %s", self._path, error)
             if self._connection.in_transaction:
                 run("ROLLBACK")
 
@@ -172,7 +172,7 @@ class SqliteStore:
             try:
                 entries = self._list(watch.directory)
             except sqlite3.Error as error:
-                logger.error("metadata store %s cannot be read: %s", self._path, error)
+                logger.error("Cannot read the metadata store %s, retrying: %s", self._path, error)
                 loop.call_soon_threadsafe(loop.call_later, _BUSY_SECONDS, submit)
                 return
             loop.call_soon_threadsafe(watch.begin, entries)
@@ -197,7 +197,7 @@ class SqliteStore:
     ) -> Sequence[int] | None:
         for row in rows:
             if not self._is_alive(row.session_id):
-                raise Unavailable(f"a write is refused: session {row.session_id} has ended")
+                raise Unavailable(f"write refused: session {row.session_id} has ended")
         run = self._connection.execute
         changed: dict[str, Entry | None] = {}
         versions = []
@@ -238,7 +238,7 @@ class SqliteStore:
 
     @property
     def sessions(self) -> Sequence[SqliteSession]:
-        """The sessions that are alive, oldest first."""
+        """The live sessions, oldest first."""
         return list(self._sessions.values())
 
     async def open_session(self, ttl_ms: int) -> SqliteSession:
@@ -259,13 +259,13 @@ class SqliteStore:
         return session
 
     async def end_session(self, session: SqliteSession) -> None:
-        """End a session, and with it its keys."""
+        """End a session and delete its keys."""
         loop = asyncio.get_running_loop()
         try:
             await self._in_thread(lambda: self._end_session(loop, session.session_id))
         except Unavailable as error:
-            # Its keys are gone for everybody here; in the file they end with the next start at the latest.
-            logger.warning("%s: keys of an ended session stay in the file", error)
+            # Its keys are already invisible; they leave the file with the next start at the latest.
+            logger.warning("Cannot remove the keys of an ended session: %s", error)
 
     def _end_session(self, loop: asyncio.AbstractEventLoop, session_id: int) -> None:
         run = self._connection.execute
@@ -284,7 +284,7 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        """End every watch and session, and let go of the file; sessions that are kept stay in it."""
+        """End every watch and session, and close the file; sessions to be kept stay in it."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -302,7 +302,7 @@ def _id_of(session: Session | None) -> int:
     if session is None:
         return _NO_SESSION
     if not isinstance(session, SqliteSession):
-        raise TypeError(f"{session!r} is no session of this store")
+        raise TypeError(f"{session!r} is not a session of this store")
     if session.is_lost:
-        raise Unavailable(f"a write is refused: session {session.session_id} has ended")
+        raise Unavailable(f"write refused: session {session.session_id} has ended")
     return session.session_id

@@ -1,8 +1,8 @@
-"""What whoever follows a directory has still to be told.
+"""Queues of changes between a store and the reader of a watch.
 
-A watch keeps the latest state of each key that its reader has not seen, and nothing else: a reader that is slow
-skips states that were replaced meanwhile, and costs no more memory than the directory has keys. Each step takes the
-reader from one state of the directory to a later one. Every store feeds these; they know of no store.
+A watch only keeps the latest state of each key that its reader has not seen. A slow reader skips states that were
+replaced in between, and costs no more memory than the directory has keys. Each step takes the reader from one state of
+the directory to a later one. Every store feeds these watches, which know of no store.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from tailrace.cluster.store import Changes, Entry
 
-#: Keys that changed, in the order of their last change: what each holds now, or None where it is gone.
+#: Changed keys in the order of their last change, with their entry, or None if the key was removed.
 Changed: TypeAlias = Mapping[str, Entry | None]
 
 
 def directory_of(key: str) -> str:
-    """The directory that a key is directly in; the topmost one is ''."""
+    """The directory that directly contains a key; the top directory is ''."""
     return key[: key.rindex("/")]
 
 
@@ -36,28 +36,28 @@ class DirectoryWatch:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it was told all there is, which comes first."""
+        """Whether it has received the full directory, which comes first."""
         return self._is_begun
 
     def begin(self, entries: Iterable[Entry]) -> None:
-        """Tell all there is: the first of all, and again after a gap."""
+        """Deliver the full directory: at the start, and again after a gap."""
         self._unseen = {entry.key: entry for entry in entries}
         self._is_begun = self._is_complete = True
         self._wake()
 
     def change(self, changed: Changed) -> None:
-        """Tell of keys of this directory that changed; before `begin` that is not news."""
+        """Deliver changed keys of this directory; ignored before `begin`."""
         if not self._is_begun or not changed:
             return
         for key, entry in changed.items():
             self._unseen.pop(key, None)
-            # Where all there is has not been read yet, a key that is gone is one that is not there.
+            # Until the full directory has been read, a removed key is simply missing from it.
             if entry is not None or not self._is_complete:
                 self._unseen[key] = entry
         self._wake()
 
     def end(self) -> None:
-        """Nothing comes any more: the reader's loop ends, also where something was left to read."""
+        """End the watch: the reader's loop ends, even with unread changes."""
         self._is_ended = True
         self._wake()
 
@@ -85,10 +85,10 @@ class DirectoryWatch:
 
 
 class Watches:
-    """The watches of one process. Who no longer holds a watch has ended it."""
+    """The watches of one process; a watch ends when its reader drops it."""
 
     def __init__(self) -> None:
-        # In the order they were made, and weak: a reader that was cancelled tells nobody.
+        # In order of creation, and weak, because a cancelled reader does not report its end.
         self._watches: dict[int, weakref.ref[DirectoryWatch]] = {}
         self._made = 0
 
@@ -96,14 +96,14 @@ class Watches:
         return len(self._watches)
 
     def add(self, directory: str) -> DirectoryWatch:
-        """A new watch; whoever asked for it has to see that it is begun."""
+        """Create a watch; the caller must call `begin` on it."""
         watch = DirectoryWatch(directory)
         number = self._made = self._made + 1
         self._watches[number] = weakref.ref(watch, lambda _: self._watches.pop(number, None))
         return watch
 
     def publish(self, changed: Changed) -> None:
-        """Tell every watch what changed in its directory."""
+        """Deliver to every watch the changes in its directory."""
         by_directory: dict[str, dict[str, Entry | None]] = {}
         for key, entry in changed.items():
             by_directory.setdefault(directory_of(key), {})[key] = entry
@@ -111,7 +111,7 @@ class Watches:
             watch.change(by_directory.get(watch.directory, {}))
 
     def end(self) -> None:
-        """End all of them."""
+        """End all watches."""
         for watch in self._living():
             watch.end()
         self._watches.clear()

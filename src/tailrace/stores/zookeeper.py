@@ -1,8 +1,8 @@
 """A store in ZooKeeper, shared by all brokers of a cluster.
 
-Keys are nodes below a prefix, in the form that `zookeeper_nodes` gives them; those of a session are ephemeral nodes. A
-server answers from what it has, so every read has it catch up first (`sync`). One connection is for everything that
-needs no session; each session has its own.
+Keys are nodes below a prefix, in the format of `zookeeper_nodes`; keys of a session are ephemeral nodes. A server
+answers from its own state, so every read first makes it catch up (`sync`). Each session has its own connection; one
+connection is for everything else.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from tailrace.stores.zookeeper_watch import BATCH_NODES, DirectoryFeed
 logger = logging.getLogger("tailrace.stores")
 
 DEFAULT_PORT = 2181
-#: The session of everything that needs none: long enough to try a few servers, short enough to notice a silent one.
+#: Session timeout of the shared connection: long enough to try several servers, short enough to notice a silent one.
 _TIMEOUT_MS = 6_000
 _PAUSE_SECONDS = 0.05
 _PATROL_SECONDS = 1.0
-#: ZooKeeper closes the connection on anything longer, unless its jute.maxbuffer was raised.
+#: ZooKeeper closes the connection on a longer message, unless jute.maxbuffer was raised.
 _MAX_TRANSACTION_BYTES = 1_000_000
 
-#: A node is not as it was when the transaction was planned.
+#: Errors which mean that a node has changed since the transaction was planned.
 _CHANGED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
-#: What ZooKeeper says of the other operations when one has failed.
+#: What ZooKeeper reports for the other operations of a failed transaction.
 _NOT_THE_REASON = (RolledBackError, RuntimeInconsistency)
 
 
 class ZooKeeperStore:
-    """Keys below a prefix."""
+    """A store of keys below a prefix."""
 
     def __init__(self, address: ServerAddress, clock: Clock) -> None:
         self._address = address
@@ -106,7 +106,7 @@ class ZooKeeperStore:
             if version is not None:
                 return [ABSENT if write.value is None else version for write in writes]
             if _now() >= deadline:
-                raise Unavailable(f"others write to the same keys in ZooKeeper all the time: {', '.join(keys)}")
+                raise Unavailable(f"concurrent writes to the same keys in ZooKeeper never stopped: {', '.join(keys)}")
 
     def watch(self, directory: str) -> AsyncIterator[Changes]:
         watch = self._watches.add(directory)
@@ -143,7 +143,7 @@ class ZooKeeperStore:
         await self._let_go(goodbye=True)
 
     async def abandon(self) -> None:
-        """Let go of everything without a goodbye: sessions end after their time to live."""
+        """Drop everything without closing sessions, which expire after their time to live."""
         await self._let_go(goodbye=False)
 
     async def _let_go(self, goodbye: bool) -> None:
@@ -161,7 +161,7 @@ class ZooKeeperStore:
     # --- the connection
 
     def _connected(self) -> Connection:
-        """The connection for everything that needs no session; made when it is needed first, in its loop."""
+        """The shared connection, created on first use, in the loop that uses it."""
         if self._connection is None:
             if self._is_closed:
                 raise Unavailable("the store is closed")
@@ -171,30 +171,30 @@ class ZooKeeperStore:
         return self._connection
 
     async def _leave_silent_servers(self, connection: Connection) -> None:
-        """Ask for a sign of life: whoever only waits for news, or for a write, would not find out for long."""
+        """Ping the server: callers that only wait for changes or for a write would notice its silence late."""
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
             try:
                 await connection.run([_sync(self._prefix)], self._address.timeout_seconds / 2)
             except Unavailable:
-                pass  # a server that does not answer has been left by now
+                pass  # the connection has left the silent server by now
 
     def _reached(self, is_reached: bool) -> None:
         assert self._connection is not None
         if is_reached and self._was_lost:
-            logger.info("ZooKeeper answers again at %s", self._connection.name)
+            logger.info("Reconnected to ZooKeeper at %s", self._connection.name)
         elif not is_reached and not self._was_lost:
-            logger.warning("the connection to ZooKeeper at %s is lost, trying again", self._connection.name)
+            logger.warning("Lost the connection to ZooKeeper at %s, retrying", self._connection.name)
         self._was_lost = not is_reached
 
     def _deadline(self) -> float:
-        """When a call that begins now has to end."""
+        """The time at which a call that starts now must end."""
         return _now() + self._address.timeout_seconds
 
     async def _ask(self, connection: Connection, requests: Sequence[Request], deadline: float) -> Sequence[Any]:
-        """Send requests that may be repeated, so that another server may answer them."""
+        """Send repeatable requests, if necessary to another server."""
         while True:
-            # Half of the time, so that another server has the other half.
+            # Half of the time, which leaves the other half for another server.
             seconds = min(self._address.timeout_seconds / 2, max(deadline - _now(), 0.0))
             try:
                 return await connection.run(requests, seconds)
@@ -206,21 +206,21 @@ class ZooKeeperStore:
     async def _read(
         self, connection: Connection, requests: Sequence[Request], deadline: float | None = None
     ) -> Sequence[Any]:
-        """Answers that are not older than this call."""
+        """Read answers that are not older than this call."""
         requests = [_sync(self._prefix), *requests]
         _, *answers = await self._ask(connection, requests, self._deadline() if deadline is None else deadline)
         for answer in answers:
             if isinstance(answer, NoAuthError):
                 raise self._refused()
             if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
-                raise Unavailable(f"ZooKeeper at {connection.name} cannot be read: {answer!r}")
+                raise Unavailable(f"cannot read from ZooKeeper at {connection.name}: {answer!r}")
         return answers
 
     def _refused(self) -> Refused:
         as_whom = f"user {self._address.user}" if self._address.user else "a client without user and password"
         return Refused(
-            f"ZooKeeper at {','.join(self._address.endpoints)} does not let {as_whom} use {self._prefix or '/'}: "
-            "give the user and the password that its nodes were made with"
+            f"ZooKeeper at {','.join(self._address.endpoints)} does not allow {as_whom} to use {self._prefix or '/'}: "
+            "use the user and password that created its nodes"
         )
 
     def _path(self, key: str) -> str:
@@ -239,12 +239,12 @@ class ZooKeeperStore:
         return session
 
     async def _make_directory(self, path: str, deadline: float | None = None) -> None:
-        """See that a node and all above it are there."""
+        """Ensure that a node and all its parents exist."""
         if path in self._directories:
             return
         names = path.split("/")[1:]
         above = ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
-        # From the top, all at once: most are there, and what is above the prefix may be somebody else's.
+        # From the top, all at once: most exist, and those above the prefix may belong to others.
         *created, node = await self._ask(
             self._connected(), [*map(_create, above), _exists(path)], self._deadline() if deadline is None else deadline
         )
@@ -252,8 +252,8 @@ class ZooKeeperStore:
             if any(isinstance(answer, NoAuthError) for answer in created):
                 raise self._refused()
             if any(isinstance(answer, NoChildrenForEphemeralsError) for answer in created):
-                raise ValueError(f"there can be no keys below a key that belongs to a session in ZooKeeper: {path}")
-            raise Unavailable(f"{path} was made in ZooKeeper and is not there")
+                raise ValueError(f"ZooKeeper does not allow keys below a key of a session: {path}")
+            raise Unavailable(f"{path} was created in ZooKeeper but does not exist")
         self._directories[path] = None
 
     async def _commit(
@@ -263,12 +263,12 @@ class ZooKeeperStore:
         session: ZooKeeperSession | None,
         deadline: float,
     ) -> int | None:
-        """Apply operations, all or none: the version of all that was written; None where a node has changed before."""
+        """Apply all operations or none; returns the version of the writes, or None if a node has changed."""
         size = sum(operation.size + len(self._prefix) for operation in operations)
         if size > _MAX_TRANSACTION_BYTES:
             keys = dict.fromkeys(operation.key for operation in operations if operation.data)
             raise TooLarge(
-                f"{size} bytes are more than ZooKeeper takes in one transaction ({_MAX_TRANSACTION_BYTES}): "
+                f"{size} bytes exceed the limit of a ZooKeeper transaction ({_MAX_TRANSACTION_BYTES}): "
                 f"{', '.join(keys)}"
             )
         if not operations:
@@ -286,13 +286,13 @@ class ZooKeeperStore:
             raise Unavailable("the session of this write has ended")
         error = next((one for one in errors if not isinstance(one, _NOT_THE_REASON)), errors[0])
         if isinstance(error, NoNodeError):
-            self._directories = {"": None}  # or a directory was taken away
+            self._directories = {"": None}  # perhaps a directory was removed
         if isinstance(error, _CHANGED):
             return None
         if isinstance(error, NoAuthError):
             raise self._refused()
         if isinstance(error, NoChildrenForEphemeralsError):
-            raise ValueError("there can be no keys below a key that belongs to a session in ZooKeeper")
+            raise ValueError("ZooKeeper does not allow keys below a key of a session")
         raise Unavailable(f"ZooKeeper at {connection.name} refused a transaction: {error!r}")
 
     def _add(self, transaction: Any, operation: Operation) -> None:
@@ -312,12 +312,12 @@ def _now() -> float:
 
 
 def open_zookeeper_store(url: str, clock: Clock) -> ZooKeeperStore:
-    """A store at an address as `parse_server_address` reads it."""
+    """Open a store at an address like `zookeeper://host1:2181,host2:2181/chroot`; see `stores/addresses`."""
     return ZooKeeperStore(parse_server_address(url, "zookeeper", DEFAULT_PORT), clock)
 
 
 def _options(address: ServerAddress) -> dict[str, Any]:
-    """What kazoo is to be told about who we are."""
+    """kazoo's options for authentication."""
     if not address.user:
         return {}
     return {
@@ -327,7 +327,7 @@ def _options(address: ServerAddress) -> dict[str, Any]:
 
 
 def _tls_context(address: ServerAddress) -> ssl.SSLContext:
-    """Whom to trust, and our own certificate; ValueError for files that are of no use."""
+    """The TLS context with trusted certificates and our own one; ValueError for unusable files."""
     try:
         context = ssl.create_default_context(cafile=address.ca or None)
     except OSError as error:
@@ -341,7 +341,7 @@ def _tls_context(address: ServerAddress) -> ssl.SSLContext:
 
 
 def _entry(key: str, answer: Any) -> Entry | None:
-    """The entry at a key, from what ZooKeeper says about its node; None for a directory or nothing."""
+    """The entry of a key, from ZooKeeper's answer about its node; None for a directory or a missing node."""
     if isinstance(answer, NoNodeError):
         return None
     data, stat = answer

@@ -1,10 +1,10 @@
-"""kazoo, a ZooKeeper client that runs threads, as something to await.
+"""An awaitable interface to kazoo, a ZooKeeper client that runs threads.
 
-Owns one kazoo client: its threads, its connection and the ZooKeeper session it holds. Every call ends by a deadline; a
-connection whose answers do not come is given up for one to another server. What kazoo does not tell is taken from the
-sockets that it asks its handler for: the session timeout that was granted, and the reason why nobody is reached.
+Owns one kazoo client with its threads, its connection and its ZooKeeper session. Every call has a deadline; a
+connection that does not answer is replaced by one to another server. What kazoo does not report comes from the sockets
+that it gets from its handler: the granted session timeout, and the reason why no server can be reached.
 
-kazoo's threads change nothing here: what they have to say is posted to the loop.
+kazoo's threads change nothing here: they post to the event loop.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from kazoo.retry import KazooRetry
 
 from tailrace.cluster.store import Unavailable
 
-#: Something to ask of a kazoo client: starts it and returns kazoo's result object.
+#: A request to a kazoo client: starts it and returns kazoo's result object.
 Request = Callable[[Any], Any]
 
-#: Errors that say what ZooKeeper holds; every other one leaves open what became of the request.
+#: Errors that describe ZooKeeper's state; after any other error the outcome of the request is unknown.
 ANSWERS = (
     BadArgumentsError,
     BadVersionError,
@@ -56,26 +56,26 @@ ANSWERS = (
 )
 
 _READ_BYTES = 1 << 16
-#: At the start of what a server says first: the length of it, the version of the protocol and the session timeout.
+#: The start of a server's greeting: its length, the protocol version and the session timeout.
 _GREETING = struct.Struct(">iii")
 _RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 1.0
-#: How much of the session timeout a server may be silent at first before the next one is tried.
+#: The initial share of the session timeout for a silent server, before the next one is tried.
 _PATIENCE_SHARE = 1 / 6
-#: How long a goodbye may take before the connection is cut under it.
+#: Time limit for closing a session before the connection is cut.
 _GOODBYE_SECONDS = 2.0
 
-# kazoo says every attempt of every client aloud; the store says once that nobody is reached, and why.
+# kazoo logs every attempt of every client; the store logs once that no server can be reached, and why.
 _silent = logging.getLogger("tailrace.stores.kazoo")
 _silent.setLevel(logging.CRITICAL)
 
 
 class _Wire:
-    """A socket for kazoo: reads ahead, so that one look at it serves many small answers, and sees the greeting."""
+    """A socket for kazoo: reads ahead, so that one system call serves many small answers, and sees the greeting."""
 
     def __init__(self, inner: socket.socket, on_greeting: Callable[[int | None], None]) -> None:
         self._inner = inner
-        #: Called with the session timeout in milliseconds, or None where the server hangs up instead.
+        #: Called with the session timeout in milliseconds, or None if the server closes the connection instead.
         self._on_greeting: Callable[[int | None], None] | None = on_greeting
         self._greeting = b""
         self._ahead = b""
@@ -95,7 +95,7 @@ class _Wire:
         return self._inner.getpeername()
 
     def pending(self) -> int:
-        """How many bytes can be had without the network; kazoo asks for it where TLS may hold some back."""
+        """How many bytes can be read without the network; kazoo asks because TLS may hold some back."""
         decrypted = self._inner.pending() if isinstance(self._inner, ssl.SSLSocket) else 0
         return len(self._ahead) - self._position + decrypted
 
@@ -125,19 +125,19 @@ class _Wire:
         return self._inner.send(data)
 
     def cut(self) -> None:
-        """End both directions under whoever reads or writes, from any thread."""
+        """Shut down both directions, from any thread, whoever reads or writes."""
         try:
-            # Not the TLS socket's own, which would take its state away from under the thread that reads.
+            # Not the TLS socket's own shutdown, which would remove the state that the reading thread uses.
             socket.socket.shutdown(self._inner, socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended already
+            pass  # it has already ended
 
     def close(self) -> None:
         self._inner.close()
 
 
 class _Doorbell:
-    """Counts requests for kazoo's connection thread; in place of a pair of sockets, which blocks when it is full."""
+    """Wakes kazoo's connection thread by counting requests; replaces a socket pair, which blocks when full."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
@@ -160,10 +160,10 @@ class _Doorbell:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's own threads, with sockets that tell more and can be cut.
+    """kazoo's own threads, with sockets that report more and can be cut.
 
-    A server that takes a connection and is silent must leave time for the others within a session's time to live. So it
-    is waited for only a little at first, and longer each time that nobody was heard.
+    A server that accepts a connection and stays silent must leave time for others within a session's time to live. So
+    the timeout is short at first, and grows each time no server answered.
     """
 
     def __init__(self, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> None:
@@ -175,11 +175,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self._wire: _Wire | None = None
         self._is_cut_for_good = False
         self.granted_ms = 0
-        #: Why the last attempt to connect failed.
+        #: Why the last connection attempt failed.
         self.reason = ""
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> _Wire:
-        """A connection to a server. kazoo's own way with TLS leaves sockets open where it fails."""
+        """Connect to a server; kazoo's own code leaks sockets if TLS fails."""
         try:
             if self._is_cut_for_good:
                 raise ConnectionAbortedError
@@ -201,8 +201,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
     def _greeted(self, timeout_ms: int | None) -> None:
         if timeout_ms is None:
-            self.reason = "the server hangs up, for it has no leader, or wants TLS"
-        elif timeout_ms > 0:  # 0: the session has expired, and another one follows
+            self.reason = "the server closed the connection: it may have no leader or require TLS"
+        elif timeout_ms > 0:  # 0: the session has expired, and a new one follows
             self.granted_ms = timeout_ms
             self.reason = ""
             self._patience = self._least_patience
@@ -218,7 +218,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As the module's own, but what was read ahead counts as ready, and a greeting is not waited for as long."""
+        """Like the module's own, but data read ahead counts as ready, and a greeting has a shorter timeout."""
         wires = [reader for reader in readers if isinstance(reader, _Wire)]
         ahead = [wire for wire in wires if wire.pending()]
         is_greeting = any(not wire.is_greeted for wire in wires)
@@ -240,18 +240,18 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         )
 
     def cut(self) -> None:
-        """End the connection: kazoo goes on with the next server."""
+        """Cut the connection; kazoo continues with the next server."""
         if self._wire is not None:
             self._wire.cut()
 
     def cut_for_good(self) -> None:
-        """End the connection, and let there be no other."""
+        """Cut the connection and prevent new ones."""
         self._is_cut_for_good = True
         self.cut()
 
 
 class _Answers:
-    """Collects in kazoo's thread what a few requests bring, and gives it to the loop in one piece."""
+    """Collects the answers to several requests in kazoo's thread, and passes them to the loop at once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, results: Sequence[Any]) -> None:
         self._loop = loop
@@ -278,7 +278,7 @@ class _Answers:
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:
-    """Let a loop call this from a thread of kazoo's, unless the loop has ended."""
+    """Call a function in the loop from one of kazoo's threads, unless the loop has ended."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
@@ -286,10 +286,10 @@ def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: 
 
 
 class Connection:
-    """One kazoo client, and the ZooKeeper session that it keeps alive while a server can be reached.
+    """One kazoo client, and the ZooKeeper session that it keeps alive while a server is reachable.
 
-    Whoever needs the same session throughout asks for `is_one_session`: kazoo begins another one when it has expired,
-    and such a connection is not to be used then any more.
+    With `is_one_session` the connection must not be used after its session has expired, because kazoo then silently
+    starts another one.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Connection:
         self._stopped = asyncio.Event()
         self._is_stopping = False
         self._is_expired = False
-        #: Called with whether a server is reached, when that changes.
+        #: Called when a server becomes reachable (True) or unreachable (False).
         self.on_change: Callable[[bool], None] = lambda _: None
         self._open()
 
@@ -344,34 +344,34 @@ class Connection:
 
     @property
     def is_expired(self) -> bool:
-        """Whether ZooKeeper has said that a session of this client is over."""
+        """Whether ZooKeeper has reported that a session of this client has expired."""
         return self._is_expired
 
     @property
     def granted_ms(self) -> int:
-        """After how long without a sign of life the server ends the session."""
+        """The granted session timeout."""
         return self._handler.granted_ms
 
     async def begin_session(self, seconds: float) -> int:
-        """Wait for a server: the number that it gave to our session."""
+        """Wait for a server and return its number for our session."""
         await self._until_connected(seconds)
         identity = self._client.client_id
         if identity is None:
-            raise Unavailable(f"the connection to ZooKeeper at {self.name} was lost as it began")
+            raise Unavailable(f"the connection to ZooKeeper at {self.name} was lost at once")
         session_id: int = identity[0]
         return session_id
 
     def transaction(self) -> Any:
-        """A transaction of kazoo's, to be filled and run by its `commit_async`."""
+        """A kazoo transaction, to be filled and run with its `commit_async`."""
         return self._client.transaction()
 
     async def run(self, requests: Sequence[Request], seconds: float) -> list[Any]:
-        """Send requests one behind the other: the answer to each, which may be one of `ANSWERS`.
+        """Send requests in sequence; each answer may be one of `ANSWERS`.
 
-        They are answered in order, and all by the same server. Raises Unavailable where one of them is not answered.
+        They are answered in order, all by the same server. Raises Unavailable if one of them is not answered.
         """
         if seconds <= 0:
-            raise Unavailable(f"there was no time left to ask ZooKeeper at {self.name}")
+            raise Unavailable(f"no time left for a request to ZooKeeper at {self.name}")
         deadline = self._loop.time() + seconds
         await self._until_connected(seconds)
         answers = _Answers(self._loop, [request(self._client) for request in requests])
@@ -406,32 +406,32 @@ class Connection:
         state = self._client.client_state
         reason = "the user or the password was refused" if state == KeeperState.AUTH_FAILED else self._handler.reason
         if state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED) and not self._is_one_session:
-            # Its thread has ended, at the server's word or by a failure of its own: only a new client tries again.
+            # kazoo's thread has ended, on the server's order or after a failure: only a new client can retry.
             self._end(lambda: None)
             self._open()
         because = f": {reason}" if reason else ""
-        return Unavailable(f"ZooKeeper at {self.name} was not reached within {seconds:.1f} s{because}")
+        return Unavailable(f"ZooKeeper at {self.name} was not reachable within {seconds:.1f} s{because}")
 
     def begin_stop(self, *, goodbye: bool = True) -> None:
-        """End all threads, and the session if a server can be told and shall be; it may be called again and again."""
+        """End all threads, and with `goodbye` the session if a server is reachable; may be called repeatedly."""
         if not self._is_stopping:
             self._is_stopping = True
-            self._connected.set()  # whoever waits for it need not wait any longer
+            self._connected.set()  # wakes callers that wait for a connection
             if not goodbye:
                 self._handler.cut_for_good()
             self._end(self._stopped.set)
 
     async def stop(self, *, goodbye: bool = True) -> None:
-        """The same, and wait for it."""
+        """The same, and wait until it is done."""
         self.begin_stop(goodbye=goodbye)
         try:
             async with asyncio.timeout(2 * _GOODBYE_SECONDS):
                 await self._stopped.wait()
         except TimeoutError:
-            pass  # an attempt to connect that nobody answers; it ends by itself
+            pass  # a connection attempt that no server answers; it ends by itself
 
     def _end(self, then: Callable[[], None]) -> None:
-        # In a thread that nobody waits for: a server that is silent must not keep a process from ending.
+        # In a daemon thread: a silent server must not keep the process from ending.
         threading.Thread(
             target=_say_goodbye,
             args=(self._client, self._handler, partial(post, self._loop, then)),
@@ -441,7 +441,7 @@ class Connection:
 
 
 def _say_goodbye(client: Any, handler: _Handler, then: Callable[[], None]) -> None:
-    """End a client's session and wait until its threads have ended."""
+    """End a client's session and wait for its threads."""
     impatience = threading.Timer(_GOODBYE_SECONDS, handler.cut_for_good)
     impatience.daemon = True
     impatience.start()

@@ -1,13 +1,13 @@
-"""How keys are held in ZooKeeper's nodes, and which operations a transaction becomes.
+"""How keys are stored in ZooKeeper's nodes, and the operations of a transaction.
 
-A key is the node at its path; a node without data is a directory and no key, so an empty value is held as one byte.
-The version of a key is the id of the transaction that wrote it last (mzxid): it grows for ever, while a node's own
-version begins again with every node. ZooKeeper checks only the node's own, so a transaction is planned from nodes as
-they were just read, and applied only if they still have that version. A key of a session may be gone and made again by
-another one meanwhile, with the same version of its node: so each session has a node that is there as long as it is, and
-whoever finds a key of a session checks that one, too.
+A key is the node at its path. A node without data is a directory and not a key, so an empty value is stored as one
+byte. The version of a key is the id of the transaction that wrote it last (mzxid). It always grows, while a node's own
+version starts again with every new node. ZooKeeper can only check a node's own version, so a transaction is planned
+from nodes as they were just read, and applied only if they still have that version. A key of a session may be deleted
+and recreated by another session in between, with the same node version. So each session has a node for its lifetime,
+and a transaction that meets a key of a session checks that node, too.
 
-Knows no connection. Operations are in the order in which they are to be sent.
+This module knows no connection. Operations are in the order in which they must be sent.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Literal, NamedTuple, Protocol
 
 from tailrace.cluster.store import ABSENT, Check, Write
 
-#: Where the nodes of sessions are; no key of the cluster's begins with a dot.
+#: The directory of session nodes; no key of the cluster starts with a dot.
 SESSIONS_DIRECTORY = "/.sessions"
 
 _ESCAPE = b"\0"
-#: What an operation takes beside its path and its data, with some room: headers, an access control list.
+#: Estimated size of an operation besides its path and data: headers and an access control list.
 _OPERATION_BYTES = 160
 
 
 class Stat(Protocol):
-    """What ZooKeeper says about a node, by its own names."""
+    """ZooKeeper's description of a node, with its field names."""
 
     @property
     def mzxid(self) -> int: ...
@@ -41,46 +41,46 @@ class Stat(Protocol):
 
 
 class Operation(NamedTuple):
-    """One step of a transaction of ZooKeeper's."""
+    """One operation of a ZooKeeper transaction."""
 
     kind: Literal["create", "create ephemeral", "set", "delete", "check"]
     key: str
     data: bytes = b""
-    #: The node's own version that it must have; creating needs none.
+    #: The node version to check; not used to create a node.
     version: int = 0
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes on the wire, rather too many."""
+        """An upper estimate of its size on the wire in bytes."""
         return len(self.key.encode()) + len(self.data) + _OPERATION_BYTES
 
 
 def encode(value: bytes) -> bytes:
-    """A value as a node holds it."""
+    """A value in a node's format."""
     return _ESCAPE + value if value[:1] in (b"", _ESCAPE) else value
 
 
 def decode(data: bytes) -> bytes:
-    """The value that a node's data, which is not empty, stands for."""
+    """The value in a node's data, which is not empty."""
     return data[1:] if data[:1] == _ESCAPE else data
 
 
 def version_of(stat: Stat | None) -> int:
-    """The version of the key at a node: `ABSENT` where there is none, or a mere directory."""
+    """The version of the key at a node; `ABSENT` for a missing node or a directory."""
     return ABSENT if stat is None or stat.dataLength == 0 else stat.mzxid
 
 
 def session_key(session_id: int) -> str:
-    """Where the node of a session is, by ZooKeeper's number of it."""
+    """The key of a session's node, by ZooKeeper's number of the session."""
     return f"{SESSIONS_DIRECTORY}/{session_id & (1 << 64) - 1:016x}"
 
 
 def plan(
     checks: Sequence[Check], writes: Sequence[Write], nodes: Mapping[str, Stat | None], session_id: int
 ) -> list[Operation] | None:
-    """What to do to the nodes of these keys, as they are, for a transaction; None if a check does not hold.
+    """The operations for a transaction on nodes in their current state; None if a check fails.
 
-    `session_id` is ZooKeeper's number of the session of the writes that have one, or 0: that it lasts is checked first.
+    `session_id` is ZooKeeper's number of the session in the writes, or 0. The first operation checks that it is alive.
     """
     if any(version_of(nodes[check.key]) != check.version for check in checks):
         return None
@@ -105,7 +105,7 @@ def plan(
 def _unchanged(key: str, node: Stat | None) -> list[Operation]:
     if node is not None:
         return [Operation("check", key, version=node.version)]
-    # There is no check that a node is not there, but only then it can be made.
+    # ZooKeeper cannot check that a node is missing, but creating it succeeds only then.
     return [Operation("create", key), Operation("delete", key)]
 
 
@@ -116,10 +116,10 @@ def _put(key: str, value: bytes, node: Stat | None, owner: int) -> list[Operatio
     if node is not None:
         if owner and node.numChildren:
             raise ValueError(f"{key} has keys below it, so it cannot belong to a session in ZooKeeper")
-        # To whom a node belongs cannot be changed; nobody sees that it was gone.
+        # A node's owner cannot be changed. The deletion is not visible, because the transaction recreates the node.
         operations.append(Operation("delete", key, version=node.version))
     operations.append(Operation("create ephemeral" if owner else "create", key))
-    # Written in a second step, whose answer tells the id of the transaction.
+    # Written in a second operation, because its answer has the id of the transaction.
     operations.append(Operation("set", key, encode(value), 0))
     return operations
 
@@ -127,5 +127,5 @@ def _put(key: str, value: bytes, node: Stat | None, owner: int) -> list[Operatio
 def _remove(key: str, node: Stat | None) -> Operation:
     assert node is not None
     if node.numChildren:
-        return Operation("set", key, b"", node.version)  # it stays as a directory
+        return Operation("set", key, b"", node.version)  # the node remains as a directory
     return Operation("delete", key, version=node.version)

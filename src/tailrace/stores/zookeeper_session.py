@@ -1,12 +1,12 @@
-"""A session as a session of ZooKeeper's, with a connection of its own.
+"""A session as a ZooKeeper session with its own connection.
 
-ZooKeeper renews a session by anything it hears on its connection; what the holder may be sure of is counted here, from
-the moment a request was sent that the leader of the servers has answered. A quarter of the granted time is taken off:
-a server tells the leader whom it heard only at the leader's next ping, half a tick later, and no session is shorter
-than two ticks.
+ZooKeeper renews a session with any message on its connection. The holder's deadline is counted here, from the moment of
+sending a request that the servers' leader has answered. A quarter of the granted time is subtracted, because a server
+tells the leader about its sessions only at the leader's next ping, half a tick later, and no session is shorter than
+two ticks.
 
-Each session has a node that is gone with it. Every transaction that gives keys to the session checks it, for kazoo goes
-on with another session by itself when one has expired, and keys must not end up there.
+Each session has a node that disappears with it. Every transaction with keys of the session checks that node, because
+kazoo silently continues with another session after one expires, and the keys must not end up there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.stores.zookeeper_nodes import session_key
 logger = logging.getLogger("tailrace.stores")
 
 _SURE_SHARE = 0.75
-#: How often within the granted time it is renewed, and how long an answer may take before another server is tried.
+#: The number of renewals within the granted time, and the share of it after which another server is tried.
 _RENEWALS = 5
 _ANSWER_SHARE = 0.25
 
@@ -35,20 +35,20 @@ class ZooKeeperSession(HeldSession):
         self._granted_seconds = connection.granted_ms / 1000
         super().__init__(clock, sent_at + self._granted_seconds * _SURE_SHARE)
         self.connection = connection
-        #: ZooKeeper's number of it, which every node that belongs to it shows.
+        #: ZooKeeper's number of the session, the owner of all its nodes.
         self.session_id = session_id
         self._time = clock
         connection.on_change = self._reached
         self._renewing = asyncio.ensure_future(self._renew_until_lost())
 
     async def close(self) -> None:
-        """End it: its keys are gone at once, or within its time to live where no server can be reached."""
+        """End the session: its keys are removed at once, or within its time to live if no server is reachable."""
         self.lose()
         self._renewing.cancel()
         await self.connection.stop()
 
     async def abandon(self) -> None:
-        """Renew it no more, and leave it to its time to live."""
+        """Stop renewals and let the session expire."""
         self.lose()
         self._renewing.cancel()
         await self.connection.stop(goodbye=False)
@@ -62,7 +62,7 @@ class ZooKeeperSession(HeldSession):
         pause = interval
         while not self.is_lost:
             await asyncio.sleep(pause)
-            # From here, not from the answer: ZooKeeper may have counted from any moment in between.
+            # Count from the request, not from the answer: ZooKeeper may have counted from any moment in between.
             sent_at = self._time.monotonic()
             try:
                 await self.connection.run(
@@ -73,14 +73,14 @@ class ZooKeeperSession(HeldSession):
                 continue
             self.extend(sent_at + self._granted_seconds * _SURE_SHARE)
             pause = max(sent_at + interval - self._time.monotonic(), 0.0)
-        # Where it is alive for ZooKeeper, nobody shall wait for its end.
+        # It may still be alive in ZooKeeper: end it, so that no one has to wait for it to expire.
         await self.connection.stop()
 
 
 async def open_zookeeper_session(
     connection: Connection, clock: Clock, prefix: str, ttl_ms: int, seconds: float
 ) -> ZooKeeperSession:
-    """Begin a session on a connection of its own; the directory of sessions' nodes is there."""
+    """Begin a session on its own connection; the directory of session nodes must exist."""
     session_id = await connection.begin_session(seconds)
     node = prefix + session_key(session_id)
     sent_at = clock.monotonic()
@@ -92,7 +92,7 @@ async def open_zookeeper_session(
         seconds,
     )
     if found is None or found.ephemeralOwner != session_id:
-        raise Unavailable(f"ZooKeeper at {connection.name}: the session ended as it began: {created}")
+        raise Unavailable(f"ZooKeeper at {connection.name}: the session ended at once: {created}")
     if connection.granted_ms != ttl_ms:
-        logger.info("ZooKeeper grants a session timeout of %d ms instead of %d ms", connection.granted_ms, ttl_ms)
+        logger.info("ZooKeeper granted a session timeout of %d ms instead of %d ms", connection.granted_ms, ttl_ms)
     return ZooKeeperSession(connection, clock, session_id, sent_at)

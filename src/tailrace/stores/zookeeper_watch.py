@@ -1,8 +1,8 @@
-"""Follows one directory in ZooKeeper and tells a watch what has changed in it.
+"""Follows one directory in ZooKeeper and feeds its changes to a watch.
 
-ZooKeeper says once that a node or the list of its children has changed, and not what became of it. So all news is
-followed by a read that asks for the next. When a connection is lost, what was asked for is forgotten: then the whole
-directory is read again and compared with what the watch was told.
+ZooKeeper reports only once that a node or its list of children has changed, without the new state. So every event is
+followed by a read that also requests the next event. A lost connection loses these requests: then the whole directory
+is read again and compared with what the watch has received.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tailrace.stores.zookeeper_nodes import decode, version_of
 
 logger = logging.getLogger("tailrace.stores")
 
-#: How many nodes are asked for at once: others want to be answered in between.
+#: How many nodes are read at once, so that other requests are answered in between.
 BATCH_NODES = 200
 _PAUSE_SECONDS = 0.1
 _LONG_PAUSE_SECONDS = 1.0
 
 
 class DirectoryFeed:
-    """What is known of one directory, and which of it may be out of date."""
+    """The known state of one directory, and the parts that may be out of date."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class DirectoryFeed:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._news.set()
-        # Only its reader keeps the watch; when that one has gone, so does this.
+        # Only its reader keeps the watch alive; when the reader drops it, this feed ends.
         self._watch = weakref.ref(watch, lambda _: post(self._loop, self._news.set))
         self._is_all_old = True
         self._is_list_old = True
         self._old: dict[str, None] = {}
-        #: The version of each key that the watch was told of, by its node's name; `ABSENT` for mere directories.
+        #: The version of each key that the watch has received, by node name; `ABSENT` for directories.
         self._told: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Tell the watch everything, for as long as anybody holds it."""
+        """Feed the watch until its reader drops it."""
         was_refused = False
         while self._watch() is not None:
             try:
@@ -71,13 +71,13 @@ class DirectoryFeed:
                 continue
             except Refused as error:
                 if not was_refused:
-                    logger.warning("cannot follow %s, trying again: %s", self._directory or "/", error)
+                    logger.warning("Cannot watch %s in ZooKeeper, retrying: %s", self._directory or "/", error)
                 was_refused = True
                 pause = _LONG_PAUSE_SECONDS
             except Unavailable:
-                pause = _PAUSE_SECONDS  # said by the store, once
-            except Exception:  # a watch that ended would leave its reader with the past for ever
-                logger.exception("cannot follow %s in ZooKeeper, trying again", self._directory or "/")
+                pause = _PAUSE_SECONDS  # the store has already logged it
+            except Exception:  # a watch that ended would leave its reader with stale data for ever
+                logger.exception("Cannot watch %s in ZooKeeper, retrying", self._directory or "/")
                 pause = _LONG_PAUSE_SECONDS
             self._is_all_old = True
             self._news.set()
@@ -95,14 +95,14 @@ class DirectoryFeed:
             names = children if is_all else {name: None for name in children if name not in current}
         found = await self._read_nodes(list(names))
         gone += [name for name in names if name not in found]
-        # A new connection may be to a server that is behind; then all is read again, and nothing of this told.
+        # A new connection may lead to a server that is behind; then everything is read again, and nothing is delivered.
         if not self._is_all_old:
             self._tell(found, gone)
 
     async def _read_list(self, is_all: bool) -> list[str]:
         if is_all:
             await self._make_directory(self._path)
-        # After a new connection, which may be to another server: nothing older than what was told already.
+        # A new connection may lead to another server, which must not be behind what was already delivered.
         path = self._path or "/"
         requests: list[Request] = [lambda client: client.sync_async(path)] if is_all else []
         requests.append(lambda client: client.get_children_async(path, watch=self._on_list))
@@ -111,7 +111,7 @@ class DirectoryFeed:
         return sorted(children)
 
     async def _read_nodes(self, names: Sequence[str]) -> dict[str, Entry | None]:
-        """What is at each node that is still there; None where it is a directory and no key."""
+        """The entry of each node that still exists; None for a directory."""
         found: dict[str, Entry | None] = {}
         for start in range(0, len(names), BATCH_NODES):
             batch = names[start : start + BATCH_NODES]
@@ -154,11 +154,11 @@ class DirectoryFeed:
             watch.begin(changed)
             return
         news: dict[str, Entry | None] = {self._key(name): None for name in removed}
-        # In the order in which they were written, as far as one read can tell.
+        # In the order in which they were written, as far as one read can show.
         news.update((entry.key, entry) for entry in sorted(changed, key=lambda entry: entry.version))
         watch.change(news)
 
-    # --- called in a thread of kazoo's
+    # --- called in one of kazoo's threads
 
     def _on_list(self, event: Any) -> None:
         post(self._loop, self._note, None, event.type)
@@ -166,10 +166,10 @@ class DirectoryFeed:
     def _on_node(self, name: str, event: Any) -> None:
         post(self._loop, self._note, name, event.type)
 
-    # --- and what follows in the loop
+    # --- called in the loop
 
     def _note(self, name: str | None, kind: str) -> None:
-        if kind == EventType.NONE:  # the connection is lost, and with it all that was asked for
+        if kind == EventType.NONE:  # the connection is lost, and with it all requests for events
             self._is_all_old = True
         elif name is None:
             self._is_list_old = True

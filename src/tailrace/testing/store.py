@@ -498,7 +498,7 @@ class _Call:
             result = self._work()
         except LookupError as error:
             coordination.note(self._about, self._store.name, "session has ended")
-            self._fail_after(coordination.latency(), f"a write is refused: {error}")
+            self._fail_after(coordination.latency(), f"write refused: {error}")
             return
         coordination.note(self._about, self._store.name, f"{_short(result)} {self._fate}")
         if self._fate == UNANSWERED:
@@ -537,7 +537,7 @@ def _id_of(session: Session | None) -> int:
     if session is None:
         return 0
     if not isinstance(session, SimSession):
-        raise TypeError(f"{session!r} is no session of this store")
+        raise TypeError(f"{session!r} is not a session of this store")
     if session.is_lost:
-        raise Unavailable(f"a write is refused: session {session.session_id} has ended")
+        raise Unavailable(f"write refused: session {session.session_id} has ended")
     return session.session_id

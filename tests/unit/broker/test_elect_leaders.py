@@ -58,7 +58,7 @@ def test_preferred_leaders_are_elected_where_they_can_be(version: int) -> None:
             ("orders", 1): NOT_NEEDED,
             ("orders", 2): NOT_PREFERRED,
             ("orders", 3): NOT_PREFERRED,
-            ("orders", 7): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such partition as orders-7"),
+            ("orders", 7): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Partition orders-7 does not exist"),
             ("none", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such topic as none"),
         }
         await cluster.until(lambda: leaders(cluster) == [1, 1, 1, NO_LEADER, NO_LEADER])

@@ -145,7 +145,7 @@ def test_a_broker_that_meets_a_newer_level_and_newer_values_says_so_and_serves_w
         await world.put(topic_key(orders.lineage), newer)
         await asyncio.sleep(1)
         assert "finalized at tailrace.version=4, but this release only supports versions 1-3" in caplog.text
-        assert "a topic is stored in format 5, this software knows 4" in caplog.text
+        assert "a topic is stored in format 5, but this release supports only up to 4" in caplog.text
         assert one.metadata.image.topics["orders"] == known
         # The controller changes what it can read, and overwrites nothing else.
         assert one.controller.is_active

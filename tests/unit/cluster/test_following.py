@@ -295,6 +295,6 @@ def test_a_value_that_cannot_be_read_costs_nobody_more_than_itself(caplog: pytes
         assert one.metadata.image.topics["orders"] == topics[0], "as it was known before"
         await one.metadata.alter_topic(topics[1], lambda topic: with_config(topic, "7"))
         assert one.metadata.image.topics["others"].configs == {"retention.ms": "7"}
-        assert "ignored /topics/" in caplog.text
+        assert "Ignored /topics/" in caplog.text
 
     run(test)

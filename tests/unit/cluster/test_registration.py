@@ -131,7 +131,7 @@ def test_an_older_copy_of_a_disk_is_told_of(caplog: pytest.LogCaptureFixture) ->
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    assert "last stopped cleanly in broker epoch 3, but the last one was 5" in caplog.text
+    assert "last stopped cleanly in broker epoch 3, but the last epoch was 5" in caplog.text
 
 
 def test_a_follower_of_an_earlier_epoch_cannot_be_added_to_an_isr_again() -> None:
@@ -281,9 +281,9 @@ def test_a_broker_that_lost_its_session_registers_again_in_the_same_epoch(caplog
         run(test)
     lines = [record.message for record in caplog.records if record.name == "tailrace.cluster"]
     assert [line.split(":")[0] for line in lines] == [
-        "the session in the metadata store is over",
-        "the metadata store cannot be reached, which is tried on",
-        "registered in the metadata store again",
+        "The session in the metadata store has expired",
+        "Cannot reach the metadata store, retrying",
+        "Registered in the metadata store again",
     ]
 
 
@@ -392,7 +392,7 @@ def test_a_broker_that_cannot_reach_the_store_stops_all_the_same(caplog: pytest.
         await member.stop()
 
     run(test)
-    assert "stopping without having left the ISRs: out of reach" in caplog.text
+    assert "Stopping without leaving the ISRs: out of reach" in caplog.text
 
 
 def test_a_broker_alone_starts_and_stops_with_few_transactions() -> None:

@@ -74,7 +74,7 @@ def test_the_third_format_is_read_and_written() -> None:
 
 def test_a_newer_format_is_refused() -> None:
     newer = json.loads(TOPIC.to_bytes()) | {"version": 5}
-    with pytest.raises(Unreadable, match="a topic is stored in format 5, this software knows 4"):
+    with pytest.raises(Unreadable, match="a topic is stored in format 5, but this release supports only up to 4"):
         TopicImage.from_bytes(as_bytes(newer))
 
 

@@ -160,7 +160,7 @@ def test_cutting_what_was_never_committed_is_no_error(caplog: pytest.LogCaptureF
         replicas.change(leader=2)
         with caplog.at_level(logging.INFO):
             await leader.fetch_from(replicas.second)
-        assert "records 1 to 1 are cut off" in caplog.text
+        assert "truncating records 1 to 1, which broker" in caplog.text
         assert [record for record in caplog.records if record.levelno > logging.INFO] == []
         assert leader.partition.high_watermark == 1
 
@@ -332,6 +332,6 @@ def test_what_a_leader_does_not_have_is_refused() -> None:
         await second.take(answer._replace(data=answer.data[:-5]))
         assert second.partition.log.end_offset == 3
         error = await refused(second.take(answer))
-        assert "Batch 0 to 0 for orders-0, whose log ends at 3" in str(error)
+        assert "Batch 0 to 0 does not follow the end of orders-0 at 3" in str(error)
 
     with_replicas(test)

@@ -47,5 +47,5 @@ def test_its_size_follows_the_number_of_keys() -> None:
 def test_a_file_that_was_cut_is_refused(cut: int) -> None:
     content = OffsetMap(1 << 10, 0.9, SALT).dump()
     for damaged in (content[:-cut], b""):
-        with pytest.raises(ValueError, match="cut short"):
+        with pytest.raises(ValueError, match="is truncated"):
             OffsetMap.load(damaged)

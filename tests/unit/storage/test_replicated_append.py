@@ -102,8 +102,8 @@ def test_what_is_not_sound_is_refused_and_says_what_is_wrong(logs: Logs) -> None
     assert "a gap from 5 on" in refusal(log, sent(6, leader_epoch=3))
     assert "a gap from 6 on" in refusal(log, sent(5, leader_epoch=3), sent(7, leader_epoch=3))
     assert "ends at 6" in refusal(log, sent(5, leader_epoch=3), sent(5, leader_epoch=3))
-    assert "Batch 3 to 7 for orders-0, whose log ends at 5" in refusal(log, sent(3, 5, leader_epoch=3))
-    assert "Batch 1 to 2 for orders-0, whose log ends at 5" in refusal(log, sent(1, 2, leader_epoch=3))
+    assert "Batch 3 to 7 does not follow the end of orders-0 at 5" in refusal(log, sent(3, 5, leader_epoch=3))
+    assert "Batch 1 to 2 does not follow the end of orders-0 at 5" in refusal(log, sent(1, 2, leader_epoch=3))
     magic = bytearray(sent(5, leader_epoch=3))
     magic[16] = 1
     assert "magic is 1" in refusal(log, bytes(magic))

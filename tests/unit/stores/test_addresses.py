@@ -48,11 +48,11 @@ def test_a_password_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text("one line\nanother\n")
     assert parse(f"zookeeper://ann@host?password-file={file}").password == "one line"
     file.write_text("\nsecond\n")
-    with pytest.raises(ValueError, match="begins with an empty line"):
+    with pytest.raises(ValueError, match="must have the password in its first line"):
         parse(f"zookeeper://ann@host?password-file={file}")
     with pytest.raises(ValueError, match=r"cannot read the password-file .*absent.*: No such file"):
         parse(f"zookeeper://ann@host?password-file={tmp_path / 'absent'}")
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="must not have both"):
         parse(f"zookeeper://ann:x@host?password-file={file}")
 
 
@@ -65,8 +65,11 @@ def test_tls_is_asked_for_by_itself_or_by_certificates() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("etcd://host", "a zookeeper address begins with zookeeper://, as in zookeeper://host1:2181,host2:2181/prefix"),
-        ("zookeeper:host", "begins with zookeeper://"),
+        (
+            "etcd://host",
+            "a zookeeper address must start with zookeeper://, for example zookeeper://host1:2181,host2:2181/prefix",
+        ),
+        ("zookeeper:host", "must start with zookeeper://"),
         ("zookeeper://", "'' in a zookeeper address is not host:port"),
         ("zookeeper://h1,,h2", "'' in a zookeeper address is not host:port"),
         ("zookeeper://host:0", "'host:0' in a zookeeper address is not host:port"),
@@ -77,13 +80,13 @@ def test_tls_is_asked_for_by_itself_or_by_certificates() -> None:
         ("zookeeper://ann@host", "both a user and a password"),
         ("zookeeper://:secret@host", "both a user and a password"),
         ("zookeeper://host?cert=c.pem", "both cert and key"),
-        ("zookeeper://host?tls=false&ca=ca.pem", "with ca or cert it is true"),
-        ("zookeeper://host?tls=maybe", "is true or false"),
+        ("zookeeper://host?tls=false&ca=ca.pem", "and true if there is a ca or cert"),
+        ("zookeeper://host?tls=maybe", "must be true or false"),
         ("zookeeper://host?timeout-ms=99", "at least 100"),
         ("zookeeper://host?timeout-ms=soon", "at least 100"),
-        ("zookeeper://host?ca=", "ca in a zookeeper address needs one value"),
-        ("zookeeper://host?ca=a&ca=b", "ca in a zookeeper address needs one value"),
-        ("zookeeper://host?colour=red", "'colour' is no parameter of a zookeeper address; there are: ca, cert"),
+        ("zookeeper://host?ca=", "ca in a zookeeper address must have exactly one value"),
+        ("zookeeper://host?ca=a&ca=b", "ca in a zookeeper address must have exactly one value"),
+        ("zookeeper://host?colour=red", "'colour' is not a parameter of a zookeeper address; use one of: ca, cert"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_without_its_password(url: str, reason: str) -> None:
@@ -94,5 +97,7 @@ def test_what_is_wrong_with_an_address_is_said_without_its_password(url: str, re
 
 
 def test_the_scheme_is_named_as_one_says_it() -> None:
-    with pytest.raises(ValueError, match=r"^an etcd address begins with etcd://, as in etcd://host1:2379,host2:2379/"):
+    with pytest.raises(
+        ValueError, match=r"^an etcd address must start with etcd://, for example etcd://host1:2379,host2:2379/"
+    ):
         parse_server_address("zookeeper://host", "etcd", 2379)

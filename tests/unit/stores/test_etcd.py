@@ -110,7 +110,7 @@ def test_a_transaction_without_an_answer_is_unavailable_in_time() -> None:
     async def test() -> None:
         async with a_store(parameters="timeout-ms=300") as (store, (member,)):
             started = time.monotonic()
-            with pytest.raises(Unavailable, match="does not answer in time"):
+            with pytest.raises(Unavailable, match="no answer in time"):
                 await store.txn([], [Write("/a", b"1")])
             assert 0.25 < time.monotonic() - started < 5
             assert member.count(TXN) == 1
@@ -157,7 +157,7 @@ def test_failing_and_coming_back_are_one_line_each(caplog: pytest.LogCaptureFixt
             await store.get("/k")
             assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
             assert "leader changed" in caplog.messages[0]
-            assert "etcd answers at" in caplog.messages[1]
+            assert "is answering again" in caplog.messages[1]
 
     with caplog.at_level(logging.INFO, "tailrace.stores"):
         asyncio.run(test())
@@ -225,7 +225,7 @@ def test_an_answer_that_makes_no_sense_is_unreadable_to_whoever_asked() -> None:
                 store.txn([], [Write("/a", b"1")]),
                 store.open_session(5_000),
             ):
-                with pytest.raises(Unreadable, match="makes no sense"):
+                with pytest.raises(Unreadable, match="gave a malformed answer"):
                     await call
 
     asyncio.run(test())

@@ -35,10 +35,10 @@ def test_a_socket_is_not_asked_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "is not the address of a coordination store: it is one of sqlite:FILE"),
+        ("", "is not the address of a coordination store: use one of sqlite:FILE"),
         ("localhost:2379", "localhost:2379 is not the address of a coordination store"),
         ("consul://localhost", "is not the address of a coordination store"),
-        ("sqlite:", "names no file"),
+        ("sqlite:", "has no file name"),
         ("unix://relative.sock", "is not the absolute path of a socket"),
         ("unix:///directory/", "is not the absolute path of a socket"),
         ("consul://user:secret@localhost", "consul://user:…@localhost is not the address"),
@@ -68,5 +68,5 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(
 
 @pytest.mark.parametrize("scheme", ["etcd", "zookeeper"])
 def test_what_is_wrong_with_the_address_of_a_server_is_said(scheme: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{scheme}://user:…@host:99999/x cannot be used: 'host:99999'"):
+    with pytest.raises(ConfigError, match=rf"cannot use {scheme}://user:…@host:99999/x: 'host:99999'"):
         open_store(f"{scheme}://user:secret@host:99999/x", CLOCK)
