@@ -399,7 +399,7 @@ def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_o
     state = cluster.status()
     assert isrs(state, load.topic) == {0: {1, 3}}
     assert [each["id"] for each in state["brokers"]] == [1, 2, 3]
-    assert "ISR [1, 2, 3] is to be [1, 3]" in cluster.broker(1).all_error_output()
+    assert "changing the ISR from [1, 2, 3] to [1, 3]" in cluster.broker(1).all_error_output()
     # It answers: it is dead only to those it should follow.
     with RawClient(cluster.broker(2).port) as client:
         answer = client.ask(MetadataRequest(topics=None), 9, MetadataResponse)
@@ -510,11 +510,11 @@ def check_without_store(cluster: ClusterProcess, sender: TimedSender, topic: str
     for broker in cluster.brokers:
         said = [run("cluster", "status", "--bootstrap", broker.bootstrap)]
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while "does not reach the metadata store" not in said[-1].stderr:
+        while "cannot reach the metadata store" not in said[-1].stderr:
             assert time.monotonic() < deadline, f"broker {broker.number} does not say that it is cut off: {said[-1]}"
             said.append(run("cluster", "status", "--bootstrap", broker.bootstrap))
         assert said[-1].returncode == 0
-        assert "Reads, and writes with acks=all, go on" in said[-1].stderr
+        assert "Reads, and writes with acks=all, continue" in said[-1].stderr
         assert "3 brokers" in said[-1].stdout
         # Answers go by the clock; the line is written when the broker wakes up for it.
         assert eventually(lambda broker=broker: SESSION_IS_OVER in broker.all_error_output())

@@ -142,7 +142,7 @@ def test_the_newest_of_each_key_survives_kills_of_broker_and_helper(make_broker:
     state.check()
     output = broker.all_error_output()
     assert "Traceback" not in output, output[-4000:]
-    assert "not compacted any more" not in output, output[-4000:]
+    assert "stopped compacting" not in output, output[-4000:]
 
 
 def test_a_broker_without_work_for_it_has_no_helper(make_broker: MakeBroker) -> None:

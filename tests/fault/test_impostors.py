@@ -134,7 +134,7 @@ def test_what_was_overheard_is_of_no_use_on_another_connection(cluster: tuple[Cl
         thief.send(overheard[0][0])
         assert code_of(thief.receive_frame()) == ErrorCode.NONE
         assert claimed(thief, topic_id, 0, EPOCHS[0]).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert "which says that it is a broker" in leader.all_error_output()
+    assert "which claims to be a broker" in leader.all_error_output()
     assert produce(leader, acks=-1) == 0
 
 

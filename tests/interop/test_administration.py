@@ -399,4 +399,4 @@ def test_the_command_line_changes_brokers_which_a_restart_does_not_undo(own: Bro
     refused = tailrace.refusal("config", "set", "broker", "1", "log.dirs=/elsewhere")
     assert "Cannot update these configs dynamically: Set(log.dirs)" in refused
     assert "tailrace serve --set" in refused
-    assert "there is no broker 7 in the cluster; the brokers are: 1" in tailrace.refusal("config", "get", "broker", "7")
+    assert "the cluster has no broker 7; the brokers are: 1" in tailrace.refusal("config", "get", "broker", "7")

@@ -344,7 +344,7 @@ def test_following_says_when_the_broker_is_lost_and_when_it_is_back(tmp_path: Pa
             broker.start()
             tailrace.ok("produce", "lines", "--value", "second")
             assert process.stdout.readline() == b"second\n"
-            assert process.stderr.readline() == b"Warning: reading 'lines' goes on\n"
+            assert process.stderr.readline() == b"Warning: resumed reading 'lines'\n"
         finally:
             tailrace.end()
 

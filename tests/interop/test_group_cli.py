@@ -152,7 +152,7 @@ def test_offsets_are_not_reset_under_members(
         for way in ("--execute", "--dry-run"):
             message = tailrace.refusal(*arguments, way)
             assert f"group '{group}' has 1 member (billing-1)" in message
-            assert f"stop them first and try again when this shows none: tailrace group describe {group}" in message
+            assert f"stop them first and retry when this shows none: tailrace group describe {group}" in message
         refused = tailrace.refusal("group", "delete", group)
         assert f"group '{group}' has members; stop them first" in refused
         assert "read that topic" in tailrace.refusal("group", "delete", group, "--offsets", topic)
@@ -251,10 +251,10 @@ def test_offsets_are_kept_in_a_file_and_put_back(
 def test_a_group_may_be_given_offsets_before_its_first_consumer_comes(
     broker: Broker, tailrace: Tailrace, topic: str, group: str
 ) -> None:
-    assert "has committed nothing" in tailrace.refusal(
+    assert "has no committed offsets" in tailrace.refusal(
         "group", "reset-offsets", group, "--all-topics", "--to", "latest"
     )
-    assert "nothing to shift" in tailrace.refusal("group", "reset-offsets", group, "--topic", topic, "--shift", "1")
+    assert "no offset to shift" in tailrace.refusal("group", "reset-offsets", group, "--topic", topic, "--shift", "1")
     result = tailrace.run("group", "reset-offsets", group, "--topic", f"{topic}:0,1", "--to", "latest", "--execute")
     assert result.returncode == 0
     assert "did not exist; it was created" in result.stderr.decode()

@@ -223,7 +223,7 @@ def test_what_is_no_broker_is_said_not_to_be_one() -> None:
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         brokers = Brokers(parse_client_settings({"bootstrap.servers": address}))
-        with pytest.raises(SourceError, match=f"what listens at {address} does not answer as a broker"):
+        with pytest.raises(SourceError, match=f"the server at {address} does not answer like a Kafka broker"):
             brokers.topics(("orders",))
         thread.join()
         brokers.close()

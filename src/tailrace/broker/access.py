@@ -1,8 +1,8 @@
-"""The one place where a request meets what it names: topics, partitions, groups and configurations, for an operation.
+"""The only way for handlers to look up what a request names: topics, partitions, groups and configurations.
 
-Keeps one invariant: where there is an authorizer, nothing is found, changed or told that it does not allow. Handlers
-look up what a client named through these functions alone. Without an authorizer they cost one check of an attribute;
-`partition_finder`, which Produce and Fetch use, costs it once for a whole request.
+Invariant: with an authorizer, a request finds, changes or learns nothing that the authorizer does not allow. Without
+one, each function costs one check of an attribute; `partition_finder`, for Produce and Fetch, costs it once per
+request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tailrace.security.principals import Principal
 
 Item = TypeVar("Item")
 
-#: What each type of configuration belongs to, by the protocol's number: a topic, this broker, its loggers, metrics of
-#: clients, a group.
+#: The resource of each type of configuration, by the protocol's number: a topic, this broker, its loggers, client
+#: metrics, a group.
 _CONFIGURED = {
     2: ResourceType.TOPIC,
     4: ResourceType.CLUSTER,
@@ -34,7 +34,7 @@ _CONFIGURED = {
 
 
 class Asker(Protocol):
-    """Who asks, and from where; the context of a request says it."""
+    """The client that sends a request, and its address, as in the request's context."""
 
     @property
     def principal(self) -> Principal: ...
@@ -43,34 +43,34 @@ class Asker(Protocol):
     def host(self) -> str: ...
 
 
-# --- whether
+# --- checks
 
 
 def is_allowed(services: Services, asker: Asker, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-    """Whether a client may do an operation to a resource."""
+    """True if a client may perform an operation on a resource."""
     authorizer = services.authorizer
     return authorizer is None or authorizer.allows(asker.principal, asker.host, operation, resource_type, name)
 
 
 def is_allowed_on_cluster(services: Services, asker: Asker, operation: Operation) -> bool:
-    """Whether a client may do an operation to the cluster."""
+    """True if a client may perform an operation on the cluster."""
     return is_allowed(services, asker, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def is_allowed_on_any(services: Services, asker: Asker, operation: Operation, resource_type: ResourceType) -> bool:
-    """Whether there can be a resource that a client may do an operation to."""
+    """True if there can be a resource on which a client may perform an operation."""
     authorizer = services.authorizer
     return authorizer is None or authorizer.allows_on_any(asker.principal, asker.host, operation, resource_type)
 
 
 def require(services: Services, asker: Asker, operation: Operation, resource_type: ResourceType, name: str) -> None:
-    """Refuse a client that may not do an operation to a resource."""
+    """Refuse a client that may not perform an operation on a resource."""
     if not is_allowed(services, asker, operation, resource_type, name):
         raise refusal(resource_type)
 
 
 def refusal_of(services: Services, asker: Asker, needs: Sequence[Need], request: Any) -> KafkaError | None:
-    """Why a request is refused as a whole, if it is: it lacks what its API needs on the cluster or on its group."""
+    """Return the error if the client lacks what the API needs on the cluster or on the request's group, else None."""
     for need in needs:
         if need.is_whole and not _is_met(services, asker, need, request):
             return refusal(need.resource_type)
@@ -85,7 +85,7 @@ def _is_met(services: Services, asker: Asker, need: Need, request: Any) -> bool:
 
 
 def authorized_operations(services: Services, asker: Asker, resource_type: ResourceType, name: str) -> int:
-    """What a client may do to a resource, as the bits that responses carry."""
+    """Return the operations that a client may perform on a resource, as bits for a response."""
     return bits(
         operation
         for operation in SUPPORTED[resource_type]
@@ -94,7 +94,7 @@ def authorized_operations(services: Services, asker: Asker, resource_type: Resou
 
 
 def operations_on_cluster(services: Services, asker: Asker) -> int:
-    """What a client is told that it may do to the cluster; nothing if it may not describe it."""
+    """Return the operations that a client may perform on the cluster; none if it may not describe the cluster."""
     if not is_allowed_on_cluster(services, asker, Operation.DESCRIBE):
         return 0
     return authorized_operations(services, asker, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -104,13 +104,13 @@ def operations_on_cluster(services: Services, asker: Asker) -> int:
 
 
 def require_topic(services: Services, asker: Asker, operation: Operation, topic: str | TopicId) -> None:
-    """Refuse a client that may not do an operation to a topic, named by name or by id."""
+    """Refuse a client that may not perform an operation on a topic, given by name or id."""
     if services.authorizer is None:
         return
     if not isinstance(topic, str):
         known = services.metadata.image.topics_by_id.get(topic)
         if known is None:
-            # Nobody can say by which name it is allowed or not.
+            # Without a name there is nothing to check.
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         topic = known.name
     require(services, asker, operation, ResourceType.TOPIC, topic)
@@ -119,10 +119,10 @@ def require_topic(services: Services, asker: Asker, operation: Operation, topic:
 def find_topic(
     services: Services, asker: Asker, operation: Operation | None, topic: str | TopicId
 ) -> TopicImage | None:
-    """The topic that a client named by name or by id, if there is one and the operation is allowed, else a refusal.
+    """Return the topic that a client names, or None if it does not exist; refuse if the operation is not allowed.
 
-    A client that may not do it is refused whether or not there is a topic of that name. Without an operation the
-    request was checked as a whole.
+    A client without the right is refused whether or not the topic exists. No operation means that the request was
+    already checked as a whole.
     """
     image = services.metadata.image
     if not isinstance(topic, str):
@@ -138,7 +138,7 @@ def find_topic(
 def find_topic_by_lineage(
     services: Services, asker: Asker, operation: Operation | None, lineage: Lineage
 ) -> TopicImage | None:
-    """The topic of a lineage, which brokers and archivers name; as `find_topic` finds those that clients name."""
+    """Return the topic of a lineage, which brokers and archivers use, with the same checks as `find_topic`."""
     found = services.metadata.image.topics_by_lineage.get(lineage)
     if operation is not None and found is not None and services.authorizer is not None:
         require(services, asker, operation, ResourceType.TOPIC, found.name)
@@ -148,7 +148,7 @@ def find_topic_by_lineage(
 def visible_topics(
     services: Services, asker: Asker, image: ClusterImage, operation: Operation | None = Operation.DESCRIBE
 ) -> Iterable[TopicImage]:
-    """All topics that a client may know of; without an operation the request was checked as a whole."""
+    """Return all topics that a client may see; no operation means that the request was already checked as a whole."""
     topics = image.topics.values()
     return topics if operation is None else allowed_topics(services, asker, topics, lambda topic: topic.name, operation)
 
@@ -160,7 +160,7 @@ def allowed_topics(
     name: Callable[[Item], str],
     operation: Operation = Operation.DESCRIBE,
 ) -> Iterable[Item]:
-    """Those of some items whose topics a client may know of, or do another operation to."""
+    """Return the items whose topics a client may see, or may perform another operation on."""
     if services.authorizer is None:
         return items
     return [item for item in items if is_allowed(services, asker, operation, ResourceType.TOPIC, name(item))]
@@ -169,7 +169,7 @@ def allowed_topics(
 def find_partition(
     services: Services, asker: Asker, operation: Operation | None, topic: str | TopicId, number: int
 ) -> Partition:
-    """The partition on this broker that a client named, for an operation; or why it is not here."""
+    """Return the partition on this broker that a client names, for an operation; refuse if it is not here."""
     find = partition_finder(services, asker, operation, not isinstance(topic, str))
     return find(topic, number)
 
@@ -177,9 +177,9 @@ def find_partition(
 def partition_finder(
     services: Services, asker: Asker, operation: Operation | None, by_id: bool
 ) -> Callable[[Any, int], Partition]:
-    """Finds the partitions on this broker that one request names, for an operation, by name or by id of their topics.
+    """Return a function that finds the partitions of one request on this broker, for an operation, by topic name or id.
 
-    Without an operation the request was checked as a whole.
+    No operation means that the request was already checked as a whole.
     """
     find: Callable[[Any, int], Partition] = services.partitions.find_by_id if by_id else services.partitions.find
     if services.authorizer is None or operation is None:
@@ -199,7 +199,7 @@ def partition_finder(
 def find_partition_by_lineage(
     services: Services, asker: Asker, operation: Operation | None, lineage: Lineage, number: int
 ) -> Partition:
-    """The partition on this broker of the topic of a lineage, for an operation; or why it is not here."""
+    """Return the partition on this broker by its topic's lineage, for an operation; refuse if it is not here."""
     find_topic_by_lineage(services, asker, operation, lineage)
     return services.partitions.find_by_lineage(lineage, number)
 
@@ -208,14 +208,14 @@ def find_partition_by_lineage(
 
 
 def find_group(services: Services, asker: Asker, operation: Operation, group_id: str) -> GroupShard:
-    """The shard that has a group, for an operation; or why this broker cannot be asked for it."""
+    """Return the shard of a group, for an operation; refuse if this broker does not coordinate it."""
     if services.authorizer is not None:
         require(services, asker, operation, ResourceType.GROUP, group_id)
     return services.groups.shard(group_id)
 
 
 def find_named_group(services: Services, asker: Asker, operation: Operation, group_id: str) -> GroupShard:
-    """The shard that has a group, as `find_group` finds it; no group has an empty name."""
+    """Return the shard of a group like `find_group`; refuse the empty name, which no group has."""
     if not group_id and is_allowed(services, asker, operation, ResourceType.GROUP, group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     return find_group(services, asker, operation, group_id)
@@ -225,8 +225,8 @@ def find_named_group(services: Services, asker: Asker, operation: Operation, gro
 
 
 def require_config(services: Services, asker: Asker, operation: Operation, config_type: int, name: str) -> None:
-    """Refuse a client that may not do an operation to a configuration, by the protocol's number for its type."""
+    """Refuse a client that may not perform an operation on a configuration, by the protocol's number for its type."""
     resource_type = _CONFIGURED.get(config_type)
     if resource_type is None or services.authorizer is None:
-        return  # nothing of another type has a configuration
+        return  # no other type has configurations
     require(services, asker, operation, resource_type, CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name)

@@ -1,4 +1,4 @@
-"""The wiring of one broker: the only place where its parts are put together, started and stopped."""
+"""The wiring of one broker: the only place that creates, starts and stops its parts."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ logger = logging.getLogger("tailrace.broker")
 
 
 class ProcessIdentity(NamedTuple):
-    """What tells people which process a broker is."""
+    """The host and process id of a broker, for people."""
 
     host: str = ""
     pid: int = 0
 
 
 class Broker:
-    """A whole broker over the given outside world; the same in production and in a simulation."""
+    """A whole broker over the given environment; the same in production and in a simulation."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, store: Store) -> None:
         self.config = config
         self._runtime = runtime
         self._broker_id = config.get_int("node.id")
-        #: Told when a part of the broker failed that it cannot do without.
+        #: Called when an indispensable part of the broker failed.
         self.on_fatal: Callable[[BaseException], None] = _log_fatal
         self.background = Tasks(lambda error: self.on_fatal(error))
         self.requests = Tasks(_already_reported)
@@ -76,7 +76,7 @@ class Broker:
             config.get_int("broker.session.timeout.ms"),
             self.background,
         )
-        #: Shown to people and other brokers; whoever runs the broker knows it.
+        #: Shown to people and other brokers; set by the code that runs the broker.
         self.process = ProcessIdentity()
         self.identity = BrokerIdentity(
             self._broker_id, lambda: self.registration.epoch, lambda: self.metadata.image.cluster_id, runtime
@@ -99,7 +99,7 @@ class Broker:
         )
         host = Host(self._broker_id, self.metadata, self.partitions, runtime.clock, self.background)
         self.groups = GroupCoordinator(config, runtime.random, host)
-        #: Every kind of coordinator on this broker.
+        #: All coordinators of this broker.
         self.coordinators = Coordinators()
         self.coordinators.add(self.groups, find_coordinator.GROUP)
         self.controller = Controller(
@@ -166,7 +166,7 @@ class Broker:
         self.monitoring = Monitoring(config, runtime, self.observed, self.background, self.requests)
 
     async def start(self) -> None:
-        """Recover what is on disk, open every log, and only then accept connections."""
+        """Recover the data on disk, open every log, and only then accept connections."""
         self.lifecycle.state = BrokerState.RECOVERY
         await self.monitoring.start()
         recovery_began = self._runtime.clock.monotonic()
@@ -238,12 +238,12 @@ class Broker:
             logger.error("%s", problem)
 
     async def stop(self) -> None:
-        """Let others lead, answer nobody any more, then sync and close the logs so that the next start is quick."""
+        """Hand over leadership, stop serving, then sync and close the logs so that the next start is quick."""
         self.lifecycle.state = BrokerState.SHUTTING_DOWN
         await self.controller.close()
         if self.registration.is_registered and self.config.get_bool("controlled.shutdown.enable"):
             await self.leadership.hand_over_all()
-            if self.registration.is_registered:  # else the store does not answer, or only others
+            if self.registration.is_registered:  # otherwise the store does not answer this broker
                 listener = self.config.get_optional_str("inter.broker.listener.name")
                 await self.registration.hand_over(partial(ask_leaders, self._runtime, listener))
                 self.partitions.broker_epoch = self.registration.epoch
@@ -262,8 +262,8 @@ class Broker:
 
 
 def _log_fatal(error: BaseException) -> None:
-    logger.critical("the broker can not go on", exc_info=error)
+    logger.critical("the broker cannot continue", exc_info=error)
 
 
 def _already_reported(error: BaseException) -> None:
-    """A request that failed has said so in the logging, and its connection is closed."""
+    """Ignore the failure of a request: it is already logged, and its connection is closed."""

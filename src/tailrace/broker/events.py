@@ -1,4 +1,4 @@
-"""Log lines for changes that clients made: what was changed, and who asked for it, in fields of stable names."""
+"""Log lines for changes made by clients: what changed and which client asked, with fields of stable names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("tailrace.broker")
 
 
 def log_change(context: RequestContext, message: str, *arguments: object, **fields: object) -> None:
-    """Say that a request has changed something; the fields are for those who read the log by program."""
+    """Log a change that a request made; the fields are for programs that read the log."""
     logger.info(
         f"{message} by %s at %s",
         *arguments,

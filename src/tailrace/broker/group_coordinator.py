@@ -1,4 +1,4 @@
-"""The group coordinator of one broker: groups as a kind of coordinator, wired to the broker's configuration."""
+"""The group coordinator of one broker: the coordinator kind for groups, connected to the broker's configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MINUTE_MS = 60_000
 
 
 class GroupCoordinator(Coordinator[GroupShard]):
-    """Coordinates the groups whose partitions of the offsets topic are led here."""
+    """Coordinates the groups whose partitions of the offsets topic this broker leads."""
 
     def __init__(self, config: BrokerConfig, random: Random, host: Host) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         )
 
     def settings(self) -> GroupSettings:
-        """The group settings in force; read anew with every image, which brings what was changed at run time."""
+        """Return the current group settings; every new image re-reads them, as it brings changes made at run time."""
         return self._settings
 
     def _read_settings(self) -> GroupSettings:
@@ -80,17 +80,17 @@ class GroupCoordinator(Coordinator[GroupShard]):
         )
 
     def new_member_id(self) -> str:
-        """An id that no other member has."""
+        """Return a unique member id."""
         return str(UUID(int=self._random.getrandbits(128), version=4))
 
     async def locate(self, key: str, listener: str) -> tuple[int, BrokerEndpoint]:
-        """The broker that coordinates a group, and its address for clients of a listener."""
+        """Return the broker that coordinates a group, and its endpoint for clients of a listener."""
         if not key:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return await super().locate(key, listener)
 
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Follow the image: settings, the shards that are led here, and deleted topics, whose offsets go."""
+        """Apply the image: settings, the shards that this broker leads, and the removal of deleted topics' offsets."""
         self._settings = self._read_settings()
         super().apply(before, after)
         if before.topics is after.topics:

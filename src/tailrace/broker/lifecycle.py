@@ -1,4 +1,4 @@
-"""How far a broker is between its start and its end, in the numbers that Kafka gives these states."""
+"""The state of a broker between its start and its end, numbered as in Kafka."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class BrokerState(IntEnum):
-    """Kafka's broker states, as its metric BrokerState tells them."""
+    """Kafka's broker states, as in its metric BrokerState."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -16,13 +16,13 @@ class BrokerState(IntEnum):
 
 
 class Lifecycle:
-    """The state of one broker, and what its start found."""
+    """The state of one broker, and the results of its start."""
 
     __slots__ = ("recovery_seconds", "state", "stopped_cleanly")
 
     def __init__(self) -> None:
         self.state = BrokerState.NOT_RUNNING
-        #: Whether the broker before this one had ended as it should; then logs need no recovery.
+        #: Whether the previous run of this broker stopped cleanly; then logs need no recovery.
         self.stopped_cleanly = True
-        #: How long it took to open, and where necessary recover, the logs.
+        #: How long it took to open and, if necessary, recover the logs.
         self.recovery_seconds = 0.0

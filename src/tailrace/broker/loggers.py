@@ -1,7 +1,7 @@
-"""The levels of this process's loggers, by the names and with the words that Kafka has for them.
+"""The levels of this process's loggers, with Kafka's names for them.
 
-Levels set here last until the process ends: they are for looking closer, not for configuration. Owns which
-loggers are told of: the root and this software's own, once something has used them.
+Levels set here last until the process ends: they are for debugging, not for configuration. Owns which loggers are
+visible: the root logger and tailrace's own, once something has used them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 
 ROOT = "root"
 _OURS = "tailrace"
-#: Kafka's levels, the least important first, with the numbers that Python has for them.
+#: Kafka's levels in ascending order, with Python's numbers.
 LEVELS = {
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
@@ -22,23 +22,23 @@ LEVELS = {
 
 
 def logger_levels() -> dict[str, str]:
-    """Every logger and the level it goes by, be it its own or one that it inherits."""
+    """Return every logger with its effective level."""
     return {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in [ROOT, *_names()]}
 
 
 def logger_exists(name: str) -> bool:
-    """Whether there is such a logger."""
+    """True if the logger exists."""
     return name == ROOT or (_is_ours(name) and isinstance(logging.root.manager.loggerDict.get(name), logging.Logger))
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Give a logger a level of its own, or with None let it inherit one again."""
+    """Set the level of a logger; None makes it inherit its level again."""
     number = logging.NOTSET if level is None else LEVELS[level]
     logging.getLogger(None if name == ROOT else name).setLevel(number)
 
 
 def _names() -> list[str]:
-    # What is not a logger is a placeholder for the parent of one.
+    # Other entries are placeholders for parents of loggers.
     return sorted(
         name
         for name, logger in logging.root.manager.loggerDict.items()

@@ -1,7 +1,7 @@
-"""Encoded Metadata responses, kept for as long as the image they describe is the current one.
+"""Encoded Metadata responses, kept while the image that they describe is current.
 
-Clients ask the same question again and again, and encoding a large cluster is the costliest thing that a small
-request can ask for. The number of remembered questions is bounded.
+Clients repeat the same request, and encoding a large cluster is the most expensive thing that a small request can
+cause. The number of cached responses is bounded.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _MAX_RESPONSES = 64
 
 
 class MetadataCache:
-    """Responses by question, all of one image."""
+    """Responses by request, all for one image."""
 
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
         self._responses: dict[Hashable, bytes] = {}
 
     def find(self, image: ClusterImage, question: Hashable) -> bytes | None:
-        """The response to a question, if it was asked before under this very image."""
+        """Return the cached response to a request, if it is for this very image."""
         return self._responses.get(question) if image is self._image else None
 
     def keep(self, image: ClusterImage, question: Hashable, response: bytes) -> None:
-        """Remember a response; the oldest gives way where there are too many."""
+        """Cache a response; the oldest one is dropped if there are too many."""
         if image is not self._image:
             self._image = image
             self._responses.clear()

@@ -1,8 +1,8 @@
-"""What clients of one listener see of a partition: a leader they can reach or why there is none, replicas that are not.
+"""What clients of one listener see of a partition: its reachable leader, or why there is none, and offline replicas.
 
-A broker that is gone, or has no listener of that name, cannot be reached through it. One that may have been deposed and
-does not hear of it names another replica in its own place, although that may not lead either: clients ask brokers that
-they are connected to, and those that are connected to this one alone would ask it for ever. The other one knows.
+Clients cannot reach a broker that is down or has no such listener. A broker that may have been deposed without knowing
+names another replica in its place, although that one may not lead either. Clients ask brokers to which they are
+connected, and a client that is connected only to this one would ask it for ever. The other replica knows the leader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.errors import ErrorCode
 
 
 class PartitionView(NamedTuple):
-    """Who leads as seen through a listener; -1 with the reason where that is nobody."""
+    """The leader as seen through a listener; -1 with an error code if there is none."""
 
     leader_id: int
     error: ErrorCode
@@ -23,7 +23,7 @@ class PartitionView(NamedTuple):
 
 
 class ListenerView:
-    """The brokers of an image that are reached through one listener."""
+    """The brokers of an image that clients can reach through one listener."""
 
     def __init__(
         self, image: ClusterImage, listener: str, is_cut_off: Callable[[TopicImage, int], bool] | None = None
@@ -35,7 +35,7 @@ class ListenerView:
         }
 
     def of(self, topic: TopicImage, number: int) -> PartitionView:
-        """A partition as clients see it."""
+        """Return a partition as clients see it."""
         brokers, state = self.brokers, topic.partitions[number]
         offline = [replica for replica in state.replicas if replica not in brokers]
         if self._is_cut_off is not None and self._is_cut_off(topic, number):

@@ -1,7 +1,7 @@
-"""The partitions on this broker: opened, given their roles, found, kept in order, and closed as the image says.
+"""The partitions on this broker: opens them, gives them their roles, finds and maintains them, and closes them.
 
-Owns the log directories and the periodic work on the logs in them (retention, checkpoints, expiry). A partition
-whose directory failed stays known, so that clients are told of the storage error and not of a missing topic.
+Follows the image. Owns the log directories and the periodic work on their logs (retention, checkpoints, expiry). A
+partition in a failed directory stays known, so that clients get a storage error and not a missing topic.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _OPENED_PER_TURN = 50
 _REMOVED_PER_TURN = 50
 #: Segments of one log, each of which has several files to rename.
 _EXPIRED_PER_TURN = 20
-#: A role is cheap compared with a file that is opened.
+#: Changing a role is cheap compared with opening a file.
 _ROLES_PER_TURN = 500
-#: How often a partition that could not be opened is tried again.
+#: How often to retry to open a partition.
 _REOPEN_SECONDS = 5.0
-#: Of so many partitions that are not here yet it is remembered what has to be sent again, and of so many batches.
+#: The limits on the partitions and batches that are remembered because they arrived too early and will be sent again.
 _MOST_MISSED_PARTITIONS = 100
 _MOST_MISSED_BATCHES = 20
 
@@ -47,7 +47,7 @@ Work: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class _Unopened(NamedTuple):
-    """A partition that is ours but could not be opened: where its log is, if it was found, and why not."""
+    """A partition of this broker that could not be opened: the directory of its log, if it was found, and the error."""
 
     topic: TopicImage
     home: LogDirectory | None
@@ -55,7 +55,7 @@ class _Unopened(NamedTuple):
 
 
 class Partitions:
-    """Every partition that this broker has a replica of."""
+    """Every partition of which this broker has a replica."""
 
     def __init__(
         self,
@@ -69,38 +69,38 @@ class Partitions:
         self._runtime = runtime
         self._tasks = tasks
         self._fetchers = fetchers
-        #: Whether the others take this broker for alive for sure.
+        #: Whether the other brokers certainly consider this broker alive.
         self.holds_lease = holds_lease
-        #: Whether another may lead what this broker leads without it having had the time to notice.
+        #: Whether another broker may lead this one's partitions before this one could notice.
         self.is_unsettled: Callable[[], bool] = lambda: False
-        #: What is too long for one step of the loop, of all partitions and handlers.
+        #: Work that is too long for one step of the loop, of all partitions and handlers.
         self.long_work = LongWork()
-        #: Where clients get what only archives have.
+        #: Reads what only archives have.
         self.archive_reader: ArchiveReader | None = None
         self._broker_id = config.get_int("node.id")
         self._by_name: dict[tuple[str, int], Partition] = {}
-        #: By what clients call their topics now, and by what they are.
+        #: By the current topic ids, and by lineages.
         self._by_id: dict[tuple[TopicId, int], Partition] = {}
         self._by_lineage: dict[tuple[Lineage, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
-        #: Batches of idempotent producers that came too early, for partitions by the name or id of their topic.
+        #: Batches of idempotent producers that arrived too early, for partitions by the name or id of their topic.
         self._missed: dict[tuple[str | TopicId, int], list[BatchHeader]] = {}
         self._image = ClusterImage("", NO_LEADER)
         self._broker_epochs: dict[int, int] = {}
-        #: In which incarnation each broker was last registered, also of those that are not now.
+        #: The last registered epoch of each broker, also of those that are not registered now.
         self.last_broker_epochs: dict[int, int] = {}
         self._is_started = False
-        #: Whether the broker is about to stop, so that nothing is taken any more that others would have to get first.
+        #: Whether the broker is about to stop, so that it accepts no records that other replicas would need first.
         self._is_stopping = False
-        #: Told of a partition that could not be opened with the others and now was.
+        #: Called with a partition that was opened after an earlier failure.
         self.on_reopened: Callable[[Partition], None] = _ignore
-        #: Told of a partition led here whose ISR should be another.
+        #: Called with a led partition whose ISR should change.
         self.on_isr_wanted: Callable[[Partition], None] = _ignore
-        #: Told of a log directory that has failed, after its partitions were closed.
+        #: Called with a log directory that has failed, after its partitions were closed.
         self.on_directory_failed: Callable[[LogDirectory], None] = _ignore_failure
-        #: What went in and out of the topics here.
+        #: The traffic of this broker's topics.
         self.traffic = Traffic()
-        #: Where an existing directory of a partition was found at start.
+        #: The directory in which each existing partition was found at the start.
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self.directories = [
             LogDirectory(
@@ -116,23 +116,23 @@ class Partitions:
         return iter(list(self._by_name.values()))
 
     def is_cut_off(self, topic: TopicImage, number: int) -> bool:
-        """Whether this broker leads a partition by the image and another may by now."""
+        """True if this broker leads a partition according to the image but another one may lead by now."""
         partition = self._by_lineage.get((topic.lineage, number))
         return partition is not None and partition.is_cut_off
 
     @property
     def has_found_logs(self) -> bool:
-        """Whether there were logs in the directories when they were opened."""
+        """True if the directories contained logs when they were opened."""
         return bool(self._homes)
 
     @property
     def directory_ids(self) -> tuple[str, ...]:
-        """By which the log directories are known; once they were identified."""
+        """The ids of the log directories that were identified."""
         return tuple(directory.directory_id for directory in self.directories if directory.directory_id)
 
     @property
     def stopped_in_epoch(self) -> int | None:
-        """The broker epoch in which all log directories were stopped cleanly; None where they were not, or differ."""
+        """The broker epoch in which all log directories were stopped cleanly; None if they were not, or differ."""
         epochs = dict.fromkeys(
             directory.stopped_in_epoch if directory.stopped_cleanly else None for directory in self.directories
         )
@@ -140,7 +140,7 @@ class Partitions:
 
     @property
     def broker_epoch(self) -> int:
-        """The broker epoch that a clean stop would leave in the log directories."""
+        """The broker epoch that a clean stop would write to the log directories."""
         return self.directories[0].broker_epoch
 
     @broker_epoch.setter
@@ -148,10 +148,10 @@ class Partitions:
         for directory in self.directories:
             directory.broker_epoch = epoch
 
-    # --- finding
+    # --- lookup
 
     def find(self, topic: str, number: int) -> Partition:
-        """The partition of that name, or why it is not here."""
+        """Return the partition by its topic's name; refuse if it is not here."""
         partition = self._by_name.get((topic, number))
         if partition is None:
             if (unopened := self._unopened.get((topic, number))) is not None:
@@ -161,7 +161,7 @@ class Partitions:
         return partition
 
     def find_by_id(self, topic_id: TopicId, number: int) -> Partition:
-        """The partition of the topic that clients call so, or why it is not here."""
+        """Return the partition by its topic's id; refuse if it is not here."""
         partition = self._by_id.get((topic_id, number))
         if partition is None:
             for (_, unopened_number), unopened in self._unopened.items():
@@ -172,16 +172,16 @@ class Partitions:
         return partition
 
     def find_by_lineage(self, lineage: Lineage, number: int) -> Partition:
-        """The partition of a topic whatever clients call it, or why it is not here."""
+        """Return the partition by its topic's lineage; refuse if it is not here."""
         partition = self._by_lineage.get((lineage, number))
         return self.find_by_id(self._image.topic_id_of(lineage), number) if partition is None else partition
 
     def missed(self, topic: str | TopicId, number: int, records: memoryview) -> None:
-        """A batch came for a partition that is not here yet; what its producer sent right behind is not the first."""
+        """Remember a batch that arrived before its partition: the next one must not be accepted as the first."""
         try:
             header = check_produced(records)
         except KafkaError:
-            return  # not sent again
+            return  # it will not be sent again
         if header.producer_id < 0:
             return
         headers = self._missed.setdefault((topic, number), [])
@@ -197,7 +197,7 @@ class Partitions:
             )
 
     def traffic_of(self, topic: str | TopicId) -> TopicTraffic:
-        """Where to count what concerns a topic, by name or id, also one that is not here."""
+        """Return the counters of a topic, by name or id, even if it is not here."""
         if not isinstance(topic, str):
             image = self._image.topics_by_id.get(topic)
             return self.traffic.find(None if image is None else image.name)
@@ -205,13 +205,13 @@ class Partitions:
 
     @property
     def offline_count(self) -> int:
-        """How many partitions are ours but not served, for their disk or because they could not be opened."""
+        """The number of this broker's partitions that a failed disk or an error while opening keeps offline."""
         return len(self._unopened) + sum(1 for partition in self if partition.directory.failure is not None)
 
     # --- opening and closing
 
     async def open(self) -> bool:
-        """Open the log directories; whether all of them were stopped cleanly."""
+        """Open the log directories; return whether all of them were stopped cleanly."""
         for directory in self.directories:
             if directory.failure is not None:
                 continue
@@ -222,20 +222,20 @@ class Partitions:
                 for partition in directory.partition_directories():
                     self._homes[partition] = directory
             except TooManyOpenFilesError:
-                raise  # nothing is wrong with the directory, and the broker cannot do without
+                raise  # the directory is not at fault, and the broker cannot run without it
             except StorageError as error:
                 directory.fail(error)
         self._require_one_online()
         return all(directory.stopped_cleanly for directory in self.directories if directory.failure is None)
 
     def take_offline(self, path: str, reason: StorageError) -> None:
-        """Go on without a log directory that is known to be unusable before anything is opened."""
+        """Take a log directory offline that is known to be unusable before anything is opened."""
         for directory in self.directories:
             if directory.path == path:
                 directory.fail(reason)
 
     def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Refuse directories that another broker or cluster wrote, and mark new ones as ours."""
+        """Refuse directories of another broker or cluster, and mark new ones as this broker's."""
         for directory in self.directories:
             if directory.failure is None:
                 directory.identify(broker_id, cluster_id)
@@ -246,7 +246,7 @@ class Partitions:
             raise StorageError(f"no log directory is usable: {reasons}")
 
     async def apply(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Open what the image newly gives to this broker, lead and follow as it says, close what it takes away."""
+        """Apply an image: open new partitions, change roles, close partitions that were taken away."""
         self._image = after
         self._broker_epochs = {broker.broker_id: broker.epoch for broker in after.brokers.values()}
         self.last_broker_epochs.update(self._broker_epochs)
@@ -261,7 +261,7 @@ class Partitions:
                 continue
             if former is not None and former.topic_id != topic.topic_id:
                 self._rename(former, topic)
-            # A change of roles is no change of configuration, and there are many more of those.
+            # A change of roles does not change the configuration, and such changes are far more frequent.
             is_configured = former is not None and topic.configs == former.configs
             for number, state in enumerate(topic.partitions):
                 if self._broker_id in state.replicas:
@@ -275,16 +275,16 @@ class Partitions:
                     await asyncio.sleep(0)
 
     async def _until_forgotten(self, partition: TopicPartition) -> None:
-        """Wait until nothing is written down of an earlier topic's partition of the same name."""
+        """Wait until the checkpoints have no entry of an earlier topic's partition with the same name."""
         for directory in self.directories:
             if directory.failure is None and directory.checkpoints.has_outdated(partition):
                 await directory.checkpoints.forget_removed()
 
     def _open_or_update(self, topic: TopicImage, number: int, *, is_configured: bool) -> bool:
-        """Have a partition be as the image says; whether a log was opened for it."""
+        """Make a partition match the image; return whether a log was opened for it."""
         unopened = self._unopened.get((topic.name, number))
         if unopened is not None and unopened.topic.lineage == topic.lineage:
-            return False  # a change to its topic is no reason to try again: `reopen` knows where its log is
+            return False  # a change to its topic is no reason to retry: `reopen` knows where its log is
         known = self._by_lineage.get((topic.lineage, number))
         if known is None:
             self._open_partition(topic, number)
@@ -304,10 +304,10 @@ class Partitions:
             log = directory.open_partition(name, topic.lineage, self._config.topic_config(topic.configs))
         except (StorageError, KafkaError, ConfigError) as error:
             if name not in self._unopened:
-                logger.error("%s cannot be opened and is not served; it is tried again: %s", name, error)
+                logger.error("cannot open %s: %s; it is not served; retrying", name, error)
             if home is not None:
                 home.needs_recovery()
-            reason = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} could not be opened: {error}")
+            reason = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot open {name}: {error}")
             self._unopened[name] = _Unopened(topic, home, reason)
             return
         self._unopened.pop(name, None)
@@ -328,13 +328,13 @@ class Partitions:
         self._apply_state(partition, topic, number)
 
     def _take_missed(self, log: PartitionLog, topic: TopicImage, number: int) -> None:
-        """Let a log expect again what producers sent while it could not be found."""
+        """Let a log expect again what producers sent before it was here."""
         for known_as in (topic.name, topic.topic_id):
             for header in self._missed.pop((known_as, number), ()):
                 log.producers.refused(header)
 
     def _rename(self, former: TopicImage, topic: TopicImage) -> None:
-        """Let clients find what is here of a topic by its new id, and no more by the one before."""
+        """Let clients find a topic's partitions by its new id instead of the old one."""
         for number in range(len(former.partitions)):
             partition = self._by_id.pop((former.topic_id, number), None)
             if partition is not None:
@@ -344,7 +344,7 @@ class Partitions:
                 self._unopened[topic.name, number] = unopened._replace(topic=topic)
 
     def _apply_archive(self, partition: Partition) -> None:
-        """Let a partition know what of it is archived."""
+        """Tell a partition which of its offsets are archived."""
         state = self._image.archives.get(partition.lineage)
         number = partition.partition.partition
         if state is None or not partition.log.config.is_archived:
@@ -353,12 +353,12 @@ class Partitions:
             partition.apply_archive(state.readable(number), state.archived_end(number))
 
     def _apply_state(self, partition: Partition, topic: TopicImage, number: int) -> None:
-        """Let a partition lead or follow as the image says."""
+        """Make a partition lead or follow as the image says."""
         state = topic.partitions[number]
         try:
             partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
         except StorageError as error:
-            # Its leader epochs cannot be written: that is the end of the disk, not of the broker.
+            # Its leader epochs cannot be written: that takes the disk offline, not the broker.
             partition.directory.fail(error)
         leader = self._image.brokers.get(state.leader)
         if leader is None or partition.is_leader or partition.directory.failure is not None:
@@ -370,14 +370,15 @@ class Partitions:
         self.on_isr_wanted(partition)
 
     def _give_up(self, topic: TopicImage, number: int) -> None:
-        """Remove a replica that this broker shall have no more."""
+        """Remove a replica that is no longer assigned to this broker."""
         gone = KafkaError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {self._broker_id} has no replica of {topic.name}-{number} now."
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"Broker {self._broker_id} no longer has a replica of {topic.name}-{number}.",
         )
         self._remove(topic, number, gone)
 
     async def reconfigure(self) -> None:
-        """Let every log go by the broker's configuration as it is now."""
+        """Apply the broker's current configuration to every log."""
         for count, partition in enumerate(self, 1):
             topic = self._image.topics_by_lineage.get(partition.lineage)
             if topic is not None:
@@ -391,25 +392,25 @@ class Partitions:
             partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
             partition.allows_unclean_election = self._config.topic_bool("unclean.leader.election.enable", topic.configs)
         except ConfigError as error:
-            # Every change is checked before it is stored: another version of this software has stored it.
-            logger.error("%s goes by its former configuration: %s", partition.partition, error)
+            # Every change is checked before it is stored, so another version of tailrace has stored it.
+            logger.error("%s keeps its previous configuration: %s", partition.partition, error)
             return
         if config != partition.log.config:
             partition.directory.reconfigure(partition.log, config)
             self._apply_archive(partition)
 
     def _new_home(self) -> LogDirectory:
-        """The emptiest directory, for a log that is not on this broker yet."""
+        """Return the directory with the fewest logs, for a new log."""
         online = [directory for directory in self.directories if directory.failure is None]
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
         if not self._is_started and len(online) < len(self.directories):
-            # An empty log here would hide the one there, and give its offsets away a second time.
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its log may be in a directory that is offline")
+            # An empty log here would hide the existing one, and assign its offsets a second time.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log may be in a directory that is offline")
         return min(online, key=lambda directory: directory.log_count)
 
     async def _close_topics(self, topics: Sequence[TopicImage]) -> None:
-        """Remove the partitions of deleted topics, some in each turn of the loop."""
+        """Remove the partitions of deleted topics, a few in each turn of the loop."""
         removed = 0
         for topic in topics:
             self.traffic.forget(topic.name)
@@ -420,7 +421,7 @@ class Partitions:
                     await asyncio.sleep(0)
 
     def _remove(self, topic: TopicImage, number: int, reason: KafkaError) -> None:
-        """Serve a partition no more, and remove its log."""
+        """Stop serving a partition, and remove its log."""
         partition = self._by_lineage.pop((topic.lineage, number), None)
         self._by_id.pop((topic.topic_id, number), None)
         if partition is None:
@@ -435,13 +436,13 @@ class Partitions:
         partition.directory.remove_partition(partition.partition)
 
     def set_strays_aside(self) -> None:
-        """Rename directories that no topic of the image owns: left by a deletion that a crash interrupted, mostly."""
+        """Rename directories that belong to no topic: mostly leftovers of a deletion that a crash interrupted."""
         for partition, directory in self._homes.items():
             directory.removals.set_aside(partition)
         self._homes.clear()
 
     def start(self) -> None:
-        """Begin the periodic work."""
+        """Start the periodic work."""
         self._is_started = True
         for directory in self.directories:
             directory.start()
@@ -450,10 +451,10 @@ class Partitions:
         self._tasks.spawn(
             self._every("replica.high.watermark.checkpoint.interval.ms", self._save_high_watermarks), "high watermarks"
         )
-        self._tasks.spawn(self._reopen_now_and_then(), "partitions that could not be opened")
+        self._tasks.spawn(self._reopen_now_and_then(), "retry to open partitions")
 
     def hold_appends(self) -> None:
-        """Take no more records for what others follow, led here now or later: the broker is about to stop."""
+        """Accept no more records for replicated partitions that this broker leads now or later: it is about to stop."""
         self._is_stopping = True
         for partition in self:
             partition.leading.hold_appends()
@@ -467,7 +468,7 @@ class Partitions:
         for directory in self.directories:
             await directory.close()
 
-    # --- what directories tell
+    # --- events of directories
 
     def _promised(self, log: PartitionLog) -> None:
         partition = self._by_name.get(log.partition)
@@ -496,7 +497,7 @@ class Partitions:
             await self.reopen()
 
     async def reopen(self) -> None:
-        """Try again to open partitions whose directory works: a disk that was full may have room now."""
+        """Retry to open partitions in working directories: a full disk may have room now."""
         all_online = all(directory.failure is None for directory in self.directories)
         for (name, number), unopened in list(self._unopened.items()):
             topic = self._image.topics_by_lineage.get(unopened.topic.lineage)
@@ -506,15 +507,15 @@ class Partitions:
             if home is not None and home.failure is None:
                 self._homes[TopicPartition(name, number)] = home
             elif home is not None or not all_online:
-                continue  # only a restart can tell whether its log is on the disk that is offline
+                continue  # only a restart can tell whether its log is on the offline disk
             self._open_partition(topic, number)
             if (name, number) not in self._unopened:
-                logger.info("%s is open now and served", TopicPartition(name, number))
+                logger.info("opened %s; it is served again", TopicPartition(name, number))
                 self.on_reopened(self._by_name[name, number])
             await asyncio.sleep(0)
 
     async def remove_expired(self) -> None:
-        """Apply retention to every log, and forget producers that fell silent."""
+        """Apply retention to every log, and remove expired producers."""
         silent_since_ms = self._runtime.clock.wall_ms() - self._config.get_int("producer.id.expiration.ms")
         for partition in self:
             if partition.directory.failure is not None:
@@ -527,7 +528,7 @@ class Partitions:
                     if not directory.holds(log):
                         break
             except (KafkaError, PassingStorageError) as error:
-                logger.error("retention of %s is held up: %s", partition.partition, error)
+                logger.error("retention of %s failed: %s; retrying", partition.partition, error)
             except StorageError as error:
                 partition.directory.fail(error)
             partition.log.producers.expire(silent_since_ms)
@@ -535,11 +536,11 @@ class Partitions:
             await asyncio.sleep(0)
 
     def _remove_expired(self, partition: Partition) -> list[Segment]:
-        """Take out what retention has ended and, where it has to be, what is archived."""
+        """Take out the segments that retention has ended and that are archived, if they must be."""
         log = partition.log
         if not log.config.is_archived:
             return log.remove_expired(partition.high_watermark, most=_EXPIRED_PER_TURN)
-        # What this broker cannot read from the archive stays here, or nobody could read it.
+        # Records that this broker cannot read from the archive stay here, or they would be unreadable.
         archived_end = None if log.config.drops_unarchived else min(partition.archived_end, partition.readable_end)
         start_offset = log.start_offset
         removed = log.remove_expired(
@@ -549,7 +550,8 @@ class Partitions:
         if removed and dropped > 0:
             partition.traffic.dropped_unarchived += dropped
             logger.warning(
-                "%s: %d records up to %d are removed and were never archived, as tailrace.archive.lag.policy=drop says",
+                "%s: deleted %d records up to offset %d that were never archived, because of "
+                "tailrace.archive.lag.policy=drop",
                 partition.partition,
                 dropped,
                 log.start_offset,
@@ -558,7 +560,7 @@ class Partitions:
         return removed
 
     async def _save_high_watermarks(self) -> None:
-        """Save those of partitions with several replicas; where there is one, what its log promises is committed."""
+        """Save high watermarks of replicated partitions; of others, everything durable in the log is committed."""
         for directory in self.directories:
             if directory.failure is not None:
                 continue
@@ -570,7 +572,7 @@ class Partitions:
             try:
                 await directory.checkpoints.save_high_watermarks(offsets)
             except StorageError as error:
-                logger.error("high watermarks of %s are not written: %s", directory.path, error)
+                logger.error("cannot write the high watermarks of %s: %s; retrying", directory.path, error)
 
     async def _checkpoint(self) -> None:
         for directory in self.directories:
@@ -578,12 +580,12 @@ class Partitions:
                 try:
                     await directory.checkpoints.save()
                 except StorageError as error:
-                    logger.error("checkpoints of %s are not written: %s", directory.path, error)
+                    logger.error("cannot write the checkpoints of %s: %s; retrying", directory.path, error)
 
 
 def _ignore(partition: Partition) -> None:
-    """Nobody listens yet."""
+    """Default callback: do nothing."""
 
 
 def _ignore_failure(directory: LogDirectory) -> None:
-    """Nobody listens yet."""
+    """Default callback: do nothing."""

@@ -1,6 +1,7 @@
-"""Producer ids handed out from blocks that the store reserves, so that none is ever given twice.
+"""Producer ids from blocks that the store reserves, so that none is ever assigned twice.
 
-Whoever finds the block used up has the next one reserved; those who come meanwhile wait for that and share its failure.
+The first caller that finds the block used up reserves the next one; concurrent callers wait for that and share its
+failure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ProducerIds:
         self._reserved: asyncio.Future[None] | None = None
 
     async def next(self) -> int:
-        """An id that nobody has; ids left in a block when the broker stops are never used."""
+        """Return an unused id; ids left in a block when the broker stops are never used."""
         while True:
             for producer_id in self._block:
                 return producer_id
@@ -36,7 +37,7 @@ class ProducerIds:
             self._block = iter(await self._metadata.claim_producer_ids())
         except KafkaError as error:
             reserved.set_exception(error)
-            reserved.exception()  # perhaps nobody else waits
+            reserved.exception()  # there may be no other waiter
             raise
         finally:
             self._reserved = None

@@ -1,7 +1,7 @@
-"""Writes docs/protocol.md out of the table of handlers.
+"""Writes docs/protocol.md from the table of handlers.
 
-Keeps one invariant: what the page says is served is what ApiVersions advertises. Nothing that serves requests
-imports it. Run it with `python -m tailrace.broker.protocol_docs [file]`.
+Invariant: the page shows as served exactly what ApiVersions advertises. Nothing that serves requests imports this
+module. Run it with `python -m tailrace.broker.protocol_docs [file]`.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.protocol_docs`; change src/tailrace/broker/handlers, not this page. -->
 # Protocol
 
-tailrace speaks the Kafka wire protocol and no other. A client learns from ApiVersions which APIs and versions
-there are; this is the same table. *Flexible* is the first version with compact lengths and tagged fields: both
-encodings are served, because some clients stop below it and others start above it. *Needs* are Kafka's operations and
-types of resources; nothing is checked yet, because there is no authorizer: everybody may do everything.
+tailrace only speaks the Kafka wire protocol. This is the table of APIs and versions that clients receive from
+ApiVersions. *Flexible* is the first version with compact lengths and tagged fields: tailrace serves both encodings,
+because some clients only use versions below it and others only versions above it. *Needs* are Kafka's operations and
+resource types; they are not enforced yet, because there is no authorizer: every client may do everything.
 
-| API | key | versions | flexible from | what it does here | needs |
+| API | key | versions | flexible from | what it does | needs |
 |---|---|---|---|---|---|
 """
 
 _NOTES = """
-## Where clients and the letter differ
+## Notes on compatibility
 
-- **Produce is advertised from version 0** and answered from {produce}: a broker without version 0 makes older
-  librdkafka believe that it has no compression, and send everything uncompressed.
-- **ApiVersions above version {api_versions}** is answered in version 0 with UNSUPPORTED_VERSION and the table, as
-  KIP-511 asks. Any other API or version that is not in the table closes the connection.
+- **Produce** is advertised from version 0 and served from version {produce}: older librdkafka assumes that a broker
+  without version 0 has no compression, and sends everything uncompressed.
+- **ApiVersions above version {api_versions}** gets a version 0 response with UNSUPPORTED_VERSION and the table, as
+  KIP-511 demands. Any other API or version that is not in the table closes the connection.
 - **Trailing bytes** of a request body are ignored, and so are unknown tagged fields.
 - **Every length** in a request is checked against the bytes that remain before anything is allocated. A request
   larger than `socket.request.max.bytes`, or one without records larger than {control_mib} MiB, closes the connection;
-  so does one whose arrays have more than {most_elements:,} elements together: all others would wait for its answer.
-- **acks=0** has no response. If such a request fails, the connection is closed, so that the producer looks for news.
-- **Auto-creation** (`auto.create.topics.enable`, and the client's own wish from Metadata version 4 on) has happened
-  by the time Metadata is answered: the first answer names the leader.
-- **FindCoordinator** is advertised although there is no coordinator yet, and says so: librdkafka takes a broker
-  without it for one that cannot read lz4, and sends batches uncompressed.
-- **Transactions, consumer groups and security** are not served yet; their other APIs are not advertised.
+  so does one whose arrays have more than {most_elements:,} elements together: other clients would wait too long.
+- **acks=0** has no response. If such a request fails, the connection is closed, so that the producer refreshes its
+  metadata.
+- **Auto-creation** (`auto.create.topics.enable`, and the client's consent from Metadata version 4 on) is finished
+  when Metadata is answered: the first response names the leader.
+- **FindCoordinator** returns COORDINATOR_NOT_AVAILABLE for transactional ids.
+- **Transactions and security** are not supported yet; their other APIs are not advertised.
 
 ## Order on one connection
 
-Requests of one connection are answered in the order in which they were sent. Produce requests take effect in that
-order too; a Fetch that waits for data holds back the answers behind it, not their execution.
+The broker answers the requests of one connection in the order in which they were sent. Produce requests take effect
+in that order too. A Fetch that waits for data delays the responses behind it, not the execution of their requests.
 
 ## Error codes
 
-The codes that this broker can answer with:
+The error codes that this broker can return:
 
 | code | name |
 |---|---|
@@ -60,7 +60,7 @@ The codes that this broker can answer with:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = [_row(ApiKey(key), api) for key, api in sorted(APIS.items())]
     notes = _NOTES.format(
         produce=APIS[ApiKey.PRODUCE].first_decodable,

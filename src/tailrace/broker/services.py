@@ -1,4 +1,4 @@
-"""What handlers work with: the parts of one broker, and the request at hand."""
+"""What handlers work with: the parts of one broker, and the context of the request."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ class Services:
     identity: BrokerIdentity
     counters: Counters = field(default_factory=Counters, kw_only=True)
     request_memory: RequestMemory = field(default_factory=RequestMemory, kw_only=True)
-    #: None: everybody may do everything.
+    #: If None, every client may do everything.
     authorizer: Authorizer | None = field(default=None, kw_only=True)
-    #: None: nobody is throttled.
+    #: If None, no client is throttled.
     quotas: Quotas | None = field(default=None, kw_only=True)
 
 
 class ProvingConnection(Protocol):
     """A connection whose peer may prove that it is a broker."""
 
-    #: The broker that the peer has proved to be, and in which epoch; None where it has not.
+    #: The broker and epoch that the peer has proved to be; None if it has not.
     peer_broker: int | None
     peer_epoch: int
-    #: What the peer was asked to prove.
+    #: The challenge that the peer was sent.
     challenge: Challenge | None
 
     def proved(self, broker_id: int, epoch: int) -> None:
-        """The peer has proved which broker it is."""
+        """Note which broker the peer has proved to be."""
         ...
 
 
 class RequestContext(NamedTuple):
-    """Who asks, in which version, through which listener."""
+    """The client of a request, its version and its listener."""
 
     version: int
     client_id: str | None
     listener: str
     peer: str
-    #: Close the connection without an answer, for those who asked for none (acks=0) but must learn of an error.
+    #: Closes the connection without a response, for clients that want none (acks=0) but must learn of an error.
     disconnect: Callable[[], None]
     principal: Principal = ANONYMOUS
-    #: Where the peer proves which broker it is.
+    #: The connection on which the peer proves its identity.
     connection: ProvingConnection | None = None
     #: The broker that the peer has proved to be.
     peer_broker: int | None = None
@@ -92,8 +92,8 @@ class RequestContext(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A handler's answer that something has to end for, where a task of its own would cost more than the answer."""
+    """A response that waits for an outcome, where a task would cost more than the response."""
 
     done: Outcome[Any]
-    #: Makes the answer of how it ended.
+    #: Makes the response from the outcome.
     finish: Callable[[Outcome[Any]], Any]

@@ -1,4 +1,4 @@
-"""The Python client: `Producer` to send, `read` to read back, `Topics`, `Configs` and `Groups` to look after a cluster.
+"""The Python client: `Producer` sends records, `read` reads them, `Topics`, `Configs` and `Groups` manage a cluster.
 
 A thin layer over confluent-kafka with safe defaults; any other Kafka client works as well.
 """

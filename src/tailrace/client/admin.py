@@ -1,7 +1,6 @@
-"""Topics from the outside: create, list, describe, grow, delete.
+"""Administration of topics: create, list, describe, add partitions, delete.
 
-Owns the calls and the values they give; it must not know how they are printed. Looking at a topic never
-creates it.
+Owns the calls and the values they return; must not know how they are printed. Reading a topic's state never creates it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tailrace.client.errors import ClientError, TopicExistsError
 
 T = TypeVar("T")
 
-#: What librdkafka lets anybody ask for.
+#: The limits of librdkafka.
 _MOST_PARTITIONS = 100_000
 _MOST_REPLICAS = 10_000
 _URL_SAFE = str.maketrans("+/", "-_", "=")
@@ -46,7 +45,7 @@ _URL_SAFE = str.maketrans("+/", "-_", "=")
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """One line of a list of topics."""
+    """A topic in a list."""
 
     name: str
     partitions: int
@@ -55,7 +54,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition: who leads it, who holds it, and which offsets it has; None where nobody can say."""
+    """A partition: its leader, replicas and offsets; None where that is unknown."""
 
     partition: int
     leader: int | None
@@ -92,7 +91,7 @@ class Topics:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, by the broker's defaults where nothing is given; `TopicExistsError` if it is there."""
+        """Create a topic, with the broker's defaults for omitted arguments; `TopicExistsError` if it exists."""
         check_topic_name(name)
         _check_counts(partitions, replication_factor)
         topic = NewTopic(
@@ -116,7 +115,7 @@ class Topics:
             raise self._client_error(error, f"creating topic '{name}'") from exception
 
     def list(self) -> Sequence[TopicSummary]:
-        """All topics by name."""
+        """Return all topics, sorted by name."""
         metadata = self._request("listing topics", lambda: self._admin.list_topics(timeout=REQUEST_TIMEOUT))
         return [
             TopicSummary(
@@ -128,7 +127,7 @@ class Topics:
         ]
 
     def describe(self, name: str) -> TopicState:
-        """One topic in full; `UnknownTopicError` where there is none."""
+        """Return a topic in full; `UnknownTopicError` if it does not exist."""
         check_topic_name(name)
         doing = f"describing topic '{name}'"
         described = self._request(
@@ -140,7 +139,7 @@ class Topics:
         latest = self._offsets(description, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return TopicState(
             name=name,
-            # librdkafka has another alphabet than Kafka's tools, and than the names of directories.
+            # librdkafka uses another base64 alphabet than Kafka's tools and the directory names.
             topic_id=str(description.topic_id).translate(_URL_SAFE),
             partitions=tuple(
                 PartitionState(
@@ -157,7 +156,7 @@ class Topics:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Let a topic have more partitions, so many in all; it can never have fewer."""
+        """Increase the number of partitions of a topic to this total; it can never decrease."""
         check_topic_name(name)
         _check_counts(total)
         doing = f"adding partitions to topic '{name}'"
@@ -170,7 +169,7 @@ class Topics:
         self._result(futures[name], doing, name)
 
     def delete(self, name: str) -> None:
-        """Delete a topic and its records; `UnknownTopicError` where there is none."""
+        """Delete a topic and its records; `UnknownTopicError` if it does not exist."""
         check_topic_name(name)
         doing = f"deleting topic '{name}'"
         futures = self._request(
@@ -182,7 +181,7 @@ class Topics:
         self._result(futures[name], doing, name)
 
     def _offsets(self, description: TopicDescription, moment: OffsetSpec) -> dict[int, int]:
-        """The offset of each partition that has a leader to ask."""
+        """Return an offset for each partition that has a leader."""
         led = [partition.id for partition in description.partitions if _node_id(partition.leader) is not None]
         query = {TopicPartition(description.name, number): moment for number in led}
 
@@ -225,9 +224,9 @@ class Topics:
 
 def _check_counts(partitions: int | None, replication_factor: int | None = None) -> None:
     if partitions is not None and not 1 <= partitions <= _MOST_PARTITIONS:
-        raise ClientError(f"a topic is made with 1 to {_MOST_PARTITIONS} partitions, not {partitions}")
+        raise ClientError(f"a topic must have 1 to {_MOST_PARTITIONS} partitions, not {partitions}")
     if replication_factor is not None and not 1 <= replication_factor <= _MOST_REPLICAS:
-        raise ClientError(f"a partition has 1 to {_MOST_REPLICAS} replicas, not {replication_factor}")
+        raise ClientError(f"a partition must have 1 to {_MOST_REPLICAS} replicas, not {replication_factor}")
 
 
 def _entry_name(entry: Any) -> str:

@@ -1,7 +1,6 @@
-"""The archive of a topic as brokers know it, for whoever archives or reads an archive without brokers.
+"""The archive of a topic as brokers know it, for programs that write archives or read them without brokers.
 
-Owns the two questions and what their answers mean. It must not know files: what a manifest says is the archive's own
-matter.
+Owns the two requests and the meaning of their responses. Must not know files: the archive itself owns its manifests.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class ArchiveConflictError(ClientError):
-    """Somebody else has committed to the archive since it was described: describe it again and go on from there."""
+    """Another archiver has committed since the archive was described: describe it again and continue from there."""
 
 
 class CommitUnknownError(ClientError):
-    """Nobody can say whether the commit was made: describe the archive, and see whether it has the manifest."""
+    """It is unknown whether the commit was made: describe the archive, and check whether it has the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +46,44 @@ class ArchiveStatus:
     #: Whether the topic is configured to have one.
     is_enabled: bool
     uri: str
-    #: How long records stay in it; -1 for ever.
+    #: How long it keeps records; -1 means for ever.
     retention_ms: int
-    #: How often something was committed, which the next commit has to name.
+    #: The number of commits so far; the next commit must give it.
     version: int
-    #: The name of the newest manifest; empty where nothing was committed.
+    #: The name of the newest manifest; empty before the first commit.
     manifest: str
-    #: How many partitions the topic has.
+    #: The number of partitions of the topic.
     partition_count: int
-    #: The offsets [start, end) of each partition that are in the archive; nothing of one that is not here.
+    #: The archived offsets [start, end) of each partition; a missing partition has none.
     partitions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: Below which offsets records were deleted; the archive may drop them.
+    #: The offsets below which records were deleted; the archive may drop them.
     deleted_below: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def archive(self) -> TopicArchive:
-        """Where it is and what its head is, as the readers of archives take it."""
+        """Its location and newest manifest, as readers of archives take them."""
         return TopicArchive(self.uri, self.topic, self.lineage, self.manifest or None)
 
 
 def describe(bootstrap: str, topic: str) -> ArchiveStatus:
-    """What of a topic is archived."""
+    """Describe what of a topic is archived."""
     request = ArchiveDescribeRequest(topics=[topic])
     response = ask(bootstrap, request, _PLAIN, ArchiveDescribeResponse, doing="describing an archive")
     if len(response.archives) != 1:
-        raise ClientError(f"the broker at {bootstrap} does not say what of {topic} is archived")
+        raise ClientError(f"the broker at {bootstrap} did not report what of {topic} is archived")
     return _archive(response.archives[0])
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReader:
-    """A broker that has replicas of a topic, and why it cannot read the topic's archive; None where it can."""
+    """A broker with replicas of a topic, and why it cannot read the topic's archive; None if it can."""
 
     broker_id: int
     failure: str | None
 
 
 def readers(bootstrap: str, topic: str) -> list[ArchiveReader]:
-    """Have every live broker that has replicas of a topic see whether it can read the topic's archive."""
+    """Ask every live broker with replicas of a topic whether it can read the topic's archive."""
     cluster = describe_cluster(bootstrap)
     replicas = {replica for each in cluster.partitions if each.topic == topic for replica in each.replicas}
     request = ArchiveDescribeRequest(topics=[topic], checks_reading=True)
@@ -110,7 +109,7 @@ def _archive(found: DescribedArchive) -> ArchiveStatus:
     if found.error_code in _UNKNOWN:
         raise UnknownTopicError(f"topic '{found.name}' does not exist; see which do with: tailrace topic list")
     if found.error_code:
-        raise ClientError(f"the archive of {found.name} cannot be described: {found.error_message}")
+        raise ClientError(f"cannot describe the archive of {found.name}: {found.error_message}")
     return ArchiveStatus(
         found.name,
         found.lineage,
@@ -137,10 +136,10 @@ def commit(
     manifest: str,
     partitions: Mapping[int, tuple[int, int]],
 ) -> int:
-    """Make a manifest the newest of the archive that was described; the version that the archive is at then.
+    """Make a manifest the newest one of the described archive; return the archive's new version.
 
-    `partitions` has the whole range [start, end) of every partition that changes. A commit that is repeated because
-    its answer was lost succeeds again.
+    `partitions` has the whole range [start, end) of every partition that changes. Repeating a commit whose response was
+    lost succeeds again.
     """
     request = ArchiveCommitRequest(
         lineage=archive.lineage,
@@ -162,10 +161,10 @@ def commit(
         raise ArchiveConflictError(message)
     if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
         raise CommitUnknownError(
-            f"the store did not say whether the archive of {archive.topic} was committed: {message}"
+            f"the metadata store did not report whether it committed to the archive of {archive.topic}: {message}"
         )
     if response.error_code in _UNKNOWN:
         raise UnknownTopicError(message)
     if response.error_code:
-        raise ClientError(f"the archive of {archive.topic} cannot be committed: {message}")
+        raise ClientError(f"cannot commit to the archive of {archive.topic}: {message}")
     return response.version

@@ -1,6 +1,6 @@
-"""The cluster from the outside: its brokers, its controller, and how its partitions are.
+"""The state of a cluster: its brokers, its controller and its partitions.
 
-Owns the questions and the values they give; it must not know how they are printed.
+Owns the requests and the values they return; must not know how they are printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A broker that is alive."""
+    """A live broker."""
 
     broker_id: int
     host: str
@@ -41,20 +41,20 @@ class BrokerState:
 
     @property
     def address(self) -> str:
-        """Where it is reached, as `--bootstrap` takes it."""
+        """Its address, as `--bootstrap` takes it."""
         return join_address((self.host, self.port))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """A partition: who leads it, who holds it, who is in sync."""
+    """A partition: its leader, replicas and in-sync replicas."""
 
     topic: str
     partition: int
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    #: How many of them have to be in sync for records with acks=all to be taken.
+    #: How many in-sync replicas it needs to accept writes with acks=all.
     min_insync_replicas: int = 1
 
     @property
@@ -67,7 +67,7 @@ class ReplicaState:
 
     @property
     def refuses_writes(self) -> bool:
-        """Whether records with acks=all are refused because too few replicas are in sync."""
+        """True if writes with acks=all are refused because too few replicas are in sync."""
         return not self.is_offline and len(self.isr) < self.min_insync_replicas
 
 
@@ -80,12 +80,12 @@ class ClusterState:
     brokers: Sequence[BrokerState]
     topics: int
     partitions: Sequence[ReplicaState]
-    #: What the broker that was asked says of itself: that it is cut off from the metadata store.
+    #: What the broker says about itself: that it cannot reach the metadata store.
     warning: str | None = None
 
     @property
     def missing(self) -> dict[int, int]:
-        """Brokers that hold replicas and are not there, each with how many partitions it has a replica of."""
+        """Brokers with replicas that are not alive, and the number of partitions of which each has a replica."""
         live = {broker.broker_id for broker in self.brokers}
         counts: dict[int, int] = {}
         for partition in self.partitions:
@@ -96,7 +96,7 @@ class ClusterState:
 
     @property
     def leaders(self) -> dict[int, int]:
-        """How many partitions each broker leads."""
+        """The number of partitions that each broker leads."""
         counts = {broker.broker_id: 0 for broker in self.brokers}
         for partition in self.partitions:
             if partition.leader is not None:
@@ -105,7 +105,7 @@ class ClusterState:
 
 
 def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP, topic: str | None = None) -> ClusterState:
-    """The cluster behind a bootstrap address, with the partitions of all topics or of one."""
+    """Describe the cluster behind a bootstrap address, with the partitions of all topics or of one."""
     doing = "describing the cluster"
     cluster = ask(bootstrap, DescribeClusterRequest(), _DESCRIBE, DescribeClusterResponse, doing=doing)
     if cluster.error_code:
@@ -114,7 +114,7 @@ def describe_cluster(bootstrap: str = DEFAULT_BOOTSTRAP, topic: str | None = Non
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     metadata = ask(bootstrap, request, _METADATA, MetadataResponse, doing=doing)
     topics = sorted((each for each in metadata.topics if not each.error_code), key=lambda each: each.name or "")
-    # Where all replicas are in sync, as nearly always, nobody has to ask for how many there have to be.
+    # If all replicas are in sync, as nearly always, their required number need not be looked up.
     behind = [
         each.name or ""
         for each in topics
@@ -163,7 +163,7 @@ def _min_insync_replicas(bootstrap: str, topics: Sequence[str]) -> dict[str, int
 
 
 def write_problem(bootstrap: str, topic: str) -> str | None:
-    """Why records of a topic are not acknowledged, as far as its replicas can tell; None where they look well."""
+    """Return why records of a topic are not acknowledged, judging by its replicas; None if these look good."""
     state = describe_cluster(bootstrap, topic)
     for partition in state.partitions:
         name = f"{partition.topic}-{partition.partition}"

@@ -1,6 +1,6 @@
-"""Configuration from the outside: what topics and brokers go by, where that comes from, and changes to it.
+"""Configuration of topics and brokers: values, their sources, and changes.
 
-Owns the calls and the values they give; it must not know how they are printed. It asks by itself, because
+Owns the calls and the values they return; must not know how they are printed. Sends its own requests, because
 librdkafka cannot name the configuration that all brokers share.
 """
 
@@ -64,7 +64,7 @@ class ConfigOwner:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """The value of one key, and where it comes from: topic, broker, broker-default, static or default."""
+    """The value of a key, and its source: topic, broker, broker-default, static or default."""
 
     name: str
     value: str | None
@@ -79,7 +79,7 @@ class Configs:
         self._bootstrap = bootstrap
 
     def get(self, owner: ConfigOwner) -> Sequence[ConfigValue]:
-        """Every key of a topic or broker by name; of all brokers, those that were set for them."""
+        """Return every key of a topic or broker, sorted by name; for all brokers, only the keys set for them."""
         doing = f"reading the configuration of {owner}"
         resource = DescribeConfigsResource(
             resource_type=owner.resource_type, resource_name=owner.resource_name, configuration_keys=None
@@ -94,7 +94,7 @@ class Configs:
         ]
 
     def change(self, owner: ConfigOwner, *, to: Mapping[str, str] | None = None, delete: Sequence[str] = ()) -> None:
-        """Give keys new values and take others back to what they are without; all of it or nothing."""
+        """Set some keys and reset others to their defaults; all changes are made, or none."""
         doing = f"changing the configuration of {owner}"
         changes = [AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in (to or {}).items()]
         changes += [AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in delete]
@@ -107,7 +107,7 @@ class Configs:
         _check(result.error_code, result.error_message, owner, doing)
 
     def _address_of(self, owner: ConfigOwner) -> str:
-        """Whom to ask: a broker answers for itself only, for the rest any of them does."""
+        """Return the broker to ask: each broker answers for itself only; otherwise any of them does."""
         if owner.resource_type != _BROKER or not owner.resource_name:
             return self._bootstrap
         cluster = ask(
@@ -117,7 +117,7 @@ class Configs:
             if str(broker.broker_id) == owner.resource_name:
                 return join_address((broker.host, broker.port))
         known = ", ".join(str(broker.broker_id) for broker in cluster.brokers)
-        raise ClientError(f"there is no broker {owner.resource_name} in the cluster; the brokers are: {known}")
+        raise ClientError(f"the cluster has no broker {owner.resource_name}; the brokers are: {known}")
 
 
 def _check(code: int, message: str | None, owner: ConfigOwner, doing: str) -> None:
@@ -128,5 +128,5 @@ def _check(code: int, message: str | None, owner: ConfigOwner, doing: str) -> No
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     advice = ""
     if message is not None and message.startswith(_READ_ONLY):
-        advice = "; they are read when a broker starts: give them in its --config file or with tailrace serve --set"
+        advice = "; they are only read when a broker starts: set them in its --config file or with tailrace serve --set"
     raise ClientError(f"{doing} failed: {message or name}{advice}")

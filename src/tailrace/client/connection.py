@@ -1,7 +1,7 @@
-"""What every client of a broker needs: settings that keep librdkafka quiet, and a quick look at who is there.
+"""What every client of a broker needs: settings that keep librdkafka quiet, and a quick check of the connection.
 
-librdkafka retries an unreachable broker for ever and logs to the terminal; here its messages go to the Python
-logger `tailrace.client`, and an address where nobody listens is an `UnreachableError` at once.
+librdkafka retries an unreachable broker for ever and logs to the terminal. Here its messages go to the Python logger
+`tailrace.client`, and an address where nothing listens is an `UnreachableError` at once.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tailrace.protocol_client.settings import split_addresses
 T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-#: How long an address may take to accept a connection, to answer for the first time, and to answer later.
+#: How long an address may take to accept a connection, to respond for the first time, and to respond later.
 CONNECT_TIMEOUT = 4.0
 FIRST_ANSWER_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
-#: How long a new producer looks for a broker that accepts its connection.
+#: How long a new producer waits for a broker to accept its connection.
 DEFAULT_CONNECT_TIMEOUT = 5.0
 
-#: Told in words what holds up a client while it goes on trying.
+#: Receives a text that says what delays a client while it retries.
 Warn: TypeAlias = Callable[[str], None]
 
-#: What a broker answers while a topic is being created or a leader changes.
+#: The errors that brokers return while a topic is being created or a leader changes.
 _PASSING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -55,18 +55,18 @@ _logger.addHandler(logging.NullHandler())
 
 
 def log_warning(text: str) -> None:
-    """Tell the Python logger of what holds up a client."""
+    """Log what delays a client."""
     _logger.warning("%s", text)
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise `ClientError` for a name that no topic can have; librdkafka only says that something is invalid."""
+    """Raise `ClientError` for an invalid topic name; librdkafka only says that something is invalid."""
     if (problem := topic_name_problem(topic)) is not None:
         raise ClientError(problem[0].lower() + problem[1:])
 
 
 def check_reachable(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> None:
-    """Raise `UnreachableError`, with what was tried, unless one of the addresses accepts a connection in time."""
+    """Raise `UnreachableError`, with the attempts, unless one of the addresses accepts a connection in time."""
     try:
         first_of(bootstrap, split_addresses(bootstrap), open_socket, timeout).close()
     except ProtocolClientError as error:
@@ -74,7 +74,7 @@ def check_reachable(bootstrap: str, timeout: float = CONNECT_TIMEOUT) -> None:
 
 
 def wait_until_reachable(bootstrap: str, timeout: float) -> None:
-    """The same for an address where a broker may just be starting: tried again until the time is up."""
+    """Do the same for an address where a broker may just be starting: retry until the time is over."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -87,31 +87,31 @@ def wait_until_reachable(bootstrap: str, timeout: float) -> None:
 
 
 def check_answers(client: MetadataClient, bootstrap: str) -> None:
-    """Raise `UnreachableError` unless what accepts connections there also answers as a broker does, in time."""
+    """Raise `UnreachableError` unless the server also responds like a broker, in time."""
     try:
         client.list_topics(timeout=FIRST_ANSWER_TIMEOUT)
     except KafkaException as error:
         raise UnreachableError(
-            f"what listens at {bootstrap} does not answer as a broker ({plain(error_of(error)).lower()})"
+            f"the server at {bootstrap} does not answer like a Kafka broker ({plain(error_of(error)).lower()})"
         ) from error
 
 
 def client_settings(bootstrap: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka settings: ours, then the caller's, whose names may have `_` for librdkafka's `.`."""
+    """Return librdkafka settings: defaults, then the caller's, whose names may have `_` instead of librdkafka's `.`."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": _logger, **defaults}
     settings.update((setting_name(name), value) for name, value in overrides.items())
     return settings
 
 
 def setting_name(name: str) -> str:
-    """The librdkafka name of a setting given as a Python keyword."""
+    """Return the librdkafka name of a setting given as a Python keyword."""
     if "." in name or name == "log_level" or name.endswith("_cb"):
         return name
     return name.replace("_", ".")
 
 
 def error_of(exception: KafkaException) -> KafkaError:
-    """The Kafka error inside confluent-kafka's exception."""
+    """Return the Kafka error inside confluent-kafka's exception."""
     error = exception.args[0]
     if not isinstance(error, KafkaError):
         raise TypeError(f"expected a KafkaError in {exception!r}")
@@ -119,7 +119,7 @@ def error_of(exception: KafkaException) -> KafkaError:
 
 
 def patiently(look: Callable[[], T], timeout: float) -> T:
-    """Look until what is in the way is more than a cluster that has not settled, or the time is up."""
+    """Retry while the error only means that the cluster has not settled, until the time is over."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -131,7 +131,7 @@ def patiently(look: Callable[[], T], timeout: float) -> T:
 
 
 def client_error(error: KafkaError, *, doing: str, bootstrap: str, topic: str | None = None) -> ClientError:
-    """The error to raise for what the broker or librdkafka reported while doing something."""
+    """Return the error to raise for what the broker or librdkafka reported while doing something."""
     code = error.code()
     if topic is not None and code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         return UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
@@ -143,5 +143,5 @@ def client_error(error: KafkaError, *, doing: str, bootstrap: str, topic: str | 
 
 
 def plain(error: KafkaError) -> str:
-    """An error's text without librdkafka's prefixes that say where it was raised."""
+    """Return an error's text without librdkafka's prefixes that say where it was raised."""
     return error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2]

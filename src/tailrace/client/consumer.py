@@ -1,8 +1,8 @@
-"""Reading topics without a consumer group: chosen partitions, a chosen start, an end or none.
+"""Reads topics without a consumer group: given partitions, a given start, and an end or none.
 
-Keeps one invariant: a reader that does not follow yields exactly what lay between its start and the end seen
-when it was opened, and then ends, even where the last offsets hold no record (markers, compacted logs). It
-commits nothing and must not know groups.
+Invariant: a reader that does not follow yields exactly the messages between its start and the end at the time it was
+opened, and then ends, even if the last offsets hold no record (markers, compacted logs). It commits nothing and must
+not know groups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailrace.client.connection import (
 from tailrace.client.errors import OffsetOutOfRangeError, ReadTimeoutError, UnknownTopicError, UnreachableError
 from tailrace.model import NO_TIMESTAMP
 
-#: librdkafka's blocking calls hold back Ctrl-C until they return, so none of ours lasts longer than this.
+#: librdkafka's blocking calls delay Ctrl-C until they return, so none of them lasts longer than this.
 _SLICE = 0.2
 _BATCH = 500
 _BOUNDED_TIMEOUT = 30.0
@@ -43,7 +43,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment to start reading at, in milliseconds since the Unix epoch."""
+    """A time to start reading at, in milliseconds since the Unix epoch."""
 
     ms: int
 
@@ -66,14 +66,14 @@ class Message:
 
 @dataclass(slots=True)
 class _Span:
-    """What to read of one partition: from `start`, up to `end` where there is one."""
+    """What to read of one partition: from `start`, up to `end` if there is one."""
 
     start: int
     end: int | None
 
 
 class Consumer:
-    """An iterator over the messages of a topic; its start and its end are fixed when it is made."""
+    """An iterator over the messages of a topic; its start and its end are fixed at creation."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Consumer:
         **overrides: Any,
     ) -> None:
         self._warn = warn
-        #: Whether the library has said that something is wrong, what that is, and when it was last looked up.
+        #: Whether librdkafka has reported a problem, what the problem is, and when it was last looked up.
         self._is_troubled = False
         self._problem: str | None = None
         self._looked_at = 0.0
@@ -100,12 +100,12 @@ class Consumer:
         check_topic_name(topic)
         check_reachable(bootstrap)
         defaults = {
-            # The library wants a group name; with assigned partitions and no commits none is ever joined.
+            # librdkafka demands a group name; with assigned partitions and no commits, the consumer never joins it.
             "group.id": "tailrace-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "error_cb": self._broker_failed,
-            # Only where retention removed the start between looking it up and reading it.
+            # Applies only if retention deleted the start between looking it up and reading it.
             "auto.offset.reset": "earliest",
         }
         self._consumer = confluent_kafka.Consumer(client_settings(bootstrap, defaults, overrides))
@@ -134,7 +134,7 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the broker; iterating afterwards ends at once."""
+        """Disconnect; iterating afterwards ends at once."""
         if not self._closed:
             self._closed = True
             self._spans.clear()
@@ -196,7 +196,7 @@ class Consumer:
         return chosen
 
     def _offsets_at(self, partitions: Sequence[int], moment: int) -> dict[int, int]:
-        """The first offset at or after a timestamp in each partition; -2 stands for its start, -1 for its end."""
+        """Return the first offset at or after a timestamp in each partition; -2 means its start, -1 its end."""
         query = [confluent_kafka.TopicPartition(self._topic, number, moment) for number in partitions]
 
         def look() -> dict[int, int]:
@@ -226,7 +226,7 @@ class Consumer:
             for raw in batch:
                 if (message := self._accept(raw)) is not None:
                     yield message
-                    # The time a caller takes over a message is not the broker's silence.
+                    # The time that a caller takes for a message does not count as the broker's silence.
                     heard = time.monotonic()
         self.close()
 
@@ -234,7 +234,7 @@ class Consumer:
         self._is_troubled = True
 
     def _look_around(self) -> None:
-        """Tell why nothing comes, and when that is over."""
+        """Warn why no messages arrive, and when that is over."""
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
@@ -242,7 +242,7 @@ class Consumer:
         if problem is not None and self._problem is None:
             self._warn(f"{problem}; waiting for it to come back")
         elif problem is None and self._problem is not None:
-            self._warn(f"reading '{self._topic}' goes on")
+            self._warn(f"resumed reading '{self._topic}'")
         self._problem = problem
         self._is_troubled = problem is not None
 
@@ -258,7 +258,7 @@ class Consumer:
         return f"partition {', '.join(leaderless)} of '{self._topic}' has no leader" if leaderless else None
 
     def _next_batch(self) -> Sequence[confluent_kafka.Message]:
-        """What has arrived, after waiting a moment for the first; `consume` alone would wait for a full batch."""
+        """Return what has arrived, after a short wait for the first message; `consume` waits for a full batch."""
         first = self._consumer.poll(_SLICE)
         return [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]
 
@@ -304,7 +304,7 @@ class Consumer:
 
 
 def _headers(raw: confluent_kafka.Message) -> tuple[tuple[str, bytes | None], ...]:
-    # What was read always has a list of pairs with bytes; the library's type also covers what one may send.
+    # Headers of a received message are always a list of pairs with bytes; the library's type also covers sent ones.
     pairs: Any = raw.headers()
     return tuple(pairs or ())
 
@@ -312,16 +312,16 @@ def _headers(raw: confluent_kafka.Message) -> tuple[tuple[str, bytes | None], ..
 def _checked_start(start: Start) -> Literal["earliest", "latest"] | int | Timestamp:
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise ValueError(f"the start {start.isoformat()} has no time zone")
+            raise ValueError(f"the start {start.isoformat()} has no time zone; give one")
         return Timestamp(int(start.timestamp() * 1000))
     if isinstance(start, Timestamp):
         if start.ms < 0:
-            raise ValueError(f"a timestamp is not negative: {start.ms}")
+            raise ValueError(f"a timestamp must not be negative: {start.ms}")
     elif isinstance(start, int):
         if start < 0:
-            raise ValueError(f"an offset is not negative: {start}")
+            raise ValueError(f"an offset must not be negative: {start}")
     elif start not in ("earliest", "latest"):
-        raise ValueError(f"a start is 'earliest', 'latest', an offset or a time, not {start!r}")
+        raise ValueError(f"a start must be 'earliest', 'latest', an offset or a time, not {start!r}")
     return start
 
 
@@ -336,11 +336,11 @@ def read(
     warn: Warn = log_warning,
     **overrides: Any,
 ) -> Consumer:
-    """Open a topic for iteration: up to its present end, or with `follow` for ever.
+    """Open a topic for iteration: up to its present end, or for ever with `follow`.
 
-    `timeout` is the longest silence in seconds. One that follows ends after it (never, where it is None); one
-    that does not raises `ReadTimeoutError` (after 30 s, where it is None). `warn` is told when brokers are lost and
-    when they are back; by default that goes to the logger `tailrace.client`.
+    `timeout` is the longest silence in seconds. A reader that follows ends after it (never, if it is None); another one
+    raises `ReadTimeoutError` (after 30 s, if it is None). `warn` is called when brokers are lost and when they are
+    back; by default it logs to `tailrace.client`.
     """
     return Consumer(
         topic,

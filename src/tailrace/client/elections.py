@@ -1,4 +1,4 @@
-"""Elections of partition leaders, asked for from the outside."""
+"""Elections of partition leaders on request."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TIMEOUT_MS = 30_000
 
 @dataclass(slots=True)
 class Elections:
-    """What came of elections, by `topic-partition`."""
+    """The results of elections, by `topic-partition`."""
 
     elected: list[str] = field(default_factory=list)
-    #: Those that were refused, and why; partitions that have the right leader are in neither.
+    #: Refused elections, and why; partitions that already have the right leader are in neither.
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def elect(bootstrap: str, wanted: Mapping[str, Sequence[int]], *, unclean: bool = False) -> Elections:
-    """Have leaders elected: the first replicas, or any that is alive where no replica in sync is."""
+    """Elect the preferred replicas, or any live replica if no in-sync replica is alive."""
     request = ElectLeadersRequest(
         election_type=_UNCLEAN if unclean else _PREFERRED,
         topic_partitions=[TopicPartitions(topic=name, partitions=list(numbers)) for name, numbers in wanted.items()],

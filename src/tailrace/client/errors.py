@@ -1,4 +1,4 @@
-"""What can go wrong between a program and its broker, in words that say what to do about it."""
+"""Errors between a program and its broker, in words that say what to do about them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tailrace.errors import TailraceError
 
 
 class ClientError(TailraceError):
-    """The broker, or the library that talks to it, refused an operation."""
+    """The broker, or the client library, refused an operation."""
 
 
 class UnreachableError(ClientError):
-    """No broker answers at any of the given addresses."""
+    """No broker responds at any of the given addresses."""
 
 
 class NoAnswerError(UnreachableError):
-    """A broker was asked and lost before it answered: it may have done what it was asked to do."""
+    """The connection to a broker was lost before it responded: it may have executed the request."""
 
 
 class UnknownTopicError(ClientError):
-    """The topic, or a partition asked for, does not exist."""
+    """The topic, or a requested partition, does not exist."""
 
 
 class UnknownGroupError(ClientError):
@@ -26,15 +26,15 @@ class UnknownGroupError(ClientError):
 
 
 class GroupHasMembersError(ClientError):
-    """The consumer group is in use, and what was asked is for groups that are not."""
+    """The consumer group has members, and the operation requires a group without any."""
 
 
 class TopicExistsError(ClientError):
-    """The topic to create is already there."""
+    """The topic to create exists already."""
 
 
 class OffsetOutOfRangeError(ClientError):
-    """No partition has, or is about to get, the offset that reading was to begin at."""
+    """The offset to start reading at does not exist in any partition, and is not the next one."""
 
 
 class ReadTimeoutError(ClientError):
@@ -42,7 +42,7 @@ class ReadTimeoutError(ClientError):
 
 
 class DeliveryError(ClientError):
-    """Records were sent that no broker acknowledged."""
+    """No broker acknowledged some of the sent records."""
 
     def __init__(self, count: int, reason: str) -> None:
         records = "1 record was" if count == 1 else f"{count} records were"

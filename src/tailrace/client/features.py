@@ -1,4 +1,4 @@
-"""Features of the cluster from the outside: what the broker supports, and the levels that all brokers go by."""
+"""Features of the cluster: what the broker supports, and the finalized levels."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class FeatureState:
-    """One feature: the levels that the broker supports, and the one that the cluster goes by."""
+    """A feature: the levels that the broker supports, and the finalized level of the cluster."""
 
     name: str
-    #: None where the broker does not support the feature at all.
+    #: None if the broker does not support the feature at all.
     lowest: int | None
     highest: int | None
-    #: None where it is not finalized.
+    #: None if it is not finalized.
     level: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The features of a cluster as one of its brokers tells them."""
+    """The features of a cluster as one of its brokers reports them."""
 
-    #: How often the levels were changed.
+    #: The number of changes of the levels so far.
     epoch: int
     features: Sequence[FeatureState]
 
 
 def describe_features(bootstrap: str) -> Features:
-    """The features of the cluster behind a bootstrap address."""
+    """Describe the features of the cluster behind a bootstrap address."""
     request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__.split("+")[0])
     doing = "describing features"
     response = ask(bootstrap, request, _API_VERSIONS, ApiVersionsResponse, doing=doing)
@@ -63,7 +63,7 @@ def describe_features(bootstrap: str) -> Features:
 def update_feature(
     bootstrap: str, name: str, level: int, *, downgrade: bool = False, unsafe: bool = False, dry_run: bool = False
 ) -> None:
-    """Finalize a level, or only ask whether it could be; ClientError where it cannot."""
+    """Finalize a level, or only check whether that is possible; ClientError if it is not."""
     upgrade_type = (_UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE) if downgrade else _UPGRADE
     update = FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)
     request = UpdateFeaturesRequest(feature_updates=[update], validate_only=dry_run)
@@ -73,6 +73,6 @@ def update_feature(
     problems += [(each.error_code, each.error_message) for each in response.results]
     for code, message in problems:
         if code:
-            # Before its reason the broker says, in Kafka's words, that nothing of the request was done.
+            # The broker's reason follows Kafka's statement that nothing of the request was done.
             reason = (message or ErrorCode(code).name).rpartition(" had an error: ")[2]
             raise ClientError(f"{doing} failed: {reason}")

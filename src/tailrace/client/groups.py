@@ -1,7 +1,7 @@
-"""Consumer groups from the outside: list them, describe them with their lag, set their offsets, delete them.
+"""Administration of consumer groups: list them, describe them with their lag, set their offsets, delete them.
 
-Owns the calls and the values they give; it must not know how they are printed. Offsets go through librdkafka. What it
-cannot say, the states and epochs of the newer protocol, and cannot do, forgetting single offsets, is asked here.
+Owns the calls and the values they return; must not know how they are printed. Offsets go through librdkafka. What it
+cannot do is requested here: the states and epochs of the newer protocol, and deleting single offsets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NEWER = Versions(0, 0)
 _CLUSTER = Versions(0, 0)
 _OFFSET_DELETE = Versions(0, 0)
 _DEAD = "Dead"
-#: What a coordinator answers while it starts or moves.
+#: The errors of a coordinator that starts or moves.
 _PASSING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -72,7 +72,7 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One line of a list of groups; the type is `classic` or `consumer`, for the newer protocol."""
+    """A group in a list; the type is `classic` or `consumer`, for the newer protocol."""
 
     group: str
     type: str
@@ -81,7 +81,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member, what it reads from, and its epoch where the newer protocol gives it one."""
+    """A member, the partitions it reads, and its epoch in the newer protocol."""
 
     member_id: str
     instance_id: str | None
@@ -94,7 +94,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a group has come in one partition, and who reads it; None where nobody can say."""
+    """The progress of a group in one partition, and the member that reads it; None where unknown."""
 
     topic: str
     partition: int
@@ -104,7 +104,7 @@ class Progress:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are between what is committed and the end of the log."""
+        """The number of offsets between the committed offset and the end of the log."""
         if self.committed is None or self.log_end is None:
             return None
         return max(0, self.log_end - self.committed)
@@ -112,7 +112,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The broker that looks after a group."""
+    """The broker that coordinates a group."""
 
     broker_id: int
     address: str
@@ -133,7 +133,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Over all partitions of which it is known."""
+        """The total lag of all partitions whose lag is known."""
         return sum(each.lag or 0 for each in self.progress)
 
 
@@ -146,10 +146,10 @@ class Groups:
         self._admin = AdminClient(client_settings(bootstrap, {}, overrides))
         check_answers(self._admin, bootstrap)
 
-    # --- looking
+    # --- reading
 
     def list(self, *, state: str | None = None, type: str | None = None) -> Sequence[GroupSummary]:
-        """All groups by name, or those in a state or of a type."""
+        """Return all groups, sorted by name, or those in a state or of a type."""
         doing = "listing groups"
         request = ListGroupsRequest(
             states_filter=[] if state is None else [state], types_filter=[] if type is None else [type]
@@ -166,14 +166,14 @@ class Groups:
         return sorted(found, key=lambda group: group.group)
 
     def describe(self, group: str) -> GroupDescription:
-        """One group in full; `UnknownGroupError` where there is none."""
+        """Return a group in full; `UnknownGroupError` if it does not exist."""
         description = self.find(group)
         if description is None:
             raise UnknownGroupError(_unknown(group))
         return description
 
     def find(self, group: str) -> GroupDescription | None:
-        """One group in full; None where there is none."""
+        """Return a group in full; None if it does not exist."""
         coordinator = self._coordinator(group)
         described = self._newer(group, coordinator) or self._classic(group, coordinator)
         if described is None:
@@ -200,7 +200,7 @@ class Groups:
         )
 
     def committed(self, group: str) -> dict[Place, int]:
-        """What a group has committed; nothing where there is no such group."""
+        """Return the committed offsets of a group; empty if it does not exist."""
         doing = f"reading the offsets of group '{group}'"
         asked = ConsumerGroupTopicPartitions(group)
         futures = self._request(
@@ -213,12 +213,12 @@ class Groups:
         return {(each.topic, each.partition): each.offset for each in answer.topic_partitions or () if each.offset >= 0}
 
     def partitions(self) -> dict[str, int]:
-        """Every topic and how many partitions it has."""
+        """Return every topic and its number of partitions."""
         metadata = self._request("listing topics", lambda: self._admin.list_topics(timeout=REQUEST_TIMEOUT))
         return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
     def offsets(self, places: Iterable[Place], moment: OffsetSpec) -> dict[Place, int]:
-        """The offset at a moment of each partition that exists; -1 where no record is that young."""
+        """Return the offset at a time for each partition that exists; -1 if it has no record from that time on."""
         existing = self.partitions()
         query = {TopicPartition(topic, number): moment for topic, number in places if number < existing.get(topic, 0)}
 
@@ -233,7 +233,7 @@ class Groups:
     # --- changing
 
     def set_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
-        """Let a group without members go on from other offsets; a group that does not exist comes to be."""
+        """Set the offsets of a group without members; create the group if it does not exist."""
         if not offsets:
             return
         doing = f"setting the offsets of group '{group}'"
@@ -252,7 +252,7 @@ class Groups:
                 raise self._refusal(each.error, group, f"{doing} in {each.topic}-{each.partition}")
 
     def delete(self, group: str) -> None:
-        """Delete a group without members, and its offsets; `UnknownGroupError` where there is none."""
+        """Delete a group without members, and its offsets; `UnknownGroupError` if it does not exist."""
         doing = f"deleting group '{group}'"
         futures = self._request(
             doing, lambda: self._admin.delete_consumer_groups([group], request_timeout=REQUEST_TIMEOUT)
@@ -263,7 +263,7 @@ class Groups:
             raise self._refusal(error_of(error), group, doing) from error
 
     def delete_offsets(self, group: str, topic: str) -> int:
-        """Let a group forget its offsets in a topic that none of its members reads; in how many partitions."""
+        """Delete a group's offsets in a topic that none of its members reads; return the number of partitions."""
         doing = f"deleting the offsets of group '{group}' in topic '{topic}'"
         numbers = sorted(number for name, number in self.committed(group) if name == topic)
         if not numbers and self.find(group) is None:
@@ -291,7 +291,7 @@ class Groups:
             _check(partition.error_code, doing, group)
         return len(numbers)
 
-    # --- asking
+    # --- requests
 
     def _newer(self, group: str, coordinator: Coordinator) -> _Described | None:
         doing = f"describing group '{group}'"
@@ -358,7 +358,7 @@ class Groups:
         return [join_address((broker.host, broker.port)) for broker in cluster.brokers]
 
     def _patiently(self, look: Callable[[], tuple[int, T]], doing: str, group: str = "") -> T:
-        """Ask until the coordinator is there, or the time is up."""
+        """Retry until the coordinator answers, or the time is over."""
 
         def look_once() -> T:
             code, answer = look()
@@ -389,7 +389,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What a coordinator knows of a group."""
+    """A coordinator's description of a group."""
 
     type: str
     state: str
@@ -399,7 +399,7 @@ class _Described:
 
 
 def _classic_member(member: classic.DescribedGroupMember, *, is_of_consumers: bool) -> GroupMember:
-    """A member; what is in its bytes is known only of consumers, and there only while the group is stable."""
+    """Convert a member; only consumers have readable metadata, and only while the group is stable."""
     topics: tuple[str, ...] = ()
     partitions: tuple[Place, ...] = ()
     if is_of_consumers:
@@ -410,7 +410,7 @@ def _classic_member(member: classic.DescribedGroupMember, *, is_of_consumers: bo
                 assigned = decode_assignment(member.member_assignment).assigned_partitions
                 partitions = tuple((item.topic, number) for item in assigned for number in item.partitions)
         except WireError:
-            pass  # it calls itself a consumer and writes what no consumer does: shown without
+            pass  # its metadata is not that of a consumer, although it claims to be one: shown without
     return GroupMember(
         member.member_id,
         member.group_instance_id,
@@ -423,7 +423,7 @@ def _classic_member(member: classic.DescribedGroupMember, *, is_of_consumers: bo
 
 
 def _host(client_host: str) -> str:
-    """Java's way to print an address begins with the name that it does not know."""
+    """Remove the slash that Java prints before an address without a host name."""
     return client_host.removeprefix("/")
 
 
@@ -441,8 +441,8 @@ def _failure(code: int, doing: str, group: str) -> ClientError:
 
 
 def _refusal_of(code: int, group: str) -> ClientError | None:
-    """The errors of groups, with what to do about them."""
-    who = f"see who they are with: tailrace group describe {group} --members"
+    """Return the error for an error code of groups, with what to do about it."""
+    who = f"list them with: tailrace group describe {group} --members"
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
         return UnknownGroupError(_unknown(group))
     if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
@@ -452,5 +452,5 @@ def _refusal_of(code: int, group: str) -> ClientError | None:
             f"members of group '{group}' read that topic; let them unsubscribe or stop them first ({who})"
         )
     if code == ErrorCode.INVALID_GROUP_ID:
-        return ClientError("a group has a name; an empty one is none")
+        return ClientError("the name of a group must not be empty")
     return None

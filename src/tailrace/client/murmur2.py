@@ -1,7 +1,7 @@
-"""Kafka's murmur2 hash and the partition it gives a key.
+"""Kafka's murmur2 hash, and the partition that it gives a key.
 
-Every client that hashes keys this way sends one key to one partition, whatever language it is written in. It
-must not know connections or records.
+All clients that hash keys this way send a key to the same partition, in any language. Must not know connections or
+records.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash as a signed integer, as Kafka's Java client has it."""
+    """Return the 32-bit murmur2 hash as a signed integer, as Kafka's Java client computes it."""
     length = len(data)
     whole = length & ~3
     state = (_SEED ^ length) & _MASK
@@ -28,7 +28,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition that a key belongs to in a topic of that many partitions."""
+    """Return the partition that a key belongs to in a topic with this number of partitions."""
     if partitions < 1:
-        raise ValueError(f"a topic has at least one partition, not {partitions}")
+        raise ValueError(f"a topic must have at least one partition, not {partitions}")
     return (murmur2(key) & 0x7FFFFFFF) % partitions

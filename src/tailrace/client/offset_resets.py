@@ -1,7 +1,7 @@
-"""Where a group shall go on instead: a plan of offsets, worked out before anything is changed.
+"""Resets of a group's offsets: a plan of new offsets, computed before anything changes.
 
-Owns what each kind of target means and the file in which a plan is kept: lines of topic, partition and offset, as
-Kafka's own tool writes them. An offset that a log does not have becomes the nearest one that it has.
+Owns the meaning of each kind of target, and the file of a plan: lines of topic, partition and offset, as Kafka's own
+tool writes them. An offset that a log does not have becomes the nearest one that it has.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tailrace.client.groups import GroupDescription, Groups, Place
 
 
 class Edge(Enum):
-    """Targets that need no number."""
+    """Targets without a number."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
-    #: Where the group is already: to keep its offsets in a file.
+    #: The group's present offsets: to save them in a file.
     CURRENT = "current"
 
 
@@ -37,14 +37,14 @@ class AtOffset:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that is not older than a moment, in milliseconds since the Unix epoch."""
+    """The first record at or after a time, in milliseconds since the Unix epoch."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many offsets on from where the group is, or back."""
+    """This many offsets forward from the group's offset, or backward."""
 
     offsets: int
 
@@ -60,14 +60,14 @@ Target: TypeAlias = Edge | AtOffset | AtTime | ShiftBy | Given
 
 
 class Scope(Protocol):
-    """Which partitions a plan is for."""
+    """The partitions of a plan."""
 
     def places(self, committed: Iterable[Place], partitions: Mapping[str, int]) -> Sequence[Place]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AllTopics:
-    """Every partition of every topic in which the group has committed something."""
+    """Every partition of every topic in which the group has committed offsets."""
 
     def places(self, committed: Iterable[Place], partitions: Mapping[str, int]) -> Sequence[Place]:
         names = sorted({topic for topic, _ in committed if topic in partitions})
@@ -76,7 +76,7 @@ class AllTopics:
 
 @dataclass(frozen=True, slots=True)
 class SomeTopics:
-    """Topics by name, each with the partitions that are meant or None for all of them."""
+    """Topics by name, each with some partitions, or None for all of them."""
 
     topics: Mapping[str, Sequence[int] | None]
 
@@ -91,20 +91,20 @@ class SomeTopics:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """What a plan does in one partition."""
+    """The change of a plan in one partition."""
 
     topic: str
     partition: int
-    #: What is committed now, None where nothing is.
+    #: The committed offset, None if there is none.
     before: int | None
     after: int
-    #: What was asked for, where the log does not have it.
+    #: The requested offset, if the log does not have it.
     asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every change, and the group it is for; None where that does not exist yet."""
+    """All changes, and the group; None if it does not exist yet."""
 
     group: str
     description: GroupDescription | None
@@ -112,7 +112,7 @@ class Plan:
 
 
 def plan(groups: Groups, group: str, scope: Scope | None, target: Target) -> Plan:
-    """Work out a plan; `Given` brings its own scope. Nothing is changed."""
+    """Compute a plan without changing anything; `Given` has its own scope."""
     description = groups.find(group)
     committed = groups.committed(group)
     partitions = groups.partitions()
@@ -124,7 +124,9 @@ def plan(groups: Groups, group: str, scope: Scope | None, target: Target) -> Pla
         assert scope is not None
         places = scope.places(committed, partitions)
     if not places:
-        raise ClientError(f"group '{group}' has committed nothing, so that it has no topics; name them with --topic")
+        raise ClientError(
+            f"group '{group}' has no committed offsets, so its topics are unknown; name them with --topic"
+        )
     earliest = groups.offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
     latest = groups.offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
     moments: Mapping[Place, int] = {}
@@ -136,34 +138,34 @@ def plan(groups: Groups, group: str, scope: Scope | None, target: Target) -> Pla
         wanted = _wanted(target, place, committed.get(place), earliest[place], latest[place], moments)
         if wanted is None:
             continue
-        # Where the group is, it is, whether the log still has that offset or not.
+        # The group's present offset is kept, whether the log still has it or not.
         after = wanted if target is Edge.CURRENT else min(max(wanted, earliest[place]), latest[place])
         changes.append(OffsetChange(*place, committed.get(place), after, None if after == wanted else wanted))
     return Plan(group, description, tuple(changes))
 
 
 def apply(groups: Groups, planned: Plan) -> None:
-    """Do what was planned; `GroupHasMembersError` where the group is in use."""
+    """Apply a plan; `GroupHasMembersError` if the group has members."""
     check_unused(planned)
     groups.set_offsets(planned.group, {(change.topic, change.partition): change.after for change in planned.changes})
 
 
 def check_unused(planned: Plan) -> None:
-    """Refuse a plan for a group that has members: they would go on from where they are and commit over it."""
+    """Refuse a plan for a group with members: they would continue from their own offsets and overwrite the plan's."""
     members = () if planned.description is None else planned.description.members
     if members:
         clients = ", ".join(sorted({member.client_id for member in members}))
         count = "1 member" if len(members) == 1 else f"{len(members)} members"
         raise GroupHasMembersError(
-            f"group '{planned.group}' has {count} ({clients}), which would commit over any other offset; stop them "
-            f"first and try again when this shows none: tailrace group describe {planned.group} --members"
+            f"group '{planned.group}' has {count} ({clients}), which would commit over any other offset; stop "
+            f"them first and retry when this shows none: tailrace group describe {planned.group} --members"
         )
 
 
 def _wanted(
     target: Target, place: Place, committed: int | None, earliest: int, latest: int, moments: Mapping[Place, int]
 ) -> int | None:
-    """The offset that is asked for in one partition; None where there is nothing to do."""
+    """Return the target offset of one partition; None if there is nothing to do."""
     match target:
         case Edge.EARLIEST:
             return earliest
@@ -178,8 +180,8 @@ def _wanted(
         case ShiftBy(offsets):
             if committed is None:
                 raise ClientError(
-                    f"nothing is committed in {place[0]}-{place[1]}, so that there is nothing to shift; "
-                    "use --to there, or name the other partitions with --topic"
+                    f"nothing is committed in {place[0]}-{place[1]}, so there is no offset to shift; use --to "
+                    "there, or name only the other partitions with --topic"
                 )
             return committed + offsets
         case Given(given):
@@ -198,7 +200,7 @@ def _check_exists(topic: str, numbers: Iterable[int], partitions: Mapping[str, i
 
 
 def to_csv(changes: Iterable[OffsetChange]) -> str:
-    """A plan as lines of topic, partition and offset."""
+    """Format a plan as lines of topic, partition and offset."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     for change in changes:
@@ -207,24 +209,24 @@ def to_csv(changes: Iterable[OffsetChange]) -> str:
 
 
 def from_csv(text: str, name: str) -> Given:
-    """The offsets that such lines give; ClientError says which line is wrong. Comments and empty lines are left out."""
+    """Parse such lines; ClientError names an invalid one. Comments and empty lines are skipped."""
     offsets: dict[Place, int] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
         if not row or row[0].startswith("#"):
             continue
         where = f"{name}, line {number}"
         if len(row) != 3:
-            raise ClientError(f"{where}: expected topic,partition,offset and found {','.join(row)}")
+            raise ClientError(f"{where}: expected topic,partition,offset but found {','.join(row)}")
         topic = row[0].strip()
         try:
             partition, offset = int(row[1]), int(row[2])
         except ValueError:
-            raise ClientError(f"{where}: partition and offset are numbers, not {row[1]} and {row[2]}") from None
+            raise ClientError(f"{where}: partition and offset must be numbers, not {row[1]} and {row[2]}") from None
         if partition < 0 or offset < 0 or not topic:
             raise ClientError(f"{where}: {','.join(row)} has no topic, or a number below 0")
         if (topic, partition) in offsets:
-            raise ClientError(f"{where}: {topic}-{partition} is there twice")
+            raise ClientError(f"{where}: {topic}-{partition} appears twice")
         offsets[topic, partition] = offset
     if not offsets:
-        raise ClientError(f"{name} has no offsets; its lines look like this: orders,0,42")
+        raise ClientError(f"{name} has no offsets; expected lines such as orders,0,42")
     return Given(offsets)

@@ -1,8 +1,8 @@
-"""A producer whose failures cannot be overlooked.
+"""A producer that reports every failure.
 
-Keeps one invariant: every record handed to `send` is either acknowledged by the time `flush` or the `with`
-block ends, or a `DeliveryError` says how many were not and why. Batching, retries and the order of
-records are librdkafka's; this module must not know them.
+Invariant: every record passed to `send` is acknowledged by the end of `flush` or of the `with` block, or a
+`DeliveryError` says how many were not and why. librdkafka owns batching, retries and the order of records; this module
+must not know them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tailrace.client.errors import ClientError, DeliveryError, UnreachableError
 Text: TypeAlias = str | bytes
 Headers: TypeAlias = Mapping[str, Text | None] | Sequence[tuple[str, Text | None]]
 
-#: librdkafka's blocking calls hold back Ctrl-C until they return, so none of ours lasts longer than this.
+#: librdkafka's blocking calls delay Ctrl-C until they return, so none of them lasts longer than this.
 _SLICE = 0.2
 _INTERRUPTED_TIMEOUT = 1.0
-#: Without any acknowledgement for so long, somebody is told why.
+#: After this long without an acknowledgement, the caller is warned why.
 _STALL_SECONDS = 3.0
-#: The most that librdkafka can be told.
+#: librdkafka's upper limit.
 _MOST_MESSAGE_BYTES = 1_000_000_000
 
 
 def encode(value: Text | None) -> bytes | None:
-    """Text as UTF-8; bytes and None as they are."""
+    """Encode text as UTF-8; return bytes and None unchanged."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -60,23 +60,23 @@ class Producer:
         warn: Warn = log_warning,
         **overrides: Any,
     ) -> None:
-        """Connect to a broker: `UnreachableError` where none accepts a connection within `connect_timeout` seconds.
+        """Connect to a broker: `UnreachableError` if none accepts a connection within `connect_timeout` seconds.
 
-        With None nothing is tried yet, and records wait until they time out. `warn` is told while acknowledgements
-        do not come; other keywords are settings of librdkafka.
+        If it is None, nothing is tried yet, and records wait until they time out. `warn` is called while
+        acknowledgements are missing; other keywords are settings of librdkafka.
         """
         if connect_timeout is not None:
             wait_until_reachable(bootstrap, connect_timeout)
         defaults: dict[str, Any] = {
             "partitioner": "murmur2_random",
             "acks": "all",
-            # The topic's max.message.bytes decides, not a limit of the library's own.
+            # The topic's max.message.bytes decides, not a limit of the library.
             "message.max.bytes": _MOST_MESSAGE_BYTES,
             "error_cb": self._broker_failed,
         }
         names = {setting_name(name): value for name, value in overrides.items()}
         acks = names.get("acks", names.get("request.required.acks", "all"))
-        # librdkafka refuses idempotence with weaker acknowledgements: who asks for those gives it up.
+        # librdkafka refuses idempotence with weaker acks, so a caller that sets those gives it up.
         if str(acks) in ("all", "-1"):
             defaults["enable.idempotence"] = True
         self._producer = confluent_kafka.Producer(client_settings(bootstrap, defaults, overrides))
@@ -86,23 +86,23 @@ class Producer:
         self._first_reason: str | None = None
         self._broker_reason: str | None = None
         self._warn = warn
-        #: What was sent to last, and what is wrong with it as far as that was looked up.
+        #: The last topic that was sent to, and its problem, if that was looked up.
         self._topic: str | None = None
         self._problem: str | None = None
         self._is_timed_out = False
 
     @property
     def acknowledged(self) -> int:
-        """How many records have been acknowledged so far."""
+        """The number of records acknowledged so far."""
         return self._acknowledged
 
     @property
     def unacknowledged(self) -> int:
-        """How many records are still on their way."""
+        """The number of records without an acknowledgement yet."""
         return len(self._producer)
 
     def check_connection(self) -> None:
-        """Raise `UnreachableError` at once where no broker answers, rather than when the first record times out."""
+        """Raise `UnreachableError` now if no broker responds, not when the first record times out."""
         check_reachable(self._bootstrap)
         check_answers(self._producer, self._bootstrap)
 
@@ -116,9 +116,9 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> None:
-        """Queue one record; waits while the queue is full, `DeliveryError` where it is refused at once."""
+        """Queue one record; waits while the queue is full, raises `DeliveryError` if it is refused at once."""
         if timestamp_ms is not None and timestamp_ms < 1:
-            raise ValueError(f"a timestamp is a positive number of milliseconds, not {timestamp_ms}")
+            raise ValueError(f"a timestamp must be a positive number of milliseconds, not {timestamp_ms}")
         pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         arguments: dict[str, Any] = {
             "key": encode(key),
@@ -144,22 +144,22 @@ class Producer:
         self._producer.poll(0)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent is acknowledged; `DeliveryError` for what failed or is not in time."""
+        """Wait until everything sent is acknowledged; `DeliveryError` for records that failed or are late."""
         remaining = self._wait(None if timeout is None else time.monotonic() + timeout)
         failed, reason = self._failed, self._first_reason
         if self._is_timed_out and reason is not None and self._find_problem() is not None:
             reason = f"{reason}: {self._problem}"
-        # Reported once: a later flush speaks only of what was sent after this one, and of what still waits.
+        # Report each failure once: a later flush is only about records sent after this one, and those that still wait.
         self._failed, self._first_reason = 0, None
         self._is_timed_out, self._problem = False, None
         if failed or remaining:
-            waiting = f"no answer within {timeout} s"
+            waiting = f"no response within {timeout} s"
             if self._broker_reason is not None:
                 waiting = f"{waiting} ({self._broker_reason})"
             raise DeliveryError(failed + remaining, reason or waiting)
 
     def _wait(self, deadline: float | None) -> int:
-        """Wait until nothing is on its way or the time is up; how many records still are."""
+        """Wait until no record is in flight or the time is over; return how many still are."""
         acknowledged, stalled_at = self._acknowledged, time.monotonic()
         while True:
             now = time.monotonic()
@@ -175,18 +175,18 @@ class Producer:
                     self._warn(f"{remaining} not acknowledged yet: {self._problem}; still trying")
 
     def _find_problem(self) -> str | None:
-        """Look up why acknowledgements do not come, once; None where all looks well."""
+        """Look up once why acknowledgements are missing; None if all looks good."""
         if self._problem is None and self._topic is not None:
             try:
                 self._problem = write_problem(self._bootstrap, self._topic)
             except UnreachableError as error:
                 self._problem = str(error)
             except ClientError:
-                pass  # what is asked here may fail for reasons of its own
+                pass  # this request may fail for its own reasons
         return self._problem
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then drop whatever did not make it in time."""
+        """Flush, then drop the records that are late."""
         try:
             self.flush(timeout)
         finally:
@@ -199,7 +199,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Who was interrupted wants to leave soon; after an ordinary error what was sent still counts.
+        # An interrupted user wants to leave soon; after an ordinary error, the sent records still count.
         timeout = None if error is None or isinstance(error, Exception) else _INTERRUPTED_TIMEOUT
         try:
             self.close(timeout)
@@ -218,7 +218,7 @@ class Producer:
             self._first_reason = self._reason(error, message.topic() or "")
 
     def _broker_failed(self, error: KafkaError) -> None:
-        # "All brokers down" follows the error that says why, and would hide it.
+        # "All brokers down" follows the error with the reason, and would hide it.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._broker_reason = plain(error)
 

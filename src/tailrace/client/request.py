@@ -1,6 +1,6 @@
-"""Questions to brokers that librdkafka has no call for, asked through the protocol client.
+"""Requests to brokers that librdkafka does not support, sent through the protocol client.
 
-Owns the settings of these conversations, and the words in which their failures reach users.
+Owns the settings of these connections, and the error messages for users.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 def ask(bootstrap: str, request: Message, usable: Versions, kind: type[Response], *, doing: str) -> Response:
-    """Ask the first of the addresses where a broker answers, once; ClientError where no answer comes."""
+    """Send a request once to the first address where a broker responds; ClientError if there is no response."""
     settings = cluster_settings(bootstrap).connection
     try:
         connection = first_of(
@@ -40,7 +40,7 @@ def ask(bootstrap: str, request: Message, usable: Versions, kind: type[Response]
 
 
 def cluster_settings(bootstrap: str) -> ClusterSettings:
-    """How commands reach a cluster: one that does not answer is an error at once."""
+    """Return settings for commands: a cluster that does not respond is an error at once."""
     return ClusterSettings(
         bootstrap,
         ConnectionSettings(
@@ -54,7 +54,7 @@ def cluster_settings(bootstrap: str) -> ClusterSettings:
 
 
 def client_error_of(error: ProtocolClientError, bootstrap: str, doing: str) -> ClientError:
-    """The error to raise for what went wrong while doing something."""
+    """Return the error to raise for what went wrong while doing something."""
     if isinstance(error, UnreachableClusterError):
         return UnreachableError(str(error))
     if isinstance(error, NoAnswerInTimeError):
@@ -62,7 +62,7 @@ def client_error_of(error: ProtocolClientError, bootstrap: str, doing: str) -> C
     if isinstance(error, ConnectionLostError):
         return NoAnswerError(f"lost the broker at {bootstrap} while {doing}: {error}")
     if isinstance(error, MalformedAnswerError):
-        return ClientError(f"what listens at {bootstrap} does not answer as a broker ({error})")
+        return ClientError(f"the server at {bootstrap} does not answer like a Kafka broker ({error})")
     if isinstance(error, NotABrokerError):
         return ClientError(str(error))
     return ClientError(f"{doing} failed: {error}")

@@ -1,1 +1,1 @@
-"""Consumer groups: who reads which partitions, how far each group has come, and the records that keep it."""
+"""Consumer groups: members, assignments, committed offsets, and the records that store them."""

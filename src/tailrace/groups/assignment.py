@@ -1,4 +1,4 @@
-"""Sets of partitions by lineage, as the newer group protocol moves them around: immutable values and their algebra."""
+"""Sets of partitions by topic lineage, which the newer group protocol assigns: immutable values and set operations."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TypeAlias
 from tailrace.groups.records import TopicPartitions
 from tailrace.model import Lineage
 
-#: No topic has an empty set.
+#: A topic never maps to an empty set.
 Assignment: TypeAlias = Mapping[Lineage, frozenset[int]]
 
 NOTHING: Assignment = MappingProxyType({})
 
 
 def nothing() -> Assignment:
-    """No partition at all."""
+    """Return an assignment without partitions."""
     return NOTHING
 
 
 def of_pairs(pairs: Iterable[tuple[Lineage, int]]) -> Assignment:
-    """The partitions named one by one."""
+    """Build an assignment from single partitions."""
     topics: dict[Lineage, set[int]] = {}
     for lineage, partition in pairs:
         topics.setdefault(lineage, set()).add(partition)
@@ -29,26 +29,26 @@ def of_pairs(pairs: Iterable[tuple[Lineage, int]]) -> Assignment:
 
 
 def pairs_of(assignment: Assignment) -> Iterator[tuple[Lineage, int]]:
-    """Each partition, in the order of topics as they stand and of numbers."""
+    """Yield every partition: topics in the mapping's order, partitions in numerical order."""
     for lineage, numbers in assignment.items():
         for number in sorted(numbers):
             yield lineage, number
 
 
 def both(one: Assignment, other: Assignment) -> Assignment:
-    """What is in both."""
+    """Return the partitions that are in both assignments."""
     found = {lineage: numbers & other.get(lineage, frozenset()) for lineage, numbers in one.items()}
     return {lineage: numbers for lineage, numbers in found.items() if numbers}
 
 
 def without(one: Assignment, other: Assignment) -> Assignment:
-    """What is only in the first."""
+    """Return the partitions that are only in the first assignment."""
     found = {lineage: numbers - other.get(lineage, frozenset()) for lineage, numbers in one.items()}
     return {lineage: numbers for lineage, numbers in found.items() if numbers}
 
 
 def either(one: Assignment, other: Assignment) -> Assignment:
-    """What is in one or the other."""
+    """Return the partitions that are in either assignment."""
     topics = dict(one)
     for lineage, numbers in other.items():
         topics[lineage] = topics.get(lineage, frozenset()) | numbers
@@ -56,15 +56,15 @@ def either(one: Assignment, other: Assignment) -> Assignment:
 
 
 def contains(one: Assignment, other: Assignment) -> bool:
-    """Whether all of the second is in the first."""
+    """True if the first assignment contains all of the second."""
     return all(numbers <= one.get(lineage, frozenset()) for lineage, numbers in other.items())
 
 
 def from_records(topics: Iterable[TopicPartitions]) -> Assignment:
-    """As a record holds it."""
+    """Convert an assignment from its form in a record."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
 
 
 def to_records(assignment: Assignment) -> list[TopicPartitions]:
-    """As a record holds it."""
+    """Convert an assignment to its form in a record."""
     return [TopicPartitions(topic_id=lineage, partitions=sorted(numbers)) for lineage, numbers in assignment.items()]

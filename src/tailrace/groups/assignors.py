@@ -1,8 +1,8 @@
-"""The assignors of the coordinator: who shall own which partition, decided here and not by a client.
+"""The coordinator's assignors, which decide on the broker which member owns which partition.
 
-Pure functions of members, topics and the assignment so far. `uniform` spreads partitions evenly over those who want
-them, leaves them where they are as far as it can, and prefers a member in a rack that has a replica; `range` gives
-each member neighbouring partitions, the same numbers of every topic, so that topics can be joined.
+They are pure functions of members, topics and the previous assignment. `uniform` spreads partitions evenly over their
+subscribers, moves as few as possible, and prefers a member in a rack that has a replica. `range` gives each member
+adjacent partitions, with the same numbers in every topic, so that topics can be joined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pair: TypeAlias = tuple[Lineage, int]
 
 
 class AssignedTopic(NamedTuple):
-    """A topic to be shared out: its partitions, and the racks in which each has a replica."""
+    """A topic to assign: its partitions, and the racks in which each has a replica."""
 
     lineage: Lineage
     partitions: int
@@ -28,7 +28,7 @@ class AssignedTopic(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A member that wants partitions of some topics, and those that it was to have before."""
+    """A member, the topics it subscribes to, and its previous target assignment."""
 
     member_id: str
     topics: frozenset[Lineage]
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> str:
-        """What it is sorted by: a static member keeps its place over restarts."""
+        """The sort key; a static member keeps its place across restarts."""
         return self.instance_id or self.member_id
 
 
@@ -46,7 +46,7 @@ Assignor: TypeAlias = Callable[[Sequence[Candidate], Mapping[Lineage, AssignedTo
 
 
 def assign_range(candidates: Sequence[Candidate], topics: Mapping[Lineage, AssignedTopic]) -> dict[str, Assignment]:
-    """Neighbouring partitions of each topic to each member that wants it."""
+    """Assign adjacent partitions of each topic to its subscribers."""
     found: dict[str, dict[Lineage, frozenset[int]]] = {candidate.member_id: {} for candidate in candidates}
     ordered = sorted(candidates, key=lambda candidate: (candidate.instance_id is None, candidate.place))
     for topic in topics.values():
@@ -64,7 +64,7 @@ def assign_range(candidates: Sequence[Candidate], topics: Mapping[Lineage, Assig
 
 
 def assign_uniform(candidates: Sequence[Candidate], topics: Mapping[Lineage, AssignedTopic]) -> dict[str, Assignment]:
-    """As even as the subscriptions allow, moving as little as that takes."""
+    """Assign partitions as evenly as the subscriptions allow, moving as few as possible."""
     return _Uniform(candidates, topics).solve()
 
 
@@ -107,7 +107,7 @@ class _Uniform:
                     self._take(candidate, pair)
 
     def _give_out_the_rest(self) -> None:
-        """Scarce partitions first; each to the least loaded who wants it, in its rack if that costs no evenness."""
+        """Assign free partitions, scarce ones first, to the least loaded subscriber; at equal load prefer its rack."""
         free = [
             (topic.lineage, number)
             for topic in self._topics.values()
@@ -127,8 +127,9 @@ class _Uniform:
             )
 
     def _even_out(self) -> None:
-        """Move partitions from the loaded to the idle while that makes the two more alike."""
-        # One at a time, from whoever has most by then: one giver alone would give what it has to get back from others.
+        """Move partitions from loaded members to less loaded ones while that evens out the load."""
+        # Move one at a time, always from the most loaded member. Emptying one member first would take partitions that
+        # it gets back from others later.
         while self._move_one():
             pass
 
@@ -148,7 +149,7 @@ class _Uniform:
                 if self._load(receiver) >= lowest:
                     continue
                 pairs = [pair for pair in self._owned[giver.member_id] if pair[0] == lineage]
-                # What suits the receiver's rack goes first, then what came last.
+                # Prefer a partition with a replica in the receiver's rack, then the one with the highest number.
                 racks = self._topics[lineage]
                 best = max(pairs, key=lambda pair: (receiver.rack in racks.rack_of(pair[1]), pair[1])), receiver
                 lowest = self._load(receiver)

@@ -1,8 +1,8 @@
-"""The classic rebalance protocol: join, sync, heartbeat and leave, with the timers between them.
+"""The classic rebalance protocol: join, sync, heartbeat and leave, with their timers.
 
-The coordinator elects a leader and hands its plan to the others; what the plan says is the clients' business. State
-that must outlive the process is in the journal before anybody hears of it; waiting requests and timers are not kept.
-Every transition is in the table of `docs/architecture.md`; nothing here suspends.
+The coordinator elects a group leader and distributes the leader's assignment without interpreting it. State that must
+survive the process is in the journal before any client learns of it; waiting requests and timers are not stored.
+`docs/architecture.md` has the table of all transitions. Nothing here suspends.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
 
-# Asked for with every heartbeat: an attribute of an enumeration is dear to look up.
+# Every heartbeat reads these, and attribute lookup on an enum is slow.
 _NONE = ErrorCode.NONE
 _DEAD = GroupState.DEAD
 _EMPTY = GroupState.EMPTY
 _COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
 _PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
-#: A member that was never in a generation is given up after so long, whatever its session timeout is.
+#: A member that has never been in a generation expires after this time, whatever its session timeout.
 _NEW_MEMBER_TIMEOUT_MS = 300_000
-#: How long a group that could not be written waits before it is written again.
+#: The delay before retrying to write a group's record.
 _RETRY_MS = 5_000
 
 
 class JoinCall(NamedTuple):
-    """A request to join, or to join again."""
+    """A request to join or rejoin."""
 
     member_id: str
     instance_id: str | None
@@ -57,13 +57,13 @@ class JoinCall(NamedTuple):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[MemberProtocol, ...]
-    #: Whether a newcomer has to come back with the id it is given, so that a lost answer leaves no ghost behind.
+    #: Whether a new member must rejoin with the id it is given, so that a lost response leaves no orphan member.
     needs_known_id: bool
     can_skip_assignment: bool
 
 
 class SyncCall(NamedTuple):
-    """A request for the member's part of the plan; the leader's brings the plan."""
+    """A request for a member's assignment; the leader's request brings all assignments."""
 
     member_id: str
     instance_id: str | None
@@ -74,14 +74,14 @@ class SyncCall(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """A member as somebody who lets it leave names it."""
+    """The ids by which a LeaveGroup request names a member."""
 
     member_id: str
     instance_id: str | None
 
 
 class Left(NamedTuple):
-    """What became of one member that should leave."""
+    """The result of removing one member."""
 
     member_id: str
     instance_id: str | None
@@ -109,13 +109,13 @@ class ClassicProtocol:
         self._new_id = new_id
         self._counters = counters
         self._newcomers = newcomers
-        # Told of a group that never had a member, and has nobody left who might become one.
+        # Called when a group that never had a member loses its last pending one.
         self._abandoned = abandoned
 
     # --- life of a group
 
     def begin(self, group: ClassicGroup) -> None:
-        """Watch over a group that was loaded."""
+        """Start the timers of a group that was loaded."""
         for member in group.members.values():
             self._watch(group, member)
             self._keep_alive(member)
@@ -123,7 +123,7 @@ class ClassicProtocol:
             self._prepare_rebalance(group, f"it has {len(group.members)} members, more than group.max.size")
 
     def end(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """Tell everybody who waits that this coordinator has nothing more to say."""
+        """Answer all waiting requests with `error` and stop the timers: this coordinator no longer owns the group."""
         for member in list(group.members.values()):
             member.answer_join(JoinResult(error, member_id=member.member_id))
             member.answer_sync(SyncResult(error))
@@ -138,13 +138,13 @@ class ClassicProtocol:
         self._enter(group, GroupState.DEAD)
 
     def call_together(self, group: ClassicGroup, why: str) -> None:
-        """Make all members join again."""
+        """Start a rebalance: every member must rejoin."""
         self._prepare_rebalance(group, why)
 
     # --- joining
 
     def join(self, group: ClassicGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
-        """Let somebody in, or in again; the answer comes when the generation is complete."""
+        """Add a member or let it rejoin; the response is sent when the generation is complete."""
         self.check_join(group, call)
         if call.member_id == UNKNOWN_MEMBER:
             return self._join_as_newcomer(group, call)
@@ -156,7 +156,7 @@ class ClassicProtocol:
         return self._join_again(group, call, member)
 
     def check_join(self, group: ClassicGroup, call: JoinCall) -> None:
-        """Refuse a member for which there is no room, or that does not fit to the others."""
+        """Refuse a member if the group is full, or if it shares no protocol with the others."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group.has_room_for(call.member_id, self._settings().max_size):
@@ -184,7 +184,7 @@ class ClassicProtocol:
             self._abandoned(group)
 
     def _forget_pending(self, group: ClassicGroup, member_id: str) -> bool:
-        """Wait no longer for somebody to come back with an id; whether that was so."""
+        """Stop waiting for a new member to rejoin with its id; return whether it was pending."""
         deadline = group.pending.pop(member_id, None)
         if deadline is None:
             return False
@@ -205,8 +205,12 @@ class ClassicProtocol:
         member.session.set(_NEW_MEMBER_TIMEOUT_MS)
         future = member.joining = self._loop.create_future()
         sent_bytes = len(member_id) + len(call.client_id) + sum(len(one.metadata) for one in call.protocols)
-        self._newcomers.add(member, sent_bytes, lambda: self._remove(group, [member], "made room for others"))
-        self._rebalance_or_complete(group, f"{member_id} joins")
+        self._newcomers.add(
+            member,
+            sent_bytes,
+            lambda: self._remove(group, [member], "was removed to bound the memory that new members use"),
+        )
+        self._rebalance_or_complete(group, f"{member_id} joined")
         return future
 
     def _join_again(
@@ -217,7 +221,7 @@ class ClassicProtocol:
         is_unchanged = member.protocols == call.protocols
         is_leader = member.member_id == group.leader
         if group.shown_state is GroupState.COMPLETING_REBALANCE and is_unchanged:
-            # It never got the answer to its last join.
+            # The member never got the response to its last join.
             return self._current_generation(group, member, with_members=is_leader)
         if group.state is GroupState.STABLE and is_unchanged and not is_leader:
             return self._current_generation(group, member, with_members=False)
@@ -226,7 +230,7 @@ class ClassicProtocol:
         member.session_timeout_ms = call.session_timeout_ms
         member.answer_join(JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         future = member.joining = self._loop.create_future()
-        why = "the leader joins again" if is_leader else f"{member.member_id} joins again with other metadata"
+        why = "the leader rejoined" if is_leader else f"{member.member_id} rejoined with different metadata"
         self._rebalance_or_complete(group, why)
         return future
 
@@ -244,7 +248,7 @@ class ClassicProtocol:
     def _replace_static(
         self, group: ClassicGroup, call: JoinCall, new_id: str
     ) -> JoinResult | asyncio.Future[JoinResult]:
-        """A static member is back under a new id: it takes the place of its former self, which is fenced."""
+        """Replace a static member that is back under a new id, and fence its former id."""
         assert call.instance_id is not None
         old_id = group.static_members[call.instance_id]
         member = group.members[old_id]
@@ -258,7 +262,7 @@ class ClassicProtocol:
         member.session_timeout_ms = call.session_timeout_ms
         self._keep_alive(member)
         future = member.joining = self._loop.create_future()
-        self._rebalance_or_complete(group, f"static member {call.instance_id} is back as {new_id}")
+        self._rebalance_or_complete(group, f"static member {call.instance_id} rejoined as {new_id}")
         return future
 
     def _fence(self, member: Member, old_id: str) -> None:
@@ -268,7 +272,7 @@ class ClassicProtocol:
     def _replace_settled(
         self, group: ClassicGroup, call: JoinCall, member: Member, new_id: str
     ) -> JoinResult | asyncio.Future[JoinResult]:
-        """Let a static member go on with what it has under its new id, which the journal has to know."""
+        """Give a static member its new id without a rebalance, once the journal has the new id."""
         old_id, old_leader = member.member_id, group.leader
         try:
             written = self._write(group, group.to_record_with(old_id, _member(call, new_id)))
@@ -282,8 +286,8 @@ class ClassicProtocol:
             generation=group.generation,
             protocol_type=group.protocol_type,
             protocol=group.protocol,
-            # A member that cannot be told to skip the assignment must not learn that it leads, or it would make a new
-            # plan.
+            # A member that cannot be told to skip the assignment must not learn that it leads: it would compute a new
+            # assignment.
             leader=(group.leader if call.can_skip_assignment else old_leader) or UNKNOWN_MEMBER,
             member_id=new_id,
             members=group.joined_members() if is_leader and call.can_skip_assignment else (),
@@ -310,12 +314,12 @@ class ClassicProtocol:
             self._prepare_rebalance(group, why)
 
     def _complete_if_all_joined(self, group: ClassicGroup) -> None:
-        # A first rebalance waits for its whole delay: more members are likely to come.
+        # The first rebalance always waits for its full delay: more members are likely to join.
         if group.state is GroupState.PREPARING_REBALANCE and not group.came_from_empty and group.all_joined:
             self._complete_join(group)
 
     def _prepare_rebalance(self, group: ClassicGroup, why: str) -> None:
-        """Call all members together again."""
+        """Start a rebalance: every member must rejoin."""
         if group.shown_state is GroupState.COMPLETING_REBALANCE:
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._end_sync_phase(group)
@@ -323,7 +327,7 @@ class ClassicProtocol:
         group.has_grown = False
         self._enter(group, GroupState.PREPARING_REBALANCE)
         self._counters.rebalances += 1
-        logger.info("group %s: rebalance after generation %d, since %s", group.group_id, group.generation, why)
+        logger.info("group %s: rebalancing after generation %d: %s", group.group_id, group.generation, why)
         if group.came_from_empty:
             initial, timeout = self._settings().initial_rebalance_delay_ms, group.rebalance_timeout_ms
             self._wait_for_first(group, min(initial, timeout), max(timeout - initial, 0))
@@ -333,7 +337,7 @@ class ClassicProtocol:
             self._complete_join_in(group, group.rebalance_timeout_ms)
 
     def _wait_for_first(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        """Give a new group time to gather: as long as members come, up to the rebalance timeout."""
+        """Wait for more members of a new group: as long as members join, up to the rebalance timeout."""
 
         def look() -> None:
             if group.has_grown and remaining_ms > 0:
@@ -355,7 +359,7 @@ class ClassicProtocol:
         group.rebalance.set(milliseconds)
 
     def _complete_join(self, group: ClassicGroup) -> None:
-        """Whoever has joined makes the next generation; static members that have not are not given up yet."""
+        """Start the next generation with the members that have joined; keep static members that have not joined yet."""
         if group.rebalance is not None:
             group.rebalance.clear()
         for member in list(group.members.values()):
@@ -370,7 +374,7 @@ class ClassicProtocol:
         group.begin_generation()
         group.state_since_ms = self._clock.wall_ms()
         logger.info(
-            "group %s: generation %d has %d members, protocol %s",
+            "group %s: generation %d started with %d members, protocol %s",
             group.group_id,
             group.generation,
             len(group.members),
@@ -386,12 +390,12 @@ class ClassicProtocol:
         group.sync_deadline.set(group.rebalance_timeout_ms)
 
     def _become_empty(self, group: ClassicGroup) -> None:
-        """The last member is gone. Until the journal takes that, members may come as if the group were empty."""
+        """Make the group empty. Until the journal accepts that, new members join as if it were empty."""
         try:
             written = self._write(group, group.to_empty_record(self._clock.wall_ms()))
         except KafkaError as error:
             logger.warning(
-                "group %s: cannot write that it is empty: %s; retrying",
+                "group %s: cannot write the record that the group is empty: %s; retrying",
                 group.group_id,
                 error,
                 extra={"repeats": "empty group not written"},
@@ -404,7 +408,7 @@ class ClassicProtocol:
             written.add_done_callback(lambda done: self._log_failure(group, done))
 
     def _sync_overdue(self, group: ClassicGroup, generation: int) -> None:
-        """Members that joined but never asked for the plan are given up."""
+        """Remove members that joined but never asked for their assignment."""
         if group.generation != generation or not group.owing_sync:
             return
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -419,10 +423,10 @@ class ClassicProtocol:
         if group.sync_deadline is not None:
             group.sync_deadline.clear()
 
-    # --- the plan
+    # --- assignments
 
     def sync(self, group: ClassicGroup, call: SyncCall) -> SyncResult | asyncio.Future[SyncResult]:
-        """Give a member its part of the plan, when the leader's plan is in the journal."""
+        """Return a member's assignment once the leader's assignment is in the journal."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = group.check_member(call.member_id, call.instance_id)
@@ -453,7 +457,7 @@ class ClassicProtocol:
         except KafkaError as error:
             self._plan_failed(group, error.code)
             return
-        # The group is stable by its record. Members are told when nothing can undo that.
+        # The group is stable by its record. Members learn of it only when nothing can undo that.
         group.awaits_plan = True
         if written is None:
             self._plan_committed(group)
@@ -480,7 +484,7 @@ class ClassicProtocol:
 
     def _plan_failed(self, group: ClassicGroup, error: ErrorCode) -> None:
         self._fail_syncs(group, error)
-        self._prepare_rebalance(group, "the leader's plan could not be kept")
+        self._prepare_rebalance(group, "the leader's assignment could not be written")
 
     def _assignment(self, group: ClassicGroup, member: Member) -> SyncResult:
         return SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
@@ -496,7 +500,7 @@ class ClassicProtocol:
     # --- staying and leaving
 
     def heartbeat(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member says that it lives; it is told when it has to join again."""
+        """Record that a member is alive; return REBALANCE_IN_PROGRESS if it must rejoin."""
         state = group.state
         if state is _DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -509,13 +513,13 @@ class ClassicProtocol:
         return ErrorCode.REBALANCE_IN_PROGRESS if state is _PREPARING_REBALANCE else _NONE
 
     def check_commit(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> None:
-        """Refuse a commit of offsets by somebody who is not, or no longer, in the group; a member's shows it lives."""
+        """Refuse an offset commit from a client outside this generation; a member's commit proves that it is alive."""
         if group.state is _DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if generation == NO_GENERATION and member_id == UNKNOWN_MEMBER and instance_id is None:
             if group.members:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return  # a consumer without a group's protocol keeps its offsets here
+            return  # a consumer that is not a group member stores its offsets here
         member = group.check_member(member_id, instance_id)
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -524,7 +528,7 @@ class ClassicProtocol:
         self._keep_alive(member)
 
     def leave(self, group: ClassicGroup, identities: Sequence[Identity]) -> list[Left]:
-        """Let members go at their own, or an administrator's, wish."""
+        """Remove members that leave or that an administrator removes."""
         if group.state is GroupState.DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         left: list[Left] = []
@@ -546,7 +550,7 @@ class ClassicProtocol:
             current = group.static_members.get(identity.instance_id)
             if current is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            # An administrator names a static member by its instance id alone.
+            # An administrator may name a static member by its instance id alone.
             if identity.member_id not in (UNKNOWN_MEMBER, current):
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
             return group.members[current]
@@ -560,12 +564,15 @@ class ClassicProtocol:
 
     def _session_ended(self, group: ClassicGroup, member: Member) -> None:
         if not member.is_new and (member.joining is not None or member.syncing is not None):
-            self._keep_alive(member)  # it waits for us, not we for it
+            self._keep_alive(member)  # the member waits for the coordinator, not the reverse
             return
         logger.info(
-            "group %s: member %s was silent for %d ms", group.group_id, member.member_id, member.session_timeout_ms
+            "group %s: member %s sent no heartbeat for %d ms",
+            group.group_id,
+            member.member_id,
+            member.session_timeout_ms,
         )
-        self._remove(group, [member], "was silent")
+        self._remove(group, [member], "sent no heartbeat")
 
     def _remove(self, group: ClassicGroup, gone: Iterable[Member], how: str) -> None:
         names = [member.member_id for member in gone if member.member_id in group.members]
@@ -579,10 +586,10 @@ class ClassicProtocol:
             self._complete_if_all_joined(group)
 
     def _forget(self, group: ClassicGroup, member_id: str) -> None:
-        """Drop somebody for whom there is no room."""
+        """Remove a member that the full group has no room for."""
         member = group.members.get(member_id)
         if member is not None:
-            self._remove(group, [member], "found no room")
+            self._remove(group, [member], "was removed because the group is full")
 
     def _drop(self, group: ClassicGroup, member: Member) -> None:
         if member.session is not None:
@@ -592,7 +599,7 @@ class ClassicProtocol:
         member.answer_sync(SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member)
 
-    # --- small things
+    # --- timers and records
 
     def _watch(self, group: ClassicGroup, member: Member) -> None:
         member.session = Deadline(self._loop, lambda: self._session_ended(group, member))
@@ -606,9 +613,9 @@ class ClassicProtocol:
         group.state_since_ms = self._clock.wall_ms()
 
     def _write(self, group: ClassicGroup, value: GroupMetadataValue) -> asyncio.Future[None] | None:
-        """Put into the journal what the group is from now on; it has changed when this returns, and not if it raises.
+        """Write the group's new state to the journal; if this returns, the state has changed; if it raises, it has not.
 
-        Gives what has to be waited for until that is committed, if anything.
+        Returns a future that ends when the record is committed, or None if it already is.
         """
         key = encode_key(GroupMetadataKey(group=group.group_id))
         return self._operations.write([(key, encode_value(value))], None)
@@ -616,11 +623,11 @@ class ClassicProtocol:
     def _log_failure(self, group: ClassicGroup, done: asyncio.Future[None]) -> None:
         error = _code_of(done)
         if error is not ErrorCode.NONE:
-            logger.warning("group %s: its state could not be kept: %s", group.group_id, error.name)
+            logger.warning("group %s: cannot commit its state: %s", group.group_id, error.name)
 
 
 def _member(call: JoinCall, member_id: str, *, is_new: bool = False) -> Member:
-    """The member that a request to join describes."""
+    """Build the member that a join request describes."""
     return Member(
         member_id=member_id,
         instance_id=call.instance_id,

@@ -1,8 +1,8 @@
-"""One group of the classic protocol: its members, what they have in common, and the rules that need nobody else.
+"""One group of the classic protocol: its members, what they have in common, and rules that depend on nothing else.
 
-Pure: no timers, no journal, no waiting requests are decided here; `classic` drives it. What a record says of the group
-is changed by `replay` alone, when the record is in the log. Invariants: the leader is a
-member; a static member's instance id belongs to exactly one member id; a generation only grows.
+It is pure: `classic` owns timers, the journal and waiting requests. Only `replay` changes what a record describes, once
+the record is in the log. Invariants: the leader is a member; a static member's instance id belongs to exactly one
+member id; the generation only grows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN_MEMBER = ""
 
 
 class GroupState(StrEnum):
-    """The states of a classic group, by the names that Kafka's tools show."""
+    """The states of a classic group, with the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -35,14 +35,14 @@ class GroupState(StrEnum):
 
 
 class MemberProtocol(NamedTuple):
-    """An assignment strategy that a member knows, and what it tells the group's leader for it."""
+    """An assignment strategy that a member supports, and the metadata that it sends the group leader for it."""
 
     name: str
     metadata: bytes
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader sees it."""
+    """A member as the group leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -50,7 +50,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """The answer to a join."""
+    """The result of a join."""
 
     error: ErrorCode = ErrorCode.NONE
     generation: int = NO_GENERATION
@@ -63,7 +63,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncResult(NamedTuple):
-    """The answer to a sync."""
+    """The result of a sync."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -73,7 +73,7 @@ class SyncResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member; `joining` and `syncing` are its requests that wait for an answer."""
+    """One member; `joining` and `syncing` are its waiting requests."""
 
     member_id: str
     instance_id: str | None
@@ -86,12 +86,12 @@ class Member:
     is_new: bool = False
     joining: asyncio.Future[JoinResult] | None = None
     syncing: asyncio.Future[SyncResult] | None = None
-    #: When it counts as gone; made by whoever coordinates.
+    #: When the member expires; `classic` sets it.
     session: Deadline | None = None
 
     @classmethod
     def from_record(cls, stored: GroupMetadataMember, protocol: str, known: Member | None) -> Member:
-        """The member as a record describes it; `known` is what it was until now, here and under its former id."""
+        """Build the member that a record describes; `known` is its previous state, perhaps under its former id."""
         subscription = bytes(stored.subscription)
         member = known
         if member is None:
@@ -101,23 +101,23 @@ class Member:
         member.rebalance_timeout_ms = stored.rebalance_timeout
         member.session_timeout_ms = stored.session_timeout
         member.assignment = bytes(stored.assignment)
-        # A record has one protocol of those that the member knows.
+        # A record holds only one of the protocols that the member supports.
         if (protocol, subscription) not in member.protocols:
             member.protocols = (MemberProtocol(protocol, subscription),)
         return member
 
     def metadata_for(self, protocol: str | None) -> bytes:
-        """What it said for a protocol; nothing for one that it does not know."""
+        """Return the member's metadata for a protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def answer_join(self, result: JoinResult) -> None:
-        """Answer its join, if it waits for one."""
+        """Answer the member's waiting join, if there is one."""
         future, self.joining = self.joining, None
         if future is not None and not future.done():
             future.set_result(result)
 
     def answer_sync(self, result: SyncResult) -> None:
-        """Answer its sync, if it waits for one."""
+        """Answer the member's waiting sync, if there is one."""
         future, self.syncing = self.syncing, None
         if future is not None and not future.done():
             future.set_result(result)
@@ -125,11 +125,11 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class ClassicGroup:
-    """The members of a group and the generation they are in."""
+    """The members of a group and their generation."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
-    #: The state before; a first rebalance waits for more members.
+    #: Whether the state before was Empty; the first rebalance waits for more members.
     came_from_empty: bool = True
     state_since_ms: int = -1
     generation: int = 0
@@ -138,26 +138,26 @@ class ClassicGroup:
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    #: Members that were given an id and have not come back with it.
+    #: New members that were given an id and have not rejoined with it.
     pending: dict[str, Deadline] = field(default_factory=dict)
-    #: Members that owe a sync of this generation.
+    #: Members that have not yet sent a sync in this generation.
     owing_sync: dict[str, None] = field(default_factory=dict)
-    #: Whether somebody joined since the first rebalance last looked.
+    #: Whether a member joined since the timer of the first rebalance last checked.
     has_grown: bool = False
-    #: Whether the leader's plan is in the log and not committed yet, so that nobody has been told of it.
+    #: Whether the leader's assignment is in the log but not committed, so that no member has it yet.
     awaits_plan: bool = False
     rebalance: Deadline | None = None
     sync_deadline: Deadline | None = None
 
     @property
     def shown_state(self) -> GroupState:
-        """The state that others are told: a plan is shown once it is committed."""
+        """The state that clients see; an assignment shows once it is committed."""
         return GroupState.COMPLETING_REBALANCE if self.awaits_plan else self.state
 
     # --- members
 
     def add(self, member: Member) -> None:
-        """Let a member in; the first one becomes the leader."""
+        """Add a member; the first one becomes the leader."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -165,7 +165,7 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
-        """Forget a member; another one leads if it did."""
+        """Remove a member; if it led, another member becomes the leader."""
         if self.members.pop(member.member_id, None) is None:
             return
         self.owing_sync.pop(member.member_id, None)
@@ -185,7 +185,7 @@ class ClassicGroup:
         self.static_members[old.instance_id] = new_id
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member of that id, unless it is unknown or a newer incarnation has taken its place."""
+        """Return the member; refuse an unknown id, or one that a newer incarnation has replaced."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -203,16 +203,16 @@ class ClassicGroup:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is left to wait for."""
+        """True if every member has joined and none is pending."""
         return not self.pending and all(member.joining is not None for member in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to rejoin."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def has_room_for(self, member_id: str, max_size: int) -> bool:
-        """Whether a join may be let in under the limit on members."""
+        """True if the limit on members allows this join."""
         if self.state is GroupState.PREPARING_REBALANCE:
             member = self.members.get(member_id)
             return (member is not None and member.joining is not None) or self.waiting_to_join < max_size
@@ -223,7 +223,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Sequence[MemberProtocol]) -> bool:
-        """Whether somebody with these protocols shares one with all members."""
+        """True if a member with these protocols shares one with all members."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -236,7 +236,7 @@ class ClassicGroup:
         return set.intersection(*names) if names else set()
 
     def choose_protocol(self, instead: Mapping[str, tuple[MemberProtocol, ...]] = _NOTHING) -> str:
-        """The protocol that most members prefer among those that all of them know, if some knew others instead."""
+        """Return the most preferred protocol that all members support; `instead` overrides a member's protocols."""
         known = [instead.get(member.member_id, member.protocols) for member in self.members.values()]
         common = set.intersection(*({protocol.name for protocol in protocols} for protocols in known))
         votes: dict[str, int] = {}
@@ -251,7 +251,7 @@ class ClassicGroup:
     # --- generations
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has rejoined, else take the first who has; whether there is one."""
+        """Keep the leader if it has rejoined, else elect the first member that has; return whether there is one."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.joining is not None:
             return True
@@ -262,13 +262,13 @@ class ClassicGroup:
         return True
 
     def begin_generation(self) -> None:
-        """The members that are there make the next generation."""
+        """Start the next generation with the current members."""
         self.protocol = self.choose_protocol()
         self.generation += 1
         self.state = GroupState.COMPLETING_REBALANCE
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """All members as the leader sees them."""
+        """Return all members as the leader sees them."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata_for(self.protocol))
             for member in self.members.values()
@@ -277,7 +277,7 @@ class ClassicGroup:
     # --- as a record
 
     def to_record(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
-        """The group as its journal keeps it, with the assignments given or those that the members have."""
+        """Return the group's record, with the given assignments or those that the members have."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -300,7 +300,7 @@ class ClassicGroup:
         )
 
     def to_record_with(self, old_id: str, incarnation: Member) -> GroupMetadataValue:
-        """The group as it will be when a static member's new incarnation has taken its place."""
+        """Return the group's record after a static member's new incarnation has replaced it."""
         value = self.to_record({})
         for stored in value.members:
             if stored.member_id == old_id:
@@ -314,7 +314,7 @@ class ClassicGroup:
         return value
 
     def to_empty_record(self, now_ms: int) -> GroupMetadataValue:
-        """The group as it will be in its next generation, without members."""
+        """Return the group's record for the next generation, without members."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation + 1,
@@ -325,7 +325,7 @@ class ClassicGroup:
         )
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """Be what a record says; members that stay keep what no record has: timers and waiting requests."""
+        """Apply a record; members that stay keep their timers and waiting requests, which no record holds."""
         former, former_static = self.members, self.static_members
         self.state = GroupState.STABLE if value.members else GroupState.EMPTY
         self.state_since_ms = value.current_state_timestamp

@@ -1,8 +1,8 @@
-"""Members of the classic protocol in a group of the newer one, and the way from one kind of group to the other.
+"""Members of the classic protocol in a group of the newer one, and the conversion between the two kinds of groups.
 
-A fleet is upgraded or rolled back member by member: while both kinds are there the coordinator assigns, and speaks to
-each member in its own protocol. To a classic member a generation is its member epoch; it is called back by
-REBALANCE_IN_PROGRESS whenever its next step waits for it.
+Users upgrade or roll back an application one member at a time. While both kinds of members are there, the coordinator
+assigns, and speaks to each member in its own protocol. For a classic member the generation is its member epoch; it gets
+REBALANCE_IN_PROGRESS whenever it must rejoin to take its next step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClassicMembers:
     # --- the classic requests
 
     def join(self, group: ConsumerGroup, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
-        """Join or join again; answered at once, for the coordinator waits for nobody."""
+        """Add a classic member or let it rejoin; the response is immediate: the coordinator waits for no one."""
         subscription = self._check(group, call)
         former: ConsumerMember | None = None
         before: ConsumerMember | None = None
@@ -128,7 +128,7 @@ class ClassicMembers:
         )
 
     def _owned(self, subscription: ConsumerProtocolSubscription, before: ConsumerMember | None) -> Assignment:
-        """What it says it has; from another generation that no longer counts."""
+        """Return the partitions that the member says it owns; none if they are from another generation."""
         if before is None or subscription.generation_id not in (-1, before.epoch):
             return NOTHING
         topics = self._image().topics
@@ -160,7 +160,7 @@ class ClassicMembers:
         return member
 
     def sync(self, group: ConsumerGroup, call: SyncCall) -> SyncResult:
-        """What a member has now, as its own protocol writes it."""
+        """Return a member's current assignment in the format of its own protocol."""
         member = self._current(group, call.member_id, call.instance_id, call.generation)
         assert member.classic is not None
         name = member.classic.protocols[0].name
@@ -181,7 +181,7 @@ class ClassicMembers:
         )
 
     def heartbeat(self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member lives; it is called back when its next step waits for it."""
+        """Record that a member is alive; return REBALANCE_IN_PROGRESS if it must rejoin for its next step."""
         member = self._current(group, member_id, instance_id, generation)
         self._consumer.watch(group, member)
         if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
@@ -193,7 +193,7 @@ class ClassicMembers:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, identities: Sequence[Identity]) -> list[Left] | asyncio.Future[list[Left]]:
-        """Members of either protocol go."""
+        """Remove members of either protocol."""
         left: list[Left] = []
         gone: list[str] = []
         for identity in identities:
@@ -213,10 +213,10 @@ class ClassicMembers:
             return left
         return self._consumer.remove(group, list(dict.fromkeys(gone)), left)
 
-    # --- from one kind of group to the other
+    # --- conversion between the two kinds of groups
 
     def upgraded(self, group: ClassicGroup) -> list[JournalRecord]:
-        """The records of a classic group as one of the newer protocol, where its members can be understood."""
+        """Return the records that convert a classic group to the newer protocol; refuse unreadable member metadata."""
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise not_upgraded(group, "the group does not use the consumer embedded protocol.")
         topics = self._image().topics
@@ -226,7 +226,7 @@ class ClassicMembers:
                 subscription = decode_subscription(member.metadata_for(group.protocol) or member.protocols[0].metadata)
                 assignment = decode_assignment(member.assignment) if member.assignment else ConsumerProtocolAssignment()
                 if assignment.user_data:
-                    # The assignor that wrote it reads it again in the next assignment, which is no longer its own.
+                    # Its assignor reads this data again with the next assignment, which the coordinator would compute.
                     raise not_upgraded(
                         group,
                         "an unsupported custom assignor is in use. Please refer to the documentation or switch to a "
@@ -257,7 +257,7 @@ class ClassicMembers:
         return group_records(group.group_id, group.generation, members)
 
     def downgraded(self, group: ConsumerGroup) -> ClassicGroup:
-        """A group whose members all speak the classic protocol, as a classic group that still has their assignment."""
+        """Convert a group with only classic members to a classic group that keeps their assignment."""
         classic = ClassicGroup(
             group.group_id,
             state=GroupState.STABLE,
@@ -284,7 +284,7 @@ class ClassicMembers:
 
 
 def not_upgraded(group: ClassicGroup, why: str) -> KafkaError:
-    """Why a classic group stays one, in Kafka's words."""
+    """Return the error that says in Kafka's words why a classic group cannot be upgraded."""
     return KafkaError(
         ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group.group_id} to consumer group because {why}"
     )

@@ -1,7 +1,8 @@
-"""The newer protocol (KIP-848): members say what they want in heartbeats, the coordinator says what they get.
+"""The newer group protocol (KIP-848): members send subscriptions in heartbeats, the coordinator sends assignments.
 
-Each heartbeat is one operation: what it changes is worked out on values, written as one batch of records, and replayed
-into the group; nothing changes where the journal refuses. Timers are not kept: they start anew when a shard is loaded.
+Each heartbeat is one operation: it computes its changes on values, writes them as one batch of records, and replays
+them into the group. If the journal refuses the batch, nothing changes. Timers are not stored: they restart when a shard
+loads.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ R = TypeVar("R")
 
 
 class Keep(Protocol):
-    """Writes records, replays them, and gives a result once they are committed."""
+    """Writes records, replays them, and returns the result once they are committed."""
 
     def __call__(self, records: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]: ...
 
 
 class HeartbeatCall(NamedTuple):
-    """What a member says; None stands for what has not changed since it last said so."""
+    """The content of a heartbeat; None means unchanged since the last one."""
 
     member_id: str
     epoch: int
@@ -79,12 +80,12 @@ class HeartbeatCall(NamedTuple):
 
     @property
     def says_all(self) -> bool:
-        """Whether the member repeats everything, as it does when it is not sure what we know."""
+        """True if the member repeats its whole state, as it does when it does not know what the coordinator has."""
         has_subscription = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
     def adds_nothing_to(self, member: ConsumerMember) -> bool:
-        """Whether nothing is said that is not known of the member: most heartbeats are a mere sign of life."""
+        """True if the heartbeat contains nothing new; most only show that the member is alive."""
         return (
             self.epoch != JOINING
             and self.member_id == member.member_id
@@ -101,7 +102,7 @@ class HeartbeatCall(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """What a member is told; no assignment where it has not changed."""
+    """The response to a member; the assignment is None if it has not changed."""
 
     member_id: str
     epoch: int
@@ -110,7 +111,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one operation of a member makes of it, and the records that say so."""
+    """A member after one operation, and the records that describe the change."""
 
     member: ConsumerMember
     records: list[JournalRecord]
@@ -134,32 +135,32 @@ class ConsumerProtocol:
         self._image = image
         self._clock = clock
         self._loop = loop
-        #: Told when members are gone: those who are left may all speak the classic protocol.
+        #: Called after members were removed: the remaining ones may all speak the classic protocol.
         self._after_removal = after_removal
         self._counters = counters
 
     # --- life of a group
 
     def begin(self, group: ConsumerGroup) -> None:
-        """Watch over a group that was loaded."""
+        """Start the timers of a group that was loaded."""
         group.empty_since_ms = self._clock.wall_ms()
         for member in group.members.values():
             self.watch(group, member)
 
     def end(self, group: ConsumerGroup) -> None:
-        """Stop watching."""
+        """Stop the timers."""
         for deadline in [*group.sessions.values(), *group.revocations.values()]:
             deadline.clear()
         group.sessions.clear()
         group.revocations.clear()
 
     def watch(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Give a member its session, and the time in which it must have given up what it shall not keep."""
+        """Restart a member's session timer, and the timer in which it must revoke partitions."""
         member_id = member.member_id
         session = group.sessions.get(member_id)
         if session is None:
             session = group.sessions[member_id] = Deadline(
-                self._loop, lambda: self._overdue(group, member_id, "was silent")
+                self._loop, lambda: self._overdue(group, member_id, "sent no heartbeat; removing it")
             )
         timeout = self._settings().consumer_session_timeout_ms
         session.set(timeout if member.classic is None else member.classic.session_timeout_ms)
@@ -169,7 +170,8 @@ class ConsumerProtocol:
                 group.revocations.pop(member_id).clear()
         elif revocation is None:
             revocation = group.revocations[member_id] = Deadline(
-                self._loop, lambda: self._overdue(group, member_id, "did not give up its partitions in time")
+                self._loop,
+                lambda: self._overdue(group, member_id, "did not revoke its partitions in time; removing it"),
             )
             revocation.set(member.rebalance_timeout_ms)
 
@@ -180,7 +182,7 @@ class ConsumerProtocol:
         try:
             result = self.remove(group, [member_id], None)
         except KafkaError as error:
-            logger.warning("group %s: member %s stays for now: %s", group.group_id, member_id, error)
+            logger.warning("group %s: cannot remove member %s: %s; it stays for now", group.group_id, member_id, error)
             self.watch(group, group.members[member_id])
             return
         if isinstance(result, asyncio.Future):
@@ -189,7 +191,7 @@ class ConsumerProtocol:
     # --- heartbeats
 
     def check_assignor(self, call: HeartbeatCall) -> None:
-        """Refuse who asks for an assignor that is not there; who leaves needs none."""
+        """Refuse an unsupported assignor; a member that leaves needs none."""
         if call.assignor is None or call.epoch < JOINING:
             return
         supported = self._settings().consumer_assignors
@@ -200,7 +202,7 @@ class ConsumerProtocol:
             )
 
     def heartbeat(self, group: ConsumerGroup, call: HeartbeatCall) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
-        """A member joins, stays or leaves."""
+        """Handle a heartbeat: a member joins, stays or leaves."""
         if call.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
             return self._leave(group, call)
         settings = self._settings()
@@ -232,7 +234,7 @@ class ConsumerProtocol:
         epoch: int,
         answer: Callable[[ConsumerMember], R],
     ) -> R | asyncio.Future[R]:
-        """Let a member be what it says it is, in place of what was before or of a former member, and go on."""
+        """Replace `before`, or the `former` static member, by the member's new description, and take its next step."""
         change = self._advance(group, member, before, former, owned, epoch)
         kept = self._keep(change.records, answer(change.member))
         if former is not None:
@@ -242,7 +244,7 @@ class ConsumerProtocol:
         return kept
 
     def _find(self, group: ConsumerGroup, call: HeartbeatCall) -> tuple[ConsumerMember | None, ConsumerMember | None]:
-        """The member that speaks, or the static one whose place it takes; neither for a newcomer."""
+        """Return the current member or the static member that it replaces; neither for a new member."""
         member = group.members.get(call.member_id)
         if call.instance_id is not None:
             known_id = group.static_members.get(call.instance_id)
@@ -282,7 +284,7 @@ class ConsumerProtocol:
         return member, None
 
     def require_room(self, members: int) -> None:
-        """Refuse somebody new where the group is full."""
+        """Refuse a new member if the group is full."""
         limit = self._settings().consumer_max_size
         if members >= limit:
             raise KafkaError(
@@ -291,7 +293,7 @@ class ConsumerProtocol:
             )
 
     def _described(self, base: ConsumerMember | None, call: HeartbeatCall) -> ConsumerMember:
-        """The member with what it says of itself now; whoever joins owns nothing."""
+        """Return the member with what it now says of itself; a joining member owns nothing."""
         if base is not None and call.adds_nothing_to(base):
             return base
         member = replace(base or ConsumerMember(call.member_id), member_id=call.member_id)
@@ -321,7 +323,7 @@ class ConsumerProtocol:
         owned: Assignment | None,
         epoch: int,
     ) -> Change:
-        """Everything that follows from a member's description: new epochs, a new target, its next step towards it."""
+        """Compute what follows from a member's description: new epochs, a new target assignment, its next step."""
         image = self._image()
         group_id = group.group_id
         records: list[JournalRecord] = []
@@ -382,7 +384,7 @@ class ConsumerProtocol:
         image: ClusterImage,
         records: list[JournalRecord],
     ) -> Mapping[str, Sequence[str]]:
-        """What the expressions of all members match now; what changed is recorded."""
+        """Match the members' regular expressions against the topics, and add records for what changed."""
         resolved: dict[str, Sequence[str]] = {}
         for regex in dict.fromkeys(member.regex for member in members if member.regex is not None):
             topics = matching_topics(regex, image.topics)
@@ -398,7 +400,7 @@ class ConsumerProtocol:
                 records.append((encode_key(key), None))
         return resolved
 
-    # --- the target
+    # --- the target assignment
 
     def _assign(
         self,
@@ -411,7 +413,7 @@ class ConsumerProtocol:
         former_ids: Mapping[str, str],
         records: list[JournalRecord],
     ) -> dict[str, Assignment]:
-        """Work out who shall own what, and record what is different from before."""
+        """Compute the target assignment, and add records for what changed."""
         settings = self._settings()
         name = group.assignor_name(members.values(), settings.consumer_assignors[0])
         candidates = [
@@ -465,11 +467,11 @@ class ConsumerProtocol:
             kept = self._keep([_current_record(group.group_id, away)], result)
             self.watch(group, group.members[member.member_id])
             return kept
-        logger.info("group %s: member %s leaves", group.group_id, call.member_id)
+        logger.info("group %s: member %s left", group.group_id, call.member_id)
         return self.remove(group, [call.member_id], result)
 
     def remove(self, group: ConsumerGroup, member_ids: Sequence[str], result: R) -> R | asyncio.Future[R]:
-        """Forget members; in the next epoch others share their partitions."""
+        """Remove members; others get their partitions in the next epoch."""
         records: list[JournalRecord] = []
         for member_id in member_ids:
             records += _removal(group.group_id, member_id)
@@ -479,8 +481,8 @@ class ConsumerProtocol:
         topics = _topics_of(members.values(), resolved, image)
         epoch = group.epoch + 1
         records.append(_group_record(group.group_id, epoch, _hash_of(topics, image)))
-        # Who gets what is decided at the next heartbeat: a member that is restarted is back before most others speak,
-        # and finds its partitions free.
+        # The next heartbeat computes the new assignment: a restarted member is back before most others send one, and
+        # finds its partitions free.
         kept = self._keep(records, result)
         for member_id in member_ids:
             self._unwatch(group, member_id)
@@ -498,7 +500,7 @@ class ConsumerProtocol:
     # --- offsets
 
     def check_commit(self, group: ConsumerGroup, member_id: str, epoch: int) -> None:
-        """Refuse a commit by somebody who is not in the group, or in another epoch."""
+        """Refuse a commit from a client that is not in the group, or is in another epoch."""
         if epoch < 0 and not group.members:
             return
         member = group.members.get(member_id)
@@ -510,7 +512,7 @@ class ConsumerProtocol:
             )
 
     def check_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-        """Refuse to show offsets to a member of another epoch; whoever claims to be no member may look."""
+        """Refuse a member of another epoch; a client that names no member may read offsets."""
         if member_id is None and epoch < 0:
             return
         member = group.members.get(member_id or "")
@@ -520,7 +522,7 @@ class ConsumerProtocol:
             raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
 
     def tombstones(self, group: ConsumerGroup) -> list[JournalRecord]:
-        """The records that make a group never have been."""
+        """Return the tombstones of all records of a group."""
         records: list[JournalRecord] = []
         for member_id in group.members:
             records += _removal(group.group_id, member_id)
@@ -598,7 +600,7 @@ def _group_record(group_id: str, epoch: int, metadata_hash: int) -> JournalRecor
 
 
 def group_records(group_id: str, epoch: int, members: Sequence[ConsumerMember]) -> list[JournalRecord]:
-    """A whole group that has reached its target."""
+    """Return the records of a whole group whose members all have their target assignment."""
     records = [_member_record(group_id, member) for member in members]
     records.append(_group_record(group_id, epoch, 0))
     records += [_target_record(group_id, member.member_id, member.assigned) for member in members]
@@ -622,7 +624,7 @@ def _removal(group_id: str, member_id: str) -> list[JournalRecord]:
 def _topics_of(
     members: Iterable[ConsumerMember], resolved: Mapping[str, Sequence[str]], image: ClusterImage
 ) -> dict[str, TopicImage]:
-    """The topics that exist and that anybody subscribes to, by name."""
+    """Return the existing topics that any member subscribes to, by name."""
     names: set[str] = set()
     for member in members:
         names |= member.topics
@@ -644,7 +646,7 @@ def _assigned_topic(topic: TopicImage, image: ClusterImage) -> AssignedTopic:
 
 
 def _hash_of(topics: Mapping[str, TopicImage], image: ClusterImage) -> int:
-    """A number that changes when a subscribed topic appears, goes, grows or moves to other racks."""
+    """Return a hash that changes when a subscribed topic is created, deleted, grows or moves to other racks."""
     if not topics:
         return 0
     digest = hashlib.blake2b(digest_size=8)
@@ -656,7 +658,7 @@ def _hash_of(topics: Mapping[str, TopicImage], image: ClusterImage) -> int:
 
 
 def partitions_by_name(assignment: Assignment, image: ClusterImage) -> list[tuple[TopicId, str, list[int]]]:
-    """An assignment with the names of its topics, without those that are gone."""
+    """Return an assignment with topic names, without deleted topics."""
     return [
         (topic.topic_id, topic.name, sorted(numbers))
         for lineage, numbers in assignment.items()

@@ -1,7 +1,7 @@
 """One group of the newer protocol (KIP-848): what its records say, and the rules that follow from them alone.
 
-Replayed, never changed by hand: the group's epoch, its members, the assignment it moves to and what each member owns
-on the way there. Invariant: a partition is owned by at most one member, counting what a member has still to give up.
+Only replay changes the group's epoch, its members, its target assignment and what each member owns on the way there.
+Invariant: a partition has at most one owner, and a member that has not revoked it yet is still its owner.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tailrace.groups.records import (
 )
 from tailrace.model import Lineage
 
-#: The epoch with which a member joins, and those with which it leaves for good or for a while.
+#: The epochs with which a member joins, leaves for good, and leaves for a while.
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_A_WHILE = -2
 
 
 class ConsumerGroupState(StrEnum):
-    """The states by the names that Kafka's tools show."""
+    """The states, with the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -49,7 +49,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class MemberState(IntEnum):
-    """Where a member is on its way to its target, as records number it."""
+    """Where a member is on its way to its target assignment, numbered as in records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -58,7 +58,7 @@ class MemberState(IntEnum):
 
 
 class ClassicMetadata(NamedTuple):
-    """What only a member has that still speaks the classic protocol."""
+    """What only a member of the classic protocol has."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
@@ -85,7 +85,7 @@ class ConsumerMember:
     revoking: Assignment = field(default_factory=nothing)
 
     def described_by(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
-        """The member with what a record says it is."""
+        """Return the member with the description in a record."""
         classic = value.classic_member_metadata
         return replace(
             self,
@@ -106,7 +106,7 @@ class ConsumerMember:
         )
 
     def owning(self, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> ConsumerMember:
-        """The member with what a record says it owns."""
+        """Return the member with the ownership in a record."""
         if value is None:
             return replace(
                 self, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned=NOTHING, revoking=NOTHING
@@ -122,7 +122,7 @@ class ConsumerMember:
         )
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
-        """The member in an epoch; the one before is remembered, for an answer may get lost."""
+        """Return the member in another epoch; it remembers the previous one, as a response may get lost."""
         if epoch == self.epoch:
             return self
         return replace(self, epoch=epoch, previous_epoch=self.epoch)
@@ -134,7 +134,7 @@ class ConsumerMember:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """The members of a group and where they are going."""
+    """The members of a group and their target assignment."""
 
     group_id: str
     epoch: int = 0
@@ -143,11 +143,11 @@ class ConsumerGroup:
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     target: dict[str, Assignment] = field(default_factory=dict)
-    #: What each regular expression matched.
+    #: The topics that each regular expression matched.
     resolved: dict[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
-    #: The member that owns a partition, or still has to give it up.
+    #: The member that owns a partition, or has not revoked it yet.
     _owners: dict[tuple[Lineage, int], str] = field(default_factory=dict)
-    #: Not kept: when members count as gone, when they must have given up partitions, and what was looked at last.
+    #: Not stored: session timers, revocation timers, the last image that was checked, and when the group became empty.
     sessions: dict[str, Deadline] = field(default_factory=dict)
     revocations: dict[str, Deadline] = field(default_factory=dict)
     seen_image: object = None
@@ -156,7 +156,7 @@ class ConsumerGroup:
     # --- replay
 
     def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
-        """A member describes itself, or is gone."""
+        """Apply a member's description or its removal."""
         before = self.members.get(member_id)
         if value is None:
             if before is not None:
@@ -171,7 +171,7 @@ class ConsumerGroup:
             self.static_members[member.instance_id] = member_id
 
     def replay_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
-        """A member's share changes."""
+        """Apply a change of what a member owns."""
         before = self.members.get(member_id)
         if before is None:
             return
@@ -186,10 +186,10 @@ class ConsumerGroup:
             if self._owners.get(pair) == member.member_id:
                 del self._owners[pair]
 
-    # --- what follows
+    # --- rules
 
     def is_free(self, pair: tuple[Lineage, int], own_ids: tuple[str, ...]) -> bool:
-        """Whether nobody but these has a partition, or still has to let go of it."""
+        """True if no other member than `own_ids` owns a partition or still has to revoke it."""
         owner = self._owners.get(pair)
         return owner is None or owner in own_ids
 
@@ -204,14 +204,14 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """The names that a member subscribes to, with those that its expression matched."""
+        """Return the topics that a member subscribes to, including those that its expression matched."""
         if member.regex is None:
             return member.topics
         resolved = self.resolved.get(member.regex)
         return member.topics | frozenset(resolved.topics if resolved is not None else ())
 
     def assignor_name(self, members: Iterable[ConsumerMember], default: str) -> str:
-        """The assignor that most members ask for."""
+        """Return the assignor that most members ask for."""
         votes: dict[str, int] = {}
         for member in members:
             if member.assignor is not None:
@@ -226,10 +226,11 @@ class ConsumerGroup:
         owned: Assignment | None,
         former_id: str | None = None,
     ) -> ConsumerMember:
-        """One step of a member towards its target; `owned` is what it says it has, None where it says nothing new.
+        """Take one step of a member towards its target; `owned` is what it says it owns, None if it says nothing new.
 
-        It gives up first what it shall not keep, and moves to the target's epoch when it has; then it gets what is
-        free, and more as others let go. What `former_id` had, the member it takes the place of, is free for it.
+        It first revokes what the target does not contain, then moves to the target's epoch. After that it gets the
+        partitions that are free, and more as others release them. What the member `former_id`, which it replaces, owned
+        is free for it.
         """
         if member.state is MemberState.STABLE and member.epoch == target_epoch:
             return member
@@ -247,7 +248,7 @@ class ConsumerGroup:
         return replace(member.at_epoch(target_epoch), state=state, assigned=assigned, revoking=NOTHING)
 
     def accepts_epoch(self, member: ConsumerMember, epoch: int, owned: Assignment | None) -> bool:
-        """Whether a member's epoch is the current one, or the last one because our answer to it got lost."""
+        """True if a member's epoch is the current one, or the previous one because it never got the response."""
         if epoch == member.epoch:
             return True
         return epoch == member.previous_epoch and owned is not None and contains(member.assigned, owned)

@@ -1,4 +1,4 @@
-"""Deleting groups with their offsets: in turns where there are many, unless somebody joins meanwhile."""
+"""Deletes groups with their offsets: in slices if there are many, and only while nobody joins."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class Deletions:
     ) -> None:
         self._table = table
         self._operations = operations
-        # Writes the last records of a group together with its end.
+        # Writes the last records of a group together with its tombstones.
         self._remove = remove
         self._loop = loop
         self._counters = counters
         self._running: dict[str, tuple[Turns, asyncio.Future[ErrorCode]]] = {}
 
     def end(self, reason: KafkaError) -> None:
-        """Delete no more, and tell everybody who waits why."""
+        """Stop all deletions, and answer those who wait with the reason."""
         for turns, deleted in self._running.values():
             turns.end()
             refuse(deleted, reason)
         self._running.clear()
 
     def delete(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """Forget a group that has no members, with its offsets."""
+        """Delete a group without members, with its offsets."""
         self._operations.flush()
         if self._table.describe(group_id).members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
@@ -63,7 +63,7 @@ class Deletions:
     def _delete_in_turns(
         self, group_id: str, partitions: Sequence[TopicPartition], deleted: asyncio.Future[ErrorCode]
     ) -> Iterator[None]:
-        """Forget offsets, some at a time, and the group with the last of them, unless somebody joins meanwhile."""
+        """Delete offsets in slices, and the group with the last slice, unless somebody joins meanwhile."""
         first = 0
         try:
             while len(partitions) - first > TOGETHER:
@@ -97,7 +97,7 @@ class Deletions:
     def _delete_rest(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """Forget the last offsets of a group together with the group."""
+        """Delete a group together with its last offsets."""
         self._operations.flush()
         there = self._table.offsets.of_group(group_id)
         offsets: list[JournalRecord] = [

@@ -1,4 +1,4 @@
-"""The groups of one shard as its records make them, and what can be said of them without knowing their protocol.
+"""The groups of one shard as its records describe them, and what is common to both protocols.
 
 Nothing here writes, waits or has timers.
 """
@@ -53,7 +53,7 @@ CONSUMER = "consumer"
 
 
 class GroupListing(NamedTuple):
-    """A group as it is listed."""
+    """One group in a listing."""
 
     group_id: str
     protocol_type: str
@@ -62,7 +62,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupTable:
-    """Every group of a shard, by name, and what all of them have committed."""
+    """All groups of a shard by name, and all committed offsets."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
@@ -73,10 +73,10 @@ class GroupTable:
         try:
             decoded = decode_key(key)
             if decoded is None:
-                return  # written by a newer version, for a kind of group that is not known here
+                return  # a newer version wrote it, for a kind of group that is unknown here
             content = None if value is None else decode_value(decoded, value)
         except WireError as error:
-            logger.error("a record of the offsets topic cannot be read and is left out: %s", error)
+            logger.error("cannot read a record of the offsets topic: %s; skipping it", error)
             return
         match decoded:
             case OffsetCommitKey():
@@ -126,7 +126,7 @@ class GroupTable:
                 group.resolved[key.regular_expression] = value
 
     def list_groups(self) -> list[GroupListing]:
-        """Every group, also those that only have offsets."""
+        """List every group, including those that only have offsets."""
         listed = [
             GroupListing(group.group_id, group.protocol_type or "", group.shown_state.value, CLASSIC)
             if isinstance(group, ClassicGroup)
@@ -141,11 +141,11 @@ class GroupTable:
         return listed
 
     def member_counts(self) -> list[tuple[str, int]]:
-        """How many members each group has."""
+        """Return the number of members of each group."""
         return [(group_id, len(group.members)) for group_id, group in self.groups.items()]
 
     def describe(self, group_id: str) -> Group:
-        """A group as it is now; one that only has offsets is an empty classic one."""
+        """Return a group; one that only has offsets is an empty classic group."""
         group = self.groups.get(group_id)
         if group is not None:
             return group
@@ -154,11 +154,11 @@ class GroupTable:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 
     def group_ids(self) -> list[str]:
-        """Every group, also those that only have offsets."""
+        """Return every group id, including groups that only have offsets."""
         return list(dict.fromkeys([*self.groups, *self.offsets.groups()]))
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When a group lost its last member, -1 if that is not known; None if it is not empty."""
+        """Return when a group lost its last member; -1 if unknown, None if it is not empty."""
         group = self.groups.get(group_id)
         if group is None:
             return -1
@@ -166,7 +166,7 @@ class GroupTable:
 
 
 def subscribed_topics(group: Group | None) -> set[str]:
-    """The topics that members read; refused for a group whose members may read anything."""
+    """Return the topics that members read; refuse a group whose members may read anything."""
     if group is None or not group.members:
         return set()
     if isinstance(group, ConsumerGroup):

@@ -1,8 +1,8 @@
-"""What leaves a shard unasked: offsets that expired, groups that nobody came back to, commits of deleted topics.
+"""Removes expired offsets, abandoned groups and commits of deleted topics from a shard.
 
-Invariants: a commit counts for the topic that it was made for and for no other one of the same name; nothing is removed
-because this broker has not heard of its topic yet, for the records of a shard may be newer than the image. All of it is
-done in turns, so that it costs others nothing however much there is. It must not know the rebalance protocols.
+Invariants: a commit counts only for the topic that it was made for, not for another one with the same name. Nothing is
+removed because this broker does not know its topic yet, as the records of a shard may be newer than the image. All work
+goes in slices, so that it never delays others. This module must not know the rebalance protocols.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
 
-#: So many offsets are looked at in one turn; as many records fit into one batch, however long they are.
+#: The number of offsets in one slice. As many records fit into one batch, however long they are.
 TOGETHER = 500
 
-#: Calls back when the image shows all that the store had when this was called.
+#: Calls back when the image has reached the state of the store at the time of the call.
 CatchUp: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class Groups(Protocol):
-    """What has to be known and done of the groups of a shard."""
+    """The group operations that housekeeping needs."""
 
     def group_ids(self) -> list[str]:
-        """Every group, also those that only have offsets."""
+        """Return every group id, including groups that only have offsets."""
         ...
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When a group lost its last member, -1 if that is not known; None if it is not empty."""
+        """Return when a group lost its last member; -1 if unknown, None if it is not empty."""
         ...
 
     def remove_group(self, group_id: str) -> bool:
-        """Remove an empty group without its offsets; whether there was anything to remove."""
+        """Remove an empty group without its offsets; return whether there was anything to remove."""
         ...
 
     def keep(self, records: Sequence[JournalRecord]) -> None:
-        """Write records and replay them; nobody waits for them to be committed."""
+        """Write records and replay them without waiting until they are committed."""
         ...
 
 
@@ -80,17 +80,18 @@ class Housekeeping:
         self._expiring = Turns(loop)
         self._checking = Turns(loop)
         self._is_over = False
-        # Whether the image has shown every topic that commits are of: what it does not show now is deleted.
+        # Whether the image has shown every topic that has commits. After that, a topic that it does not show is
+        # deleted.
         self._knows_topics = False
 
     def begin(self) -> None:
-        """Everything was replayed."""
+        """Start after all records were replayed."""
         self._offsets.loaded()
         self._checking.begin(self._check_topics)
         self._expiry.set(self._settings().offsets_retention_check_ms)
 
     def end(self) -> None:
-        """Another broker does it from now on."""
+        """Stop: another broker owns the shard now."""
         self._is_over = True
         self._expiry.clear()
         self._expiring.end()
@@ -99,7 +100,7 @@ class Housekeeping:
     # --- topics
 
     def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
-        """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
+        """True if a commit was made for the topic that has its name now; refuse if that is not known yet."""
         topic = self._image().topics.get(topic_name)
         if committed.lineage is None or (topic is not None and topic.lineage == committed.lineage):
             return True
@@ -111,11 +112,11 @@ class Housekeeping:
         return False
 
     def topics_deleted(self) -> None:
-        """Forget the offsets of topics that the image no longer shows."""
+        """Remove the offsets of topics that the image no longer shows."""
         self._checking.begin(self._check_topics)
 
     def _check_topics(self) -> Iterator[None]:
-        """Remove commits of deleted topics, and write down which topic those without an id are of."""
+        """Remove commits of deleted topics, and add the topic id to commits without one."""
         has_unknown = False
         removed = 0
         for places in self._places():
@@ -135,7 +136,7 @@ class Housekeeping:
                     if committed.expire_timestamp == NO_TIMESTAMP:
                         identified.append(commit_record(group_id, partition, known))
                     else:
-                        # The one version of the record that has an expiry has no place for an id.
+                        # The one record version that has an expiry has no field for the topic id.
                         self._offsets.take_one(group_id, partition, known)
                 elif self._knows_topics:
                     removals.append(removal_record(group_id, partition))
@@ -159,7 +160,7 @@ class Housekeeping:
             self._checking.begin(self._check_topics)
 
     def _places(self) -> Iterator[list[tuple[str, TopicPartition]]]:
-        """Every committed offset by group and partition, in pieces; others may change the table between two."""
+        """Yield every committed offset by group and partition, in slices; the table may change between two."""
         every = (
             (group_id, partition)
             for group_id in self._offsets.groups()
@@ -174,7 +175,7 @@ class Housekeeping:
         self._expiring.begin(self._expire_in_turns)
 
     def _expire_in_turns(self) -> Iterator[None]:
-        """Forget offsets of empty groups after their retention, and then the groups themselves."""
+        """Remove expired offsets of empty groups, then groups without offsets."""
         looked_at = 0
         for group_id in self._groups.group_ids():
             partitions = iter(list(self._offsets.of_group(group_id)))
@@ -194,7 +195,7 @@ class Housekeeping:
         self._expiry.set(self._settings().offsets_retention_check_ms)
 
     def _expire_some(self, group_id: str, partitions: Sequence[TopicPartition]) -> bool:
-        """Forget those of a group's offsets that have expired; False where that is not to be done now."""
+        """Remove the expired ones of these offsets; return False if the group's offsets cannot be removed now."""
         self._flush()
         empty_since_ms = self._groups.empty_since_ms(group_id)
         if empty_since_ms is None:
@@ -216,23 +217,23 @@ class Housekeeping:
         return True
 
     def _remove_if_bare(self, group_id: str) -> None:
-        """Forget an empty group that has no offsets any more."""
+        """Remove an empty group that has no offsets left."""
         self._flush()
         if self._offsets.of_group(group_id) or self._groups.empty_since_ms(group_id) is None:
             return
         try:
             if self._groups.remove_group(group_id):
-                logger.info("group %s: removed, as it has neither members nor offsets", group_id)
+                logger.info("group %s: removed: it has neither members nor offsets", group_id)
         except KafkaError as error:
-            logger.warning("group %s stays for now: %s", group_id, error)
+            logger.warning("group %s: cannot remove it: %s; retrying at the next check", group_id, error)
 
     def _keep_quietly(self, records: Sequence[JournalRecord], what: str) -> bool:
-        """Write what nobody waits for, if there is anything; what fails is done again another time."""
+        """Write records without waiting; a later check repeats what fails. Return whether anything was written."""
         if not records:
             return False
         try:
             self._groups.keep(records)
         except KafkaError as error:
-            logger.warning("%s stay for now: %s", what, error)
+            logger.warning("cannot write records for %s: %s; retrying at a later check", what, error)
             return False
         return True

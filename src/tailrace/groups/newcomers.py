@@ -1,21 +1,21 @@
-"""Members of classic groups that have joined and not come back yet, of all groups of a broker together.
+"""New members of classic groups that have not sent another request yet, of all groups of a broker.
 
-A client can ask to join and never be heard of again, as often as it likes, and its member stays until its session is
-over or longer. So what such members take is bounded: where it is too much, those go first that have not come back for
-longest. A client that is still there is told UNKNOWN_MEMBER_ID when it comes back, and joins anew.
+A client can join as often as it likes and never return, and each member stays at least until its session expires. So
+the memory of such members is bounded: beyond the limit, the one that has been silent longest is removed. If its client
+is still alive, it gets UNKNOWN_MEMBER_ID and joins again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: What all of them may take, and what one takes beside the bytes that its client sent.
+#: The memory that all of them may use, and what one uses beyond the bytes that its client sent.
 _MOST_BYTES = 64 << 20
 _EACH_BYTES = 2_000
 
 
 class Newcomers:
-    """Who has still to come back, longest first."""
+    """The new members that are waited for, oldest first."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -26,7 +26,7 @@ class Newcomers:
         return len(self._waiting)
 
     def add(self, who: object, sent_bytes: int, give_up: Callable[[], None]) -> None:
-        """Wait for somebody; others are given up if it is too much then, which has to remove them here as well."""
+        """Add a new member. Beyond the memory limit, call `give_up` of the oldest, which must also remove it here."""
         cost = sent_bytes + _EACH_BYTES
         self._waiting[who] = cost, give_up
         self._bytes += cost
@@ -37,7 +37,7 @@ class Newcomers:
             give_up_oldest()
 
     def remove(self, who: object) -> None:
-        """Somebody has come back or is gone, if it was waited for."""
+        """Remove a member that has returned or is gone, if it is here."""
         known = self._waiting.pop(who, None)
         if known is not None:
             self._bytes -= known[0]

@@ -1,7 +1,7 @@
-"""Committed offsets of the groups of one shard: a table that is the replay of its records, and what may leave it.
+"""Committed offsets of the groups of one shard: the table that its records describe, and their expiry.
 
-A commit belongs to a topic, not to its name: it has the topic's lineage, and says nothing of another topic that has the
-same name later. Only what was written before records had it, or in the one version that has an expiry, has none.
+A commit belongs to a topic's lineage, not to its name: it does not count for a later topic of the same name. Only
+commits from before records had a lineage, or in the one record version with an expiry, have no lineage.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import NamedTuple
 from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, encode_committed, encode_key, encode_value
 from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, ZERO_UUID, Lineage, TopicPartition
 
-#: The offset of a partition for which nothing was committed.
+#: The offset of a partition without a commit.
 NO_COMMITTED_OFFSET = -1
 
 
 class CommittedOffset(NamedTuple):
-    """How far a group has come in one partition."""
+    """A committed offset of a group in one partition."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     commit_timestamp: int = NO_TIMESTAMP
-    #: Only what very old clients asked for; otherwise the broker's retention counts.
+    #: Set only by very old clients; otherwise the broker's retention applies.
     expire_timestamp: int = NO_TIMESTAMP
-    #: The topic it was committed for; None where that was not written down.
+    #: The topic it was committed for; None if the record has none.
     lineage: Lineage | None = None
 
 
 class Offsets:
-    """What every group has committed."""
+    """The committed offsets of all groups."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        # One object for each lineage while records are replayed, of which many name the same topic.
+        # Many records name the same topic: replay shares one object for each lineage.
         self._lineages: dict[Lineage, Lineage] = {}
 
     def __len__(self) -> int:
         return sum(len(offsets) for offsets in self._by_group.values())
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Everything that a group has committed."""
+        """Return all committed offsets of a group."""
         return self._by_group.get(group_id, {})
 
     def groups(self) -> Iterator[str]:
-        """The groups that have committed something."""
+        """Return the groups that have committed offsets."""
         return iter(list(self._by_group))
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take a record into account."""
+        """Apply one record."""
         partition = TopicPartition(key.topic, key.partition)
         if value is None:
             offsets = self._by_group.get(key.group)
@@ -64,18 +64,18 @@ class Offsets:
         )
 
     def loaded(self) -> None:
-        """All records of the log were replayed."""
+        """Finish loading: all records of the log were replayed."""
         self._lineages.clear()
 
     def take(self, group_id: str, made: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """What the replay of the records of these commits would do, without decoding what was just encoded."""
+        """Apply commits as the replay of their records would, without decoding what was just encoded."""
         offsets = self._by_group.get(group_id)
         if offsets is None:
             offsets = self._by_group[group_id] = {}
         offsets.update(made)
 
     def take_one(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """The same for a single commit."""
+        """Apply a single commit in the same way."""
         offsets = self._by_group.get(group_id)
         if offsets is None:
             offsets = self._by_group[group_id] = {}
@@ -83,14 +83,14 @@ class Offsets:
 
 
 def is_expired(committed: CommittedOffset, now_ms: int, retention_ms: int, empty_since_ms: int) -> bool:
-    """Whether nobody came back for an offset of an empty group, counted from its last member or from the commit."""
+    """True if an offset of an empty group has expired, counted from when the last member left or from the commit."""
     if committed.expire_timestamp != NO_TIMESTAMP:
         return now_ms >= committed.expire_timestamp
     return now_ms - max(empty_since_ms, committed.commit_timestamp) >= retention_ms
 
 
 def commit_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> tuple[bytes, bytes]:
-    """The record that commits an offset."""
+    """Return the record that commits an offset."""
     topic, number = partition
     offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, lineage = committed
     if expire_timestamp == NO_TIMESTAMP:
@@ -106,5 +106,5 @@ def commit_record(group_id: str, partition: TopicPartition, committed: Committed
 
 
 def removal_record(group_id: str, partition: TopicPartition) -> tuple[bytes, None]:
-    """The record that takes a committed offset away."""
+    """Return the record that removes a committed offset."""
     return encode_key(OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)), None

@@ -1,9 +1,9 @@
 """The records of the internal topic `__consumer_offsets`, byte for byte as Kafka 4.1 writes and reads them.
 
-Owns one description for each kind of key and value and the two bytes before it: a key begins with its type, a value
-with its version. Keys are never flexible, so that compaction finds the same bytes in every release. Bytes that are
-not such a record are a `WireError`; a key of a type that is not known here is None, for Kafka keeps its share and
-streams groups in the same topic. It must not know what the records mean together.
+Owns one description for each kind of key and value and their two-byte prefix: a key begins with its type, a value with
+its version. Keys are never flexible, so that compaction finds the same bytes in every release. Bytes that are not such
+a record are a `WireError`. A key of an unknown type decodes to None, because Kafka also keeps share and streams groups
+in this topic. This module must not know what the records mean together.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tailrace.wire.codec import (
 from tailrace.wire.primitives import encode_uvarint
 
 _PREFIX = packing.Struct(">h")
-# The records of commits are written by hand: there are as many of them as of all others together, and more.
+# Commit records have their own encoder: they outnumber all others together.
 _pack_key_start = packing.Struct(">hh").pack
 _pack_length = packing.Struct(">h").pack
 _pack_partition = packing.Struct(">i").pack
 _pack_value_start = packing.Struct(">hqi").pack
-# A string of no bytes, the time, and one tagged field: the topic's id.
+# An empty string, the timestamp, and one tagged field: the topic's id.
 _pack_value_without_metadata = packing.Struct(">hqibqbbb16s").pack
 _pack_value_end = packing.Struct(">qbbb16s").pack
 _pack_value_end_without_id = packing.Struct(">qx").pack
@@ -67,7 +67,7 @@ class RecordType(IntEnum):
 
 
 class OffsetCommitKey(Message):
-    """A partition that a group has committed an offset for; also read under the legacy type, whose fields are these."""
+    """A partition with a committed offset; the legacy type has the same fields."""
 
     API_KEY = RecordType.OFFSET_COMMIT
     MIN_VERSION = 0
@@ -80,7 +80,7 @@ class OffsetCommitKey(Message):
 
 
 class OffsetCommitValue(Message):
-    """A committed offset. Only version 1 has an expiry, and only 4 the topic's id."""
+    """A committed offset. Only version 1 has an expiry, and only version 4 the topic's id."""
 
     API_KEY = RecordType.OFFSET_COMMIT
     MIN_VERSION = 0
@@ -121,7 +121,7 @@ class GroupMetadataMember(Struct):
 
 
 class GroupMetadataValue(Message):
-    """One generation of a classic group; without members the group is empty."""
+    """One generation of a classic group; a group without members is empty."""
 
     API_KEY = RecordType.GROUP_METADATA
     MIN_VERSION = 0
@@ -151,7 +151,7 @@ class ConsumerGroupMetadataKey(Message):
 
 
 class ConsumerGroupMetadataValue(Message):
-    """The group's epoch, and a hash of the topics it was made for: another hash means another assignment."""
+    """The group's epoch, and a hash of the topics it was computed for: another hash requires another assignment."""
 
     API_KEY = RecordType.CONSUMER_GROUP_METADATA
     MIN_VERSION = 0
@@ -163,7 +163,7 @@ class ConsumerGroupMetadataValue(Message):
 
 
 class ConsumerGroupPartitionMetadataKey(Message):
-    """The topics that a group saw. Kafka 4.1 only deletes these: the hash of the group took their place."""
+    """The topics that a group saw. Kafka 4.1 only deletes these: the hash of the group replaced them."""
 
     API_KEY = RecordType.CONSUMER_GROUP_PARTITION_METADATA
     MIN_VERSION = 0
@@ -202,7 +202,7 @@ class ConsumerGroupPartitionMetadataValue(Message):
 
 
 class ConsumerGroupMemberMetadataKey(Message):
-    """A member, as far as it says itself what it is."""
+    """A member: the key of what it says of itself."""
 
     API_KEY = RecordType.CONSUMER_GROUP_MEMBER_METADATA
     MIN_VERSION = 0
@@ -221,14 +221,14 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """What only a member has that speaks the classic protocol."""
+    """What only a member of the classic protocol has."""
 
     session_timeout_ms: int = int32()
     supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
 
 
 class ConsumerGroupMemberMetadataValue(Message):
-    """What a member is and subscribes to."""
+    """A member's properties and subscription."""
 
     API_KEY = RecordType.CONSUMER_GROUP_MEMBER_METADATA
     MIN_VERSION = 0
@@ -249,7 +249,7 @@ class ConsumerGroupMemberMetadataValue(Message):
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message):
-    """The assignment that a group moves to."""
+    """The target assignment of a group."""
 
     API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA
     MIN_VERSION = 0
@@ -260,7 +260,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    """The group epoch that the assignment was made for; written after all of its members."""
+    """The group epoch of the target assignment; written after all of its members."""
 
     API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA
     MIN_VERSION = 0
@@ -271,7 +271,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message):
-    """A member's part of the assignment that the group moves to."""
+    """A member's part of the target assignment."""
 
     API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
     MIN_VERSION = 0
@@ -291,7 +291,7 @@ class TopicPartitions(Struct):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Message):
-    """The partitions that a member shall own."""
+    """The partitions of a member's target assignment."""
 
     API_KEY = RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER
     MIN_VERSION = 0
@@ -314,7 +314,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message):
-    """Where a member stands on its way to the target: its epochs, what it owns, what it still has to give up."""
+    """A member's progress towards its target: its epochs, what it owns, and what it still has to revoke."""
 
     API_KEY = RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT
     MIN_VERSION = 0
@@ -378,7 +378,7 @@ Value: TypeAlias = (
     | ConsumerGroupRegularExpressionValue
 )
 
-#: The value that belongs to each key.
+#: The value type of each key type.
 VALUE_OF_KEY: Mapping[type[Key], type[Value]] = {
     OffsetCommitKey: OffsetCommitValue,
     GroupMetadataKey: GroupMetadataValue,
@@ -397,12 +397,12 @@ _KEY_OF_TYPE: Mapping[int, type[Key]] = {
 
 
 def encode_key(key: Key) -> bytes:
-    """A record's key: its type and its fields."""
+    """Encode a record's key: its type and its fields."""
     return _PREFIX.pack(key.API_KEY) + key.encode(0)
 
 
 def encode_value(value: Value) -> bytes:
-    """A record's value in the version that Kafka 4.1 writes."""
+    """Encode a record's value in the version that Kafka 4.1 writes."""
     version = _written_version(value)
     return _PREFIX.pack(version) + value.encode(version)
 
@@ -417,7 +417,7 @@ def encode_committed(
     commit_timestamp: int,
     lineage: Lineage | None,
 ) -> tuple[bytes, bytes]:
-    """Key and value of an offset without an expiry, as `encode_key` and `encode_value` write them, for less."""
+    """Encode key and value of an offset without an expiry, as `encode_key` and `encode_value` do, but faster."""
     key = _committed_key(group, topic, partition)
     if lineage is not None and not metadata:
         id_bytes = lineage.int.to_bytes(_ID_BYTES, "big")
@@ -436,7 +436,7 @@ def encode_committed(
 
 @lru_cache(maxsize=10_000)
 def _committed_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of a committed offset; kept, for the same ones are committed again and again."""
+    """Return the key of a committed offset; cached, as clients commit the same partitions again and again."""
     group_bytes, topic_bytes = group.encode(), topic.encode()
     return b"".join(
         (
@@ -450,7 +450,7 @@ def _committed_key(group: str, topic: str, partition: int) -> bytes:
 
 
 def decode_key(data: Buffer) -> Key | None:
-    """The key of a record, or None where its type is not known here."""
+    """Decode a record's key; None if its type is unknown here."""
     record_type, body = _split(data)
     key = _KEY_OF_TYPE.get(record_type)
     return None if key is None else key.decode(0, body)
@@ -481,13 +481,13 @@ def decode_value(
 @overload
 def decode_value(key: ConsumerGroupRegularExpressionKey, data: Buffer) -> ConsumerGroupRegularExpressionValue: ...
 def decode_value(key: Key, data: Buffer) -> Value:
-    """The value that stands beside a key, in whatever version it is; opaque bytes in it are views of `data`."""
+    """Decode the value of a key, in any known version; opaque bytes in it are views of `data`."""
     value = VALUE_OF_KEY[key.__class__]
     version, body = _split(data)
     if not value.MIN_VERSION <= version <= value.MAX_VERSION:
         raise WireError(
-            f"{value.__name__} has version {version}, but {value.MIN_VERSION} to {value.MAX_VERSION} can be read here; "
-            "a newer release may have written it"
+            f"{value.__name__} has version {version}, expected {value.MIN_VERSION} to {value.MAX_VERSION}; a "
+            "newer release may have written it"
         )
     return value.decode(version, body)
 
@@ -504,7 +504,7 @@ def _written_version(value: Value) -> int:
 
 
 def _split(data: Buffer) -> tuple[int, memoryview]:
-    """The number that a key or a value begins with, and what follows."""
+    """Split a key or a value into its leading number and the rest."""
     view = memoryview(data)
     if len(view) < _PREFIX.size:
         raise WireError("a group record ends before its type or version")

@@ -1,4 +1,4 @@
-"""What an operator decides about groups, in the units in which the coordinator uses it."""
+"""The operator's group settings, in the units that the coordinator uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The broker's group settings; the defaults are the broker's defaults."""
+    """The broker's group settings, with the broker's defaults."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -19,8 +19,8 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 2**31 - 1
-    #: The assignors that members may ask for; the first is used where they ask for none.
+    #: The assignors that members may ask for; the first is the default.
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    #: Whether a classic group may become one of the newer protocol while it runs, and the other way round.
+    #: Whether a classic group may become one of the newer protocol while it runs, and the reverse.
     may_upgrade: bool = True
     may_downgrade: bool = True

@@ -1,8 +1,8 @@
 """One shard of the group coordinator: the groups whose names hash to one partition of the offsets topic.
 
-Owns the requests of both protocols and what they share: offsets, describing, deleting. The groups are in `group_table`,
-which replay alone changes; what leaves it by itself is the business of `housekeeping`. Only commits of offsets wait for
-others of the same turn of the loop, and anything else that is written lets them go first.
+Owns the requests of both protocols and what they share: offsets, describing, deleting. `group_table` has the groups,
+and only replay changes them; `housekeeping` removes what expires. Only offset commits are batched with others of the
+same turn of the loop; any other write flushes them first.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class GroupShard:
     # --- the classic protocol
 
     def join(self, group_id: str, call: JoinCall) -> JoinResult | asyncio.Future[JoinResult]:
-        """Join a group, which a newcomer may found."""
+        """Join a group; a new member may create it."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         settings = self._settings()
@@ -139,26 +139,26 @@ class GroupShard:
         return self.classic.join(founded, call)
 
     def _abandoned(self, group: ClassicGroup) -> None:
-        """Nobody came back to a group that was never more than a name; there is no record of it."""
+        """Remove a group that never had a member; it has no record."""
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
     def sync(self, group_id: str, call: SyncCall) -> SyncResult | asyncio.Future[SyncResult]:
-        """Ask for a member's part of the plan."""
+        """Return a member's assignment."""
         group = self._existing(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.sync(group, call)
         return self.classic.sync(group, call)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member says that it lives."""
+        """Record that a member is alive."""
         group = self._existing(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.heartbeat(group, member_id, instance_id, generation)
         return self.classic.heartbeat(group, member_id, instance_id, generation)
 
     def leave(self, group_id: str, identities: Sequence[Identity]) -> list[Left] | asyncio.Future[list[Left]]:
-        """Members go."""
+        """Remove members."""
         group = self._existing(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, identities)
@@ -177,13 +177,13 @@ class GroupShard:
     def consumer_heartbeat(
         self, group_id: str, call: HeartbeatCall
     ) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
-        """A member of the newer protocol joins, stays or leaves."""
+        """Handle a heartbeat of the newer protocol: a member joins, stays or leaves."""
         self.consumer.check_assignor(call)
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup) and call.epoch == JOINING:
             group = self._upgrade(group)
         if group is None and call.epoch == JOINING:
-            # Becomes one of ours when its first record is replayed.
+            # Replay of the group's first record fills it.
             group = ConsumerGroup(group_id)
             self._groups[group_id] = group
             try:
@@ -192,7 +192,7 @@ class GroupShard:
                 del self._groups[group_id]
                 raise
         if not isinstance(group, ConsumerGroup):
-            # A member that was put out, and whose group went back to the classic protocol or away meanwhile.
+            # The member was removed, and meanwhile its group became classic again or was deleted.
             raise self._no_consumer_group(group_id, call.epoch)
         return self.consumer.heartbeat(group, call)
 
@@ -205,7 +205,7 @@ class GroupShard:
         return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, why)
 
     def _upgrade(self, group: ClassicGroup) -> ConsumerGroup | None:
-        """Make a classic group one of the newer protocol; None where it has nothing to keep."""
+        """Convert a classic group to the newer protocol; return None if there is nothing to keep."""
         tombstone: JournalRecord = (encode_key(GroupMetadataKey(group=group.group_id)), None)
         if not group.members:
             self._operations.keep([tombstone])
@@ -217,19 +217,21 @@ class GroupShard:
         records = self._classic_members.upgraded(group)
         if len(group.members) > settings.consumer_max_size:
             raise not_upgraded(group, "the group size exceeds the consumer group maximum size.")
-        # Whoever would not get in does not change the group for the others either.
+        # A member that the group has no room for must not convert it for the others.
         self.consumer.require_room(len(group.members))
         self._operations.keep([tombstone, *records])
-        # Whoever waits to join or for a plan comes again, and meets the group that it is now.
+        # Clients that wait in a join or sync send it again, and find the converted group.
         self.classic.end(group, ErrorCode.REBALANCE_IN_PROGRESS)
         upgraded = self._groups[group.group_id]
         assert isinstance(upgraded, ConsumerGroup)
         self.consumer.begin(upgraded)
-        logger.info("group %s: now of the newer protocol, with %d classic members", group.group_id, len(group.members))
+        logger.info(
+            "group %s: converted to the newer protocol, with %d classic members", group.group_id, len(group.members)
+        )
         return upgraded
 
     def _downgrade_if_classic(self, group: ConsumerGroup) -> None:
-        """Make a group classic again when the last member that speaks the newer protocol has left it."""
+        """Convert a group back to the classic protocol when its last member of the newer protocol has left."""
         if not group.members or any(member.classic is None for member in group.members.values()):
             return
         settings = self._settings()
@@ -242,7 +244,7 @@ class GroupShard:
         self._groups[group.group_id] = classic
         self.classic.begin(classic)
         self.classic.call_together(classic, "the last member of the newer protocol has left")
-        logger.info("group %s: now classic again", group.group_id)
+        logger.info("group %s: converted back to the classic protocol", group.group_id)
 
     # --- offsets
 
@@ -257,7 +259,7 @@ class GroupShard:
     ) -> tuple[dict[TopicPartition, ErrorCode], Outcome[None] | None]:
         """Commit offsets (partition, offset, leader epoch, metadata).
 
-        Gives those that are refused, and why, and what has to be waited for until the others are committed.
+        Returns the refused ones with their errors, and what to wait for until the others are committed.
         """
         self._check_commit(group_id, member_id, instance_id, generation)
         now_ms = self._clock.wall_ms()
@@ -295,9 +297,9 @@ class GroupShard:
         leader_epoch: int,
         written: Outcome[None],
     ) -> None:
-        """What `commit` does with one offset that has neither metadata nor a retention of its own.
+        """Do what `commit` does, for one offset without metadata or a retention of its own.
 
-        `written` ends when it is committed, or cannot be; not where this raises.
+        `written` ends when the offset is committed or has failed; it stays pending if this raises.
         """
         self._check_commit(group_id, member_id, instance_id, generation)
         committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, lineage)
@@ -318,9 +320,9 @@ class GroupShard:
     def committed(
         self, group_id: str, member_id: str | None = None, member_epoch: int = -1
     ) -> Mapping[TopicPartition, CommittedOffset] | asyncio.Future[Mapping[TopicPartition, CommittedOffset]]:
-        """Everything that a group has committed, what still waits to be written included.
+        """Return all committed offsets of a group, including those that still wait to be written.
 
-        Which of it counts for the topics that there are now is to be asked of `counts`.
+        Ask `counts` which of them belong to the topics that exist now.
         """
         self._operations.flush()
         group = self._groups.get(group_id)
@@ -329,13 +331,13 @@ class GroupShard:
         return self._operations.read(self.offsets.of_group(group_id))
 
     def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
-        """Whether a commit is of the topic that has its name now; refused while that cannot be known."""
+        """True if a commit was made for the topic that has its name now; refuse if that is not known yet."""
         return self._housekeeping.counts(topic_name, committed)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Forget committed offsets of topics that no member reads."""
+        """Delete committed offsets of topics that no member reads."""
         self._operations.flush()
         group = self._groups.get(group_id)
         if group is None and not self.offsets.of_group(group_id):
@@ -357,11 +359,11 @@ class GroupShard:
     # --- administration
 
     def delete_group(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
-        """Forget a group that has no members, with its offsets."""
+        """Delete a group without members, with its offsets."""
         return self._deletions.delete(group_id)
 
     def _keep_removal(self, group_id: str, offsets: Sequence[JournalRecord], result: R) -> R | asyncio.Future[R]:
-        """Remove a group that has no members; nothing has changed where the journal refuses."""
+        """Remove a group without members; nothing changes if the journal refuses."""
         group = self._groups.get(group_id)
         if group is None:
             return self._operations.write(offsets, result)
@@ -373,19 +375,19 @@ class GroupShard:
             self.classic.end(group, ErrorCode.UNKNOWN_MEMBER_ID)
         return kept
 
-    # --- what housekeeping asks
+    # --- operations for housekeeping
 
     def topics_deleted(self) -> None:
-        """Forget the offsets of topics that the image no longer shows."""
+        """Remove the offsets of topics that the image no longer shows."""
         self._housekeeping.topics_deleted()
 
     def remove_group(self, group_id: str) -> bool:
-        """Remove an empty group without its offsets; whether there was anything to remove."""
+        """Remove an empty group without its offsets; return whether there was anything to remove."""
         if group_id not in self._groups:
             return False
         let_be(self._keep_removal(group_id, (), None))
         return True
 
     def keep(self, records: Sequence[JournalRecord]) -> None:
-        """Write records and replay them; nobody waits for them to be committed."""
+        """Write records and replay them without waiting until they are committed."""
         self._operations.keep(records)

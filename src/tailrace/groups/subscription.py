@@ -1,9 +1,9 @@
-"""What the members of a classic group of type "consumer" tell each other: subscriptions and assignments.
+"""What the members of a classic group of type "consumer" send each other: subscriptions and assignments.
 
-The broker passes these bytes on without looking, except where it has to know which topics a group reads. Owns their
-format: a version, then its fields. As in Kafka, a version above the newest one here is read as the newest, because
-later ones may only add fields at the end, and bytes after the fields are ignored. Anything else that does not fit is
-a `WireError`: clients may put what they like under this protocol type.
+The broker passes these bytes on unread, except where it must know which topics a group reads. Owns their format: a
+version, then its fields. As in Kafka, a version above the newest known one is read as the newest, because later
+versions may only add fields at the end, and bytes after the fields are ignored. Anything else that does not decode is a
+`WireError`: clients may send any bytes under this protocol type.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tailrace.errors import WireError
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.codec import NEVER, Kind, Message, Struct, array, byte_string, int32, string
 
-#: The protocol type of the groups whose members speak this.
+#: The protocol type of the groups whose members use this format.
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 _VERSION = packing.Struct(">h")
-#: What a client of Kafka 4.1 writes.
+#: The version that a client of Kafka 4.1 writes.
 _NEWEST_VERSION = 3
 
 
@@ -31,7 +31,7 @@ class TopicPartitions(Struct):
 
 
 class ConsumerProtocolSubscription(Message):
-    """What a member wants to read, and what it owned before; opaque user data are for its assignor."""
+    """What a member subscribes to, and what it owned before; its assignor's user data are opaque."""
 
     MIN_VERSION = 0
     MAX_VERSION = _NEWEST_VERSION
@@ -45,7 +45,7 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignment(Message):
-    """What a member shall read."""
+    """The partitions that a member gets."""
 
     MIN_VERSION = 0
     MAX_VERSION = _NEWEST_VERSION
@@ -59,22 +59,22 @@ _M = TypeVar("_M", ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 
 
 def encode_subscription(subscription: ConsumerProtocolSubscription, version: int = _NEWEST_VERSION) -> bytes:
-    """A subscription as a member sends it when it joins."""
+    """Encode a subscription as a member sends it when it joins."""
     return _VERSION.pack(version) + subscription.encode(version)
 
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """The subscription that a member sent; user data are a view of `data`."""
+    """Decode the subscription that a member sent; user data are a view of `data`."""
     return _decode(ConsumerProtocolSubscription, "subscription", data)
 
 
 def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = _NEWEST_VERSION) -> bytes:
-    """An assignment as the group's leader sends it."""
+    """Encode an assignment as the group's leader sends it."""
     return _VERSION.pack(version) + assignment.encode(version)
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """The assignment that the leader sent; user data are a view of `data`."""
+    """Decode the assignment that the leader sent; user data are a view of `data`."""
     return _decode(ConsumerProtocolAssignment, "assignment", data)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions by regular expression: RE2, which takes linear time whatever a client sends, never a backtracker."""
+"""Subscriptions by regular expression: always RE2, never a backtracker, as it takes linear time for any expression."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MOST_BYTES = 1 << 20
 
 
 def matching_topics(regex: str, names: Iterable[str]) -> list[str]:
-    """The topics whose whole name an expression matches, sorted; the broker's own topics are never meant."""
+    """Return the topics whose whole name matches, sorted; internal topics never match."""
     pattern = compile_pattern(regex)
     return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name) is not None)
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(regex: str) -> Any:
-    """A compiled expression, or INVALID_REGULAR_EXPRESSION with the reason."""
+    """Compile an expression; refuse an invalid one with INVALID_REGULAR_EXPRESSION and the reason."""
     import re2  # only groups that subscribe by pattern need it
 
     options = re2.Options()

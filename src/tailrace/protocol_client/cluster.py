@@ -1,7 +1,7 @@
-"""A cluster as its brokers describe it: who is there, who leads what, who coordinates what.
+"""A cluster as its brokers describe it: brokers, leaders and coordinators.
 
-Owns the addresses, one connection to each broker that was asked, and the patience: a moving leader or a restarting
-broker is asked again until a deadline. What it says of topics is as old as the answer that it came in.
+Owns the addresses, one connection to each broker it has asked, and the retries: while a leader moves or a broker
+restarts, it asks again until a deadline. Its view of topics is as old as the response that brought it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 Answer = TypeVar("Answer", bound=Message)
 T = TypeVar("T")
 
-#: From 4 on a request says whether it may create topics, from 10 on topics have ids; 12 would take ids in requests.
+#: From 4 on, a request says whether it may create topics; from 10 on, topics have ids; 12 would take ids in requests.
 _METADATA = Versions(4, 10)
-#: From 4 on keys are a list.
+#: From 4 on, keys are a list.
 _FIND_COORDINATOR = Versions(4, 4)
 _SHORTEST_CONNECT_SECONDS = 0.1
 #: The key type of groups.
@@ -48,12 +48,12 @@ GROUP = 0
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic, or the error code that a broker answers about it."""
+    """A topic, or the error code that a broker returned for it."""
 
     topic_id: TopicId
     is_internal: bool
     error_code: int
-    #: Where the leader of each partition listens, None where nobody leads.
+    #: The address of each partition's leader; None if it has none.
     leaders: Mapping[int, Address | None]
 
 
@@ -69,13 +69,13 @@ class Cluster:
     """A cluster behind its bootstrap addresses; a context manager."""
 
     def __init__(self, settings: ClusterSettings, *, reached: bool = False) -> None:
-        """Pass `reached` where another process has reached the cluster: retries then last longer from the start."""
+        """Pass `reached` if another process has reached the cluster: retries then last longer from the start."""
         self._settings = settings
         self._bootstrap = split_addresses(settings.bootstrap)
         self._connections: dict[Address, BrokerConnection] = {}
         self._others: list[Address] = []
         self._reached = reached
-        #: No connection attempt of a retry with a limit of its own goes on much longer than that.
+        #: If a retry has its own time limit, connection attempts do not last much longer than that.
         self._deadline = math.inf
 
     def __enter__(self) -> Self:
@@ -87,15 +87,15 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; later questions open new ones."""
+        """Close all connections; later requests open new ones."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
-    # --- asking
+    # --- requests
 
     def connect(self, address: Address) -> BrokerConnection:
-        """The connection to a broker, opened if there is none."""
+        """Return the connection to a broker, opening it if necessary."""
         connection = self._connections.get(address)
         if connection is None:
             timeout = self._settings.connection.connect_timeout_ms / 1000
@@ -111,7 +111,7 @@ class Cluster:
             connection.close()
 
     def ask(self, address: Address, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
-        """Ask one broker; a connection that fails is dropped."""
+        """Send a request to one broker; drop the connection if it fails."""
         try:
             answer = self.connect(address).ask(request, usable, kind)
         except ConnectionFailure:
@@ -121,14 +121,14 @@ class Cluster:
         return answer
 
     def ask_any(self, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
-        """Ask brokers until one answers, connected ones first; the request may be carried out more than once."""
+        """Ask brokers until one answers, connected ones first; the request may be executed more than once."""
         addresses = dict.fromkeys([*self._connections, *self._bootstrap, *self._others])
         return first_of(
             self._settings.bootstrap, addresses, lambda address, _: self.ask(address, request, usable, kind)
         )
 
     def retry(self, look: Callable[[], T], seconds: float | None = None) -> T:
-        """Look again until nothing retriable is in the way, or the time is up: then the last error counts."""
+        """Retry until there is no retriable error, or the time is over: then raise the last error."""
         settings = self._settings
 
         def patience(error: RetriableError | UnreachableClusterError) -> float:
@@ -143,10 +143,10 @@ class Cluster:
         finally:
             self._deadline = math.inf
 
-    # --- what the brokers say
+    # --- cluster state
 
     def topics(self, names: Iterable[str] | None, *, may_create: bool = False) -> dict[str, TopicState]:
-        """Ask for the state of topics, all of them if None, with those that do not exist or are refused."""
+        """Return the state of topics, all of them if None, including those that do not exist or are refused."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
         answer = self.ask_any(request, _METADATA, MetadataResponse)
@@ -163,7 +163,7 @@ class Cluster:
         }
 
     def coordinator(self, key: str, key_type: int = GROUP) -> CoordinatorLocation:
-        """Ask which broker coordinates a key, of a group for example; retries while the coordinator starts or moves."""
+        """Return the broker that coordinates a key, such as a group; retries while the coordinator starts or moves."""
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
         def look() -> CoordinatorLocation:
@@ -176,7 +176,7 @@ class Cluster:
 
 
 def leader_in(topics: Mapping[str, TopicState], name: TopicPartition) -> Address:
-    """Where the leader of a partition listens; UnknownPartitionError, or RetriableError where nobody leads it now."""
+    """Return the address of a partition's leader; UnknownPartitionError, or RetriableError if it has none now."""
     state = topics.get(name.topic)
     if state is None or name.partition not in state.leaders:
         raise UnknownPartitionError(name)
@@ -192,7 +192,7 @@ def first_of(
     attempt: Callable[[Address, float], T],
     seconds: float = math.inf,
 ) -> T:
-    """What the first address gives that does not fail; an attempt is told how much of the time is left."""
+    """Return the result of the first address that succeeds; each attempt gets the remaining time."""
     deadline = time.monotonic() + seconds
     failures: dict[Address, ConnectionFailure] = {}
     for address in addresses:
@@ -213,7 +213,7 @@ def _unreachable(bootstrap: str, failures: Mapping[Address, ConnectionFailure]) 
     else:
         reason = "; ".join(f"{join_address(address)}: {failure}" for address, failure in failures.items())
     if all(isinstance(failure, MalformedAnswerError) for failure in failures.values()):
-        return NotABrokerError(f"what listens at {bootstrap} does not answer as a broker ({reason})")
+        return NotABrokerError(f"the server at {bootstrap} does not answer like a Kafka broker ({reason})")
     return UnreachableClusterError(
         f"cannot reach a broker at {bootstrap} ({reason}); is one running? start it with: tailrace serve"
     )

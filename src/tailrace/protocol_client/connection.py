@@ -1,7 +1,7 @@
-"""One blocking connection to one broker, over which several requests may be on their way.
+"""A blocking connection to one broker, which may have several requests in flight.
 
-Owns the socket, its timeouts and the correlation ids. Answers come in the order of the requests. Every failure is a
-`ConnectionFailure`, after which the connection can only be closed. It must not know what the messages mean.
+Owns the socket, its timeouts and the correlation ids. Responses arrive in the order of the requests. Every failure is a
+`ConnectionFailure`, after which the connection can only be closed. This module must not know what messages mean.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 _LENGTH_BYTES = 4
 _HEADER = struct.Struct(">ihhih")
-#: Until a peer has proved to be a broker, a large length is more likely text of another protocol.
+#: Before the peer has proved to be a broker, a large length is more likely text of another protocol.
 _MAX_GREETING_BYTES = 1 << 20
 _MAX_ANSWER_BYTES = 1 << 30
 #: The kernel takes at most 1,024 pieces at once.
@@ -36,14 +36,14 @@ _SHORTEST_WAIT = 0.001
 
 
 class BrokerConnection:
-    """A connection to the broker at an address, ready to be asked."""
+    """A connection to the broker at an address, ready for requests."""
 
     def __init__(self, address: Address, settings: ConnectionSettings, *, connect_timeout: float | None = None) -> None:
         self.address = address
         self._client_id = settings.client_id
         self._timeout = settings.request_timeout_ms / 1000
         self._correlation_id = 0
-        #: The correlation id of each request without an answer, and whether the answer's header has tagged fields.
+        #: The correlation id of each request without a response, and whether the response's header has tagged fields.
         self._awaited: deque[tuple[int, bool]] = deque()
         self._prefix = bytearray(_LENGTH_BYTES)
         self._buffer = bytearray()
@@ -66,30 +66,30 @@ class BrokerConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; requests that are on their way may or may not be carried out."""
+        """Close the socket; the broker may or may not execute requests in flight."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """The descriptor to poll for answers."""
+        """The descriptor to poll for responses."""
         return self._socket.fileno()
 
     @property
     def buffer(self) -> bytearray:
-        """The memory that holds the last answer."""
+        """The memory that holds the last response."""
         return self._buffer
 
     def version_of(self, request: type[Message], usable: Versions) -> int:
-        """The version in which to send a request; UnsupportedVersionError if the broker serves none that is usable."""
+        """Return the version in which to send a request; UnsupportedVersionError if there is no common version."""
         return choose_version(request, usable, self._served, join_address(self.address))
 
     def ask(self, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
-        """Send a request and wait for its answer; no other request may be on its way."""
+        """Send a request and wait for its response; no other request may be in flight."""
         version = self.version_of(type(request), usable)
         self.send(request, version)
         return self.receive_as(kind, version)
 
     def send(self, request: Message, version: int) -> None:
-        """Send a request; `receive` brings its answer later."""
+        """Send a request; `receive` returns its response later."""
         is_flexible = request.is_flexible(version)
         self._correlation_id += 1
         header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
@@ -99,11 +99,11 @@ class BrokerConnection:
             self._socket.sendall(frame)
         except OSError as error:
             raise self._lost(error) from error
-        # ApiVersions alone is answered with the old header, because its client does not know the broker yet.
+        # Only the ApiVersions response has the old header, because its client does not know the broker's versions yet.
         self._awaited.append((self._correlation_id, is_flexible and request.API_KEY != ApiKey.API_VERSIONS))
 
     def send_pieces(self, api_key: int, version: int, body: Sequence[Buffer]) -> None:
-        """Send a request of a version that is not flexible, without copying the pieces of its body."""
+        """Send a request of a non-flexible version without copying the pieces of its body."""
         self._correlation_id += 1
         client_id = self._client_id.encode()
         length = _HEADER.size - _LENGTH_BYTES + len(client_id) + sum(map(len, body))
@@ -125,14 +125,14 @@ class BrokerConnection:
         self._awaited.append((self._correlation_id, False))
 
     def receive_as(self, kind: type[Answer], version: int) -> Answer:
-        """The next answer, decoded; its record data are views of the buffer that the next answer overwrites."""
+        """Return the next response, decoded; its record data are views of the buffer that the next one overwrites."""
         try:
             return kind.decode(version, self.receive())
         except WireError as error:
             raise MalformedAnswerError(str(error)) from error
 
     def receive(self) -> memoryview:
-        """The body of the next answer, a view of the buffer that the next answer overwrites."""
+        """Return the body of the next response, a view of the buffer that the next one overwrites."""
         deadline = time.monotonic() + self._timeout
         self._fill(memoryview(self._prefix), deadline)
         length = int.from_bytes(self._prefix, "big", signed=True)
@@ -148,14 +148,14 @@ class BrokerConnection:
         except WireError as error:
             raise MalformedAnswerError(str(error)) from error
         if correlation_id != expected:
-            raise MalformedAnswerError(f"an answer to request {correlation_id} in place of {expected}")
+            raise MalformedAnswerError(f"received the response to request {correlation_id} instead of {expected}")
         return answer[position:]
 
     def _fill(self, target: memoryview, deadline: float) -> None:
         filled = 0
         try:
             while filled < len(target):
-                # One call that waits for all of it costs less than many that take what is there.
+                # One call that waits for all bytes costs less than many that take what is there.
                 self._socket.settimeout(max(_SHORTEST_WAIT, deadline - time.monotonic()))
                 received = self._socket.recv_into(target[filled:])
                 if not received:
@@ -166,5 +166,5 @@ class BrokerConnection:
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         if isinstance(error, TimeoutError):
-            return NoAnswerInTimeError(f"no answer within {self._timeout:g} s")
+            return NoAnswerInTimeError(f"no response within {self._timeout:g} s")
         return ConnectionLostError(reason_of(error))

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and brokers.
+"""Errors between a client and brokers.
 
 There are two kinds. A `ConnectionFailure` is about one connection and its text is only the reason: the caller knows the
 address and what it was doing. Every other error is a whole sentence for a user.
@@ -11,31 +11,31 @@ from tailrace.model import TopicPartition
 
 
 class ProtocolClientError(TailraceError):
-    """A conversation with brokers failed."""
+    """A request to brokers failed."""
 
 
 class ConnectionFailure(ProtocolClientError):
-    """One connection failed and must be closed; the text is the reason."""
+    """A connection failed and must be closed; the text is the reason."""
 
 
 class ConnectFailedError(ConnectionFailure):
-    """The connection could not be opened, so the broker was asked nothing."""
+    """The connection could not be opened, so the broker received nothing."""
 
 
 class ConnectionLostError(ConnectionFailure):
-    """The connection ended before the answer came: the broker may have done what it was asked to do."""
+    """The connection ended before the response arrived: the broker may have executed the request."""
 
 
 class NoAnswerInTimeError(ConnectionLostError):
-    """The broker did not answer in time: it may still do what it was asked to do."""
+    """The broker did not respond in time: it may still execute the request."""
 
 
 class MalformedAnswerError(ConnectionFailure):
-    """The bytes that came are not an answer of a Kafka broker in plaintext."""
+    """The received bytes are not a Kafka broker's response in plaintext."""
 
 
 class RetriableError(ProtocolClientError):
-    """The cluster cannot answer yet, but another try may succeed."""
+    """The cluster cannot answer yet, but a retry may succeed."""
 
     def __init__(self, message: str, code: int = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
         super().__init__(message)
@@ -43,22 +43,22 @@ class RetriableError(ProtocolClientError):
 
 
 class UnreachableClusterError(ProtocolClientError):
-    """No address of the cluster answers."""
+    """No address of the cluster responds."""
 
 
 class NotABrokerError(ProtocolClientError):
-    """Something listens at every address that answers, but it is not a Kafka broker in plaintext."""
+    """The servers that respond are not Kafka brokers in plaintext."""
 
 
 class UnsupportedVersionError(ProtocolClientError):
-    """The broker does not serve an API in any version that the client can use."""
+    """The broker has no version of an API that the client can use."""
 
 
 class UnsupportedSettingError(ProtocolClientError):
-    """The client cannot do what a setting asks for."""
+    """The client does not support a setting."""
 
     def __init__(self, setting: str) -> None:
-        super().__init__(f"setting '{setting}' is not supported yet: brokers are reached in plaintext only")
+        super().__init__(f"setting '{setting}' is not supported yet: connections to brokers are plaintext only")
         self.setting = setting
 
 
@@ -78,7 +78,7 @@ class RefusedError(ProtocolClientError):
         self.code = code
 
 
-#: Refusals that pass without help: a leader moves, a broker starts or loads.
+#: Refusals that end by themselves: a leader moves, a broker starts or loads.
 RETRIABLE = frozenset(
     (
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -99,13 +99,13 @@ RETRIABLE = frozenset(
 
 
 def refusal(code: int, what: str) -> RetriableError | RefusedError:
-    """The error for a code that a broker answered about something."""
-    message = f"{what} answers {error_name(code)}"
+    """Return the error for a code that a broker returned for something."""
+    message = f"the broker returned {error_name(code)} for {what}"
     return RetriableError(message, code) if code in RETRIABLE else RefusedError(message, code)
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code, or its number if this client does not know it."""
+    """Return Kafka's name of an error code, or its number if this client does not know it."""
     try:
         return ErrorCode(code).name
     except ValueError:

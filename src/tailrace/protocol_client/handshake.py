@@ -1,7 +1,7 @@
-"""From an address to a connection that may be asked: the socket first, then what the broker serves.
+"""From an address to a usable connection: first the socket, then the versions that the broker serves.
 
-Owns everything that happens before the first question, and the words for what goes wrong there. TLS belongs around the
-socket in `open_socket`; SASL belongs at the end of `greet`, between the versions and the first question.
+Owns everything before the first request, and the error messages for it. TLS belongs around the socket in `open_socket`;
+SASL belongs at the end of `greet`, between the versions and the first request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailrace.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 
 _NEWEST, _OLDEST = 3, 0
 _SOFTWARE = "tailrace"
-#: How the first bytes look that other protocols answer.
+#: The first bytes of other protocols.
 _TLS_ALERT = b"\x15\x03"
 _OTHERS = {b"HTTP": "HTTP", b"SSH-": "SSH"}
 
@@ -38,7 +38,7 @@ class Conversation(Protocol):
 
 
 def open_socket(address: Address, timeout: float, receive_buffer_bytes: int = -1) -> socket.socket:
-    """Connect to an address; ConnectFailedError says why that is not possible."""
+    """Connect to an address; ConnectFailedError says why that failed."""
     try:
         opened = socket.create_connection(address, timeout=timeout)
     except socket.gaierror as error:
@@ -54,19 +54,19 @@ def open_socket(address: Address, timeout: float, receive_buffer_bytes: int = -1
 
 
 def greet(connection: Conversation) -> dict[int, Versions]:
-    """Learn which versions of which APIs a broker serves; nothing may be asked before."""
+    """Learn which API versions a broker serves; this must be the first request."""
     try:
         answer = _ask_versions(connection, _NEWEST)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
             answer = _ask_versions(connection, _OLDEST)
     except NoAnswerInTimeError as error:
-        raise ConnectFailedError(f"it accepts connections, but sends {error}") from error
+        raise ConnectFailedError(f"it accepts connections, but sent {error}") from error
     except ConnectionLostError as error:
-        raise ConnectFailedError(f"{error} before it answered anything; does it expect TLS?") from error
+        raise ConnectFailedError(f"{error} before it sent any response; does it expect TLS?") from error
     except WireError as error:
         raise MalformedAnswerError(str(error)) from error
     if answer.error_code != ErrorCode.NONE:
-        raise MalformedAnswerError(f"it refuses to tell its versions with error {answer.error_code}")
+        raise MalformedAnswerError(f"it refused to report its API versions with error {answer.error_code}")
     return {each.api_key: Versions(each.min_version, each.max_version) for each in answer.api_keys}
 
 
@@ -75,21 +75,21 @@ def _ask_versions(connection: Conversation, version: int) -> ApiVersionsResponse
         ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version=__version__.split("+")[0]), version
     )
     body = connection.receive()
-    # A broker that does not know the version answers in the oldest one, which begins with the same field.
+    # A broker that does not know the version responds in the oldest one, which begins with the same field.
     if int.from_bytes(body[:2], "big") == ErrorCode.UNSUPPORTED_VERSION:
         version = _OLDEST
     return ApiVersionsResponse.decode(version, body)
 
 
 def describe_prefix(prefix: bytes) -> str:
-    """What it means that an answer begins with these four bytes, which are no length of an answer."""
+    """Explain a response that begins with these four bytes, which are not the length of a response."""
     if prefix.startswith(_TLS_ALERT):
         return "it expects TLS"
     if prefix in _OTHERS:
         return f"it speaks {_OTHERS[prefix]}"
-    return f"an answer of {int.from_bytes(prefix, 'big', signed=True)} bytes"
+    return f"response of {int.from_bytes(prefix, 'big', signed=True)} bytes, which is impossible"
 
 
 def reason_of(error: OSError) -> str:
-    """The operating system's reason in a few words."""
+    """Return the operating system's reason in a few words."""
     return (error.strerror or str(error)).lower()

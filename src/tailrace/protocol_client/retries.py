@@ -1,6 +1,6 @@
-"""Retries: how long, and how often.
+"""Retries: for how long, and how often.
 
-Owns the loop that every retry of a client goes through. What may be retried is said by the error that is raised.
+Owns the loop of all retries of a client. The raised error says whether a retry makes sense.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.protocol_client.errors import RetriableError, UnreachableClusterEr
 
 T = TypeVar("T")
 
-#: Users may set a backoff of 0; brokers are not asked as fast as the processor can.
+#: Users may set a backoff of 0, but brokers must not be asked as fast as the processor can.
 _SHORTEST_PAUSE_SECONDS = 0.001
 
 
@@ -23,9 +23,10 @@ def retry(
     pause: float,
     longest_pause: float = 0.0,
 ) -> T:
-    """Look again until nothing retriable is in the way, or an error has lasted: then that error is raised.
+    """Retry until there is no retriable error, or until one has lasted too long: then raise it.
 
-    `patience` says for how many seconds since the first look an error is retried. Pauses double up to the longest one.
+    `patience` returns for how many seconds since the first attempt an error is retried. Pauses double up to the longest
+    one.
     """
     begun = time.monotonic()
     pause = max(pause, _SHORTEST_PAUSE_SECONDS)

@@ -1,6 +1,6 @@
-"""How connections are protected and how they prove who they are; so far all of them are in plaintext.
+"""Encryption and authentication of connections; so far all of them are plaintext.
 
-Owns which security settings exist. `handshake` is where they take effect.
+Owns which security settings exist. `handshake` applies them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SecuritySettings:
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a setting is about security."""
+    """True if a setting is about security."""
     return name.startswith(_FAMILIES)
 
 
 def security_settings(settings: Mapping[str, str]) -> SecuritySettings:
-    """The security among a client's settings; UnsupportedSettingError names one that asks for more than plaintext."""
+    """Return the security among a client's settings; UnsupportedSettingError if it is more than plaintext."""
     for name in settings:
         if is_security_setting(name) and name != _PROTOCOL:
             raise UnsupportedSettingError(name)

@@ -1,6 +1,6 @@
-"""How brokers are reached and how long a client waits for them.
+"""Settings for connections to brokers and for timeouts.
 
-Owns the values, and the form of addresses. Settings are plain values: they travel to Spark's workers.
+Owns the values, and the syntax of addresses. Settings are plain values: they travel to Spark's workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ConnectionSettings:
     client_id: str = "tailrace"
     connect_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
-    #: The size of the socket's receive buffer; the operating system chooses it where this is not positive.
+    #: The size of the socket's receive buffer; if it is not positive, the operating system chooses.
     receive_buffer_bytes: int = -1
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
@@ -33,7 +33,7 @@ class ClusterSettings:
     #: Addresses as the user gave them, separated by commas.
     bootstrap: str
     connection: ConnectionSettings = ConnectionSettings()
-    #: How long to retry where a cluster was reached before.
+    #: How long to retry after the cluster was reached once.
     api_timeout_ms: int = 60_000
     #: A cluster that was never reached is given up sooner: the address is probably wrong.
     first_contact_ms: int = 5_000
@@ -42,12 +42,12 @@ class ClusterSettings:
 
 
 def split_addresses(bootstrap: str) -> list[Address]:
-    """Split addresses separated by commas; ValueError names the first that is none."""
+    """Split addresses separated by commas; ValueError names the first invalid one."""
     return [split_address(address) for address in bootstrap.split(",")]
 
 
 def split_address(address: str) -> Address:
-    """Split `host:port`, the host of an IPv6 address in brackets; ValueError where it is neither."""
+    """Split `host:port`, with an IPv6 host in brackets; ValueError if it has another form."""
     host, separator, port = address.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not separator or not host or (":" in host and not bracketed):
@@ -58,6 +58,6 @@ def split_address(address: str) -> Address:
 
 
 def join_address(address: Address) -> str:
-    """An address as `split_address` takes it."""
+    """Format an address as `split_address` parses it."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,6 @@
-"""The versions of APIs: which ones a caller can use, which ones a broker serves, and the choice between them.
+"""API versions: those that a caller can use, those that a broker serves, and the choice between them.
 
-It must not know sockets.
+This module must not know sockets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.wire.codec import Message
 
 
 class Versions(NamedTuple):
-    """A range of versions of one API, both ends included."""
+    """A range of versions of one API, including both ends."""
 
     least: int
     most: int
@@ -24,9 +24,9 @@ class Versions(NamedTuple):
 
 
 def choose_version(kind: type[Message], usable: Versions, served: Mapping[int, Versions], where: str) -> int:
-    """The newest version that the caller can use and the broker serves; UnsupportedVersionError if there is none."""
+    """Return the newest version that the caller and the broker share; UnsupportedVersionError if there is none."""
     if kind.API_KEY >= FIRST_OWN_KEY:
-        return usable.most  # brokers serve these APIs of tailrace's own without advertising them
+        return usable.most  # brokers serve tailrace's own APIs without advertising them
     offered = served.get(kind.API_KEY)
     if offered is not None:
         version = min(usable.most, offered.most)

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: principals, operations on resources, and the ports for an authorizer and quotas.
+"""Principals, operations on resources, and the ports for an authorizer and for quotas.
 
-It must not know requests, handlers or connections: `broker/access` asks it on their behalf.
+Must not know requests, handlers or connections: `broker/access` calls it for them.
 """

@@ -1,4 +1,4 @@
-"""The port for an authorizer. Without one everybody may do everything."""
+"""The port for an authorizer. Without one, every client may do everything."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tailrace.security.principals import Principal
 
 
 class Authorizer(Protocol):
-    """Decides who may do what; asked for every request, so it answers from memory."""
+    """Decides what principals may do; called for every request, so it answers from memory."""
 
     def allows(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Whether a principal may do an operation to a resource, from a host."""
+        """True if a principal may perform an operation on a resource, from a host."""
         ...
 
     def allows_on_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether there can be a resource of a type that a principal may do an operation to."""
+        """True if there can be a resource of a type on which a principal may perform an operation."""
         ...
 
     def rights(self, principal: Principal, host: str) -> Hashable:
-        """Equal for those who may do the same; another value once they may do something else."""
+        """Return a value that is equal for principals with the same rights, and changes when the rights do."""
         ...

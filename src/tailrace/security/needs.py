@@ -1,4 +1,4 @@
-"""What an API needs: operations on resources, declared with the API, checked for the request or for what it names."""
+"""What an API needs: operations on resources, declared with the API, checked for the whole request or for its items."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tailrace.security.operations import Operation, ResourceType
 
 
 class Need(NamedTuple):
-    """An operation on a type of resource, and what is checked for it."""
+    """An operation on a type of resource, and what it is checked for."""
 
     operation: Operation
     resource_type: ResourceType
-    #: Whether the request as a whole needs it; else only what it names, or what the answer tells, does.
+    #: Whether the whole request needs it; otherwise only the items in the request or in the response do.
     is_whole: bool
-    #: What else is enough.
+    #: Another need that is sufficient too.
     alternative: Need | None = None
 
     def unless(self, other: Self) -> Need:
-        """The same need, met by another one too."""
+        """Return the same need with an alternative."""
         return self._replace(alternative=other)
 
     def __str__(self) -> str:
@@ -27,14 +27,14 @@ class Need(NamedTuple):
 
 
 def whole(operation: Operation, resource_type: ResourceType) -> Need:
-    """What a request needs as a whole, on the cluster or on its group; the router checks it."""
+    """A need of the whole request, on the cluster or on its group; the router checks it."""
     return Need(operation, resource_type, is_whole=True)
 
 
 def each(operation: Operation, resource_type: ResourceType) -> Need:
-    """What is needed for each thing that a request names, or that its answer tells; the handler checks it."""
+    """A need for each item in the request or in the response; the handler checks it."""
     return Need(operation, resource_type, is_whole=False)
 
 
-#: For an API that everybody may use.
+#: For an API that every client may use.
 NOTHING: tuple[Need, ...] = ()

@@ -1,4 +1,4 @@
-"""Operations and the types of resources they are done to, with Kafka's numbers, and which operation fits which type."""
+"""Operations and resource types with Kafka's numbers, and the operations of each resource type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.errors import ErrorCode, KafkaError
 
 
 class Operation(IntEnum):
-    """What somebody wants to do, as the protocol numbers it."""
+    """An operation, numbered as in the protocol."""
 
     READ = 3
     WRITE = 4
@@ -25,7 +25,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What it is done to, as the protocol numbers it."""
+    """A type of resource, numbered as in the protocol."""
 
     TOPIC = 2
     GROUP = 3
@@ -33,10 +33,10 @@ class ResourceType(IntEnum):
     TRANSACTIONAL_ID = 5
 
 
-#: There is one cluster, and this is its name as a resource.
+#: The name of the only cluster as a resource.
 CLUSTER_NAME = "kafka-cluster"
 
-#: The operations that each type of resource has.
+#: The operations of each resource type.
 SUPPORTED: Mapping[ResourceType, tuple[Operation, ...]] = MappingProxyType(
     {
         ResourceType.TOPIC: (
@@ -83,10 +83,10 @@ _REFUSALS: Mapping[ResourceType, tuple[ErrorCode, str]] = MappingProxyType(
 
 
 def bits(operations: Iterable[Operation]) -> int:
-    """Operations as responses carry them: one bit for each, at its number."""
+    """Return operations as bits for a response: each sets the bit at its number."""
     return sum(1 << operation for operation in operations)
 
 
 def refusal(resource_type: ResourceType) -> KafkaError:
-    """The refusal of an operation on a resource of a type, as Kafka words it."""
+    """Return the error that refuses an operation on a resource type, in Kafka's words."""
     return KafkaError(*_REFUSALS[resource_type])

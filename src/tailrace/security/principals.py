@@ -1,4 +1,4 @@
-"""Principals: whom a connection speaks for."""
+"""Principals: the identities of clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody to whom an authorizer can allow something, written `kind:name`."""
+    """An identity to which an authorizer can grant rights, written `kind:name`."""
 
     kind: str
     name: str

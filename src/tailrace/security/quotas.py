@@ -1,4 +1,4 @@
-"""The port for quotas. Without one nobody is throttled."""
+"""The port for quotas. Without one, no client is throttled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tailrace.security.principals import Principal
 
 
 class Quotas(Protocol):
-    """Counts what principals and clients ask for; asked once for each request, when its answer is known."""
+    """Counts the requests of principals and clients; called once for each request, when its response is known."""
 
     def throttle_time_ms(self, principal: Principal, client_id: str | None, api_key: int) -> int:
-        """For how long a client is to be throttled after a request; 0 for not at all."""
+        """Return how long to throttle a client after a request; 0 means not at all."""
         ...

@@ -108,7 +108,7 @@ def test_a_broker_that_is_cut_off_from_the_store_says_so_and_tells_what_it_knew(
         cluster.brokers[2].partitions.holds_lease = lambda: False
         described = await cluster.ask(2, DescribeClusterRequest(), 1, DescribeClusterResponse)
         assert described.error_code == ErrorCode.NONE
-        assert (described.error_message or "").startswith("Broker 2 does not reach the metadata store")
+        assert (described.error_message or "").startswith("Broker 2 cannot reach the metadata store")
         assert sorted(one.broker_id for one in described.brokers) == [1, 2, 3]
 
     simulate(test)

@@ -127,9 +127,9 @@ def test_a_configuration_cannot_be_changed() -> None:
             "brotli",
             "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
         ),
-        ("log.cleanup.policy", "", "The list must not be empty; it takes: compact, delete"),
-        ("log.dirs", "a,,b", "The list must not be empty nor hold an empty item"),
-        ("log.dirs", "a, a", "a stands twice in the list"),
+        ("log.cleanup.policy", "", "The list must not be empty; allowed items: compact, delete"),
+        ("log.dirs", "a,,b", "The list must not be empty or contain an empty item"),
+        ("log.dirs", "a, a", "a appears twice in the list"),
     ],
 )
 def test_a_bad_value_is_refused_in_kafkas_words(name: str, value: str, why: str) -> None:
@@ -180,7 +180,7 @@ def test_broker_id_and_log_dir_are_other_names_of_node_id_and_log_dirs() -> None
 
 
 def test_two_different_broker_numbers_are_refused_and_two_equal_ones_are_not() -> None:
-    assert "they name the same number" in refusal({"node.id": "1", "broker.id": "2"})
+    assert "both name the same setting" in refusal({"node.id": "1", "broker.id": "2"})
     assert BrokerConfig({"node.id": "2", "broker.id": 2}).get_int("node.id") == 2
 
 
@@ -214,7 +214,9 @@ def test_a_listener_on_every_interface_is_advertised_under_the_host_name(host: s
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
 def test_every_interface_cannot_be_advertised(host: str) -> None:
-    assert "names no address a client can connect to" in refusal({"advertised.listeners": f"PLAINTEXT://{host}:9092"})
+    assert "is not an address that a client can connect to" in refusal(
+        {"advertised.listeners": f"PLAINTEXT://{host}:9092"}
+    )
 
 
 def test_a_listener_that_is_not_advertised_keeps_its_own_address() -> None:
@@ -241,7 +243,7 @@ def test_a_listener_that_is_not_advertised_keeps_its_own_address() -> None:
         ("PLAINTEXT://localhost:65536", "above 65535"),
         ("PLAINTEXT://localhost:1,PLAINTEXT://localhost:2", "Each listener must have a different name"),
         ("OTHER://localhost:1", "No security protocol defined for listener OTHER"),
-        ("SSL://localhost:1", "Listener SSL uses SSL, which tailrace does not serve yet"),
+        ("SSL://localhost:1", "Listener SSL uses SSL, which tailrace does not support yet"),
     ],
 )
 def test_an_impossible_listener_is_refused(listeners: str, why: str) -> None:
@@ -274,7 +276,7 @@ def test_a_protocol_map_that_makes_no_sense_is_refused(items: str) -> None:
 
 
 def test_a_broker_left_with_controller_listeners_only_is_refused() -> None:
-    assert "No listener is left for clients" in refusal(
+    assert "No listener remains for clients" in refusal(
         {"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
     )
 
@@ -385,7 +387,7 @@ def test_only_topics_that_ask_for_it_have_their_batches_looked_into() -> None:
         ("compression.zstd.level", "-131073", "Value must be at least -131072"),
         ("max.connections.per.ip.overrides", "127.0.0.1", "'127.0.0.1' is not of the form address:count"),
         ("max.connections.per.ip.overrides", "somewhere:4", "'somewhere' is not an IP address"),
-        ("max.connections.per.ip.overrides", "::1:4,::1:5", "::1 stands twice in the list"),
+        ("max.connections.per.ip.overrides", "::1:4,::1:5", "::1 appears twice in the list"),
         ("queued.max.request.bytes", "0", "Value must be at least 1, or -1"),
     ],
 )

@@ -169,7 +169,7 @@ def test_the_server_properties_that_kafka_ships_starts_a_broker(tmp_path: Path) 
     assert config.get_int("node.id") == 1
     assert config.topic_config({}).retention_ms == 7 * 24 * 3_600_000
     assert f"process.roles has no effect in tailrace ({path}:2)" in config.warnings
-    assert any("CONTROLLER is left out" in warning for warning in config.warnings)
+    assert any("ignoring CONTROLLER" in warning for warning in config.warnings)
 
 
 def test_errors_in_a_file_name_the_line(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_one_of_several_is_the_controller_and_another_when_it_is_gone(caplog: py
 
     with caplog.at_level(logging.INFO):
         run(test)
-    assert caplog.text.count("this broker is the controller now, in epoch") == 3
+    assert caplog.text.count("this broker became the controller in epoch") == 3
 
 
 def test_an_election_that_the_store_did_not_answer_is_held_again_without_further_news() -> None:
@@ -88,11 +88,11 @@ def test_a_new_controller_says_how_much_it_has_loaded_before_it_acts(caplog: pyt
         run(test)
     said = [record for record in caplog.records if record.name == "tailrace.controller"]
     elected, loaded, acted = said[:3]
-    assert elected.getMessage() == "this broker is the controller now, in epoch 2"
-    assert loaded.getMessage().startswith("2 topics with 3 partitions loaded in ")
+    assert elected.getMessage() == "this broker became the controller in epoch 2"
+    assert loaded.getMessage().startswith("loaded 2 topics with 3 partitions in ")
     assert (vars(loaded)["topics"], vars(loaded)["partitions"]) == (2, 3)
     assert vars(loaded)["load_seconds"] >= 0
-    assert "gone [1]" in acted.getMessage() or "brokers alive [2, 3]" in acted.getMessage()
+    assert "gone [1]" in acted.getMessage() or "live brokers [2, 3]" in acted.getMessage()
 
 
 def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: pytest.LogCaptureFixture) -> None:
@@ -117,9 +117,9 @@ def test_partitions_of_a_broker_that_is_gone_get_leaders_from_their_isr(caplog: 
 
     with caplog.at_level(logging.INFO):
         run(test)
-    assert "1 partitions got leaders, by how far their replicas are" in caplog.text
-    assert "brokers alive [1, 3], gone [2]: 0 partitions have another leader, 2 have none" in caplog.text
-    assert "brokers alive [1, 3]: 1 partitions have a smaller ISR" in caplog.text
+    assert "elected leaders of 1 partitions: each is the replica with the longest log" in caplog.text
+    assert "live brokers [1, 3], gone [2]: 0 partitions have a new leader, 2 have none" in caplog.text
+    assert "live brokers [1, 3]: shrank the ISRs of 1 partitions" in caplog.text
 
 
 def test_nobody_leaves_the_isr_of_a_leader_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +153,7 @@ def test_nobody_leaves_the_isr_of_a_leader_that_does_not_answer(caplog: pytest.L
 
     with caplog.at_level(logging.INFO):
         run(test)
-    assert "2 partitions have a smaller ISR, 2 wait for their leaders to answer" in caplog.text
+    assert "shrank the ISRs of 2 partitions; 2 more wait for their leaders to answer" in caplog.text
 
 
 @pytest.mark.parametrize("is_started_again", [False, True])
@@ -261,7 +261,7 @@ def test_a_controller_that_is_deposed_writes_nothing_and_steps_down(caplog: pyte
 
     with caplog.at_level(logging.INFO):
         run(test)
-    assert "this broker is the controller no more: another controller was elected after epoch 1" in caplog.text
+    assert "this broker is no longer the controller: another controller was elected after epoch 1" in caplog.text
 
 
 def test_a_controller_whose_session_is_over_rules_again_only_after_another_election() -> None:

@@ -226,7 +226,7 @@ def test_a_producer_that_waits_when_the_topic_is_deleted_is_told(tmp_path: Path)
 def test_versions_that_are_not_served_close_the_connection(tmp_path: Path, version: int) -> None:
     async def test(broker: TestedBroker) -> None:
         frame = bytearray((0).to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff" + bytes(20))
-        with pytest.raises(WireError, match="not served in version"):
+        with pytest.raises(WireError, match="not supported in version"):
             broker._router.answer(broker._connection, memoryview(frame))
 
     with_broker(tmp_path, test)
@@ -236,7 +236,7 @@ def test_an_api_that_is_not_served_closes_the_connection(tmp_path: Path) -> None
     async def test(broker: TestedBroker) -> None:
         for key in (4, 9999, -1):
             frame = bytearray(key.to_bytes(2, "big", signed=True) + bytes(6) + b"\xff\xff" + bytes(20))
-            with pytest.raises(WireError, match="is not served"):
+            with pytest.raises(WireError, match="is not supported"):
                 broker._router.answer(broker._connection, memoryview(frame))
 
     with_broker(tmp_path, test)

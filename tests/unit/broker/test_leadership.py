@@ -234,7 +234,7 @@ def test_a_broker_that_stops_says_what_is_lost_where_nobody_catches_up(caplog: p
         await cluster.until(lambda: cluster.state(2).leader in (2, 3))
 
     simulate(test)
-    assert "records are lost that only this broker acknowledged (acks=1)" in caplog.text
+    assert "records that only this broker acknowledged (acks=1) are lost" in caplog.text
 
 
 def test_a_preferred_leader_that_is_cut_off_is_not_made_and_the_old_one_goes_on() -> None:

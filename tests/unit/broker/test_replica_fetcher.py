@@ -228,7 +228,7 @@ def test_a_leader_that_does_not_know_this_broker_yet_is_asked_again_without_a_wo
         leader.connections[-1].transport.close()
         for _ in range(20):
             await asked_to_prove(leader, answers=True, error_code=ErrorCode.STALE_BROKER_EPOCH)
-        assert caplog.text.count("cannot be fetched from") == 1
+        assert caplog.text.count("cannot fetch from") == 1
 
     with_leader(test, features=SUPPORTED)
 
@@ -253,7 +253,7 @@ def test_a_leader_that_wants_a_proof_gets_one_on_another_connection(caplog: pyte
         respond(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         await leader.fetch()
         assert len(leader.connections) == 2
-        assert "refuses a connection on which this broker proved nothing" in caplog.text
+        assert "refused the connection, on which this broker has not proved its identity" in caplog.text
 
     with_leader(test)
 
@@ -263,7 +263,7 @@ def test_a_proof_that_is_refused_is_told_and_tried_again(caplog: pytest.LogCaptu
         await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
         await asked_to_prove(leader, answers=True, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         await asked_to_prove(leader, answers=True, nonce=bytes(NONCE_BYTES))
-        assert "does not believe that this is broker 1" in caplog.text
+        assert "refused the proof that this is broker 1" in caplog.text
 
     with_leader(test, features=SUPPORTED)
 
@@ -477,7 +477,7 @@ def test_damaged_records_are_not_appended_but_asked_for_again(caplog: pytest.Log
 
     with caplog.at_level(logging.WARNING, logger="tailrace.replication"):
         with_leader(test)
-    assert any("orders-0 cannot be fetched from broker 9" in line for line in caplog.messages)
+    assert any("cannot fetch orders-0 from broker 9" in line for line in caplog.messages)
 
 
 # --- logs that differ

@@ -106,11 +106,11 @@ def test_a_file_may_have_quotes_comments_and_empty_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("orders,0\n", "line 1: expected topic,partition,offset and found orders,0"),
-        ("orders,0,1\norders,one,1\n", "line 2: partition and offset are numbers, not one and 1"),
+        ("orders,0\n", "line 1: expected topic,partition,offset but found orders,0"),
+        ("orders,0,1\norders,one,1\n", "line 2: partition and offset must be numbers, not one and 1"),
         ("orders,0,-1\n", "line 1: orders,0,-1 has no topic, or a number below 0"),
         (",0,1\n", "has no topic"),
-        ("orders,0,1\norders,0,2\n", "line 2: orders-0 is there twice"),
+        ("orders,0,1\norders,0,2\n", "line 2: orders-0 appears twice"),
         ("# nothing\n", "has no offsets"),
     ],
 )

@@ -66,9 +66,9 @@ def test_a_json_line_has_the_fields_of_its_event(stream: io.StringIO) -> None:
 
 def test_a_partition_and_an_error_in_the_message_are_fields(stream: io.StringIO) -> None:
     set_up_logging("json", "INFO", 60, stream)
-    logger.error("retention of %s is held up: %s", TopicPartition("orders", 3), StorageError("the disk is full"))
+    logger.error("retention of %s failed: %s; retrying", TopicPartition("orders", 3), StorageError("the disk is full"))
     (line,) = json_lines(stream)
-    assert line["message"] == "retention of orders-3 is held up: the disk is full"
+    assert line["message"] == "retention of orders-3 failed: the disk is full; retrying"
     assert (line["topic"], line["partition"]) == ("orders", 3)
     assert (line["error"], line["error_type"]) == ("the disk is full", "StorageError")
 

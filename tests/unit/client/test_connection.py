@@ -47,7 +47,7 @@ def test_one_address_that_listens_is_enough(closed_port: int, silent_port: int) 
 
 def test_what_listens_but_is_no_broker_is_unreachable(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "FIRST_ANSWER_TIMEOUT", 0.3)
-    with pytest.raises(UnreachableError, match="does not answer as a broker"):
+    with pytest.raises(UnreachableError, match="does not answer like a Kafka broker"):
         Topics(f"127.0.0.1:{silent_port}")
 
 

@@ -13,8 +13,8 @@ from tailrace.client import Timestamp, read
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
-        (-1, "not negative"),
-        (Timestamp(-5), "not negative"),
+        (-1, "not be negative"),
+        (Timestamp(-5), "not be negative"),
         (datetime(2026, 1, 31, 12), "no time zone"),
         ("middle", "'earliest', 'latest'"),
     ],

@@ -38,7 +38,7 @@ def test_leaving_the_block_raises_for_records_that_were_not_acknowledged(nowhere
 def test_flush_raises_when_its_time_is_up_and_keeps_what_still_waits(nowhere: str) -> None:
     producer = Producer(nowhere, connect_timeout=None)
     producer.send("orders", "one")
-    with pytest.raises(DeliveryError, match=r"1 record was not acknowledged: no answer within 0\.1 s"):
+    with pytest.raises(DeliveryError, match=r"1 record was not acknowledged: no response within 0\.1 s"):
         producer.flush(0.1)
     assert producer.unacknowledged == 1
     with pytest.raises(DeliveryError):

@@ -55,7 +55,7 @@ def test_what_was_never_asked_has_not_acted(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(request, "REQUEST_TIMEOUT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(UnreachableError, match="accepts connections, but sends no answer") as caught:
+        with pytest.raises(UnreachableError, match="accepts connections, but sent no response") as caught:
             ask_for_cluster(address)
     assert not isinstance(caught.value, NoAnswerError)
 
@@ -63,7 +63,7 @@ def test_what_was_never_asked_has_not_acted(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_answers_something_else_is_no_broker() -> None:
     with (
         broker(b"HTTP/1.1 400 Bad Request\r\n\r\n") as strange,
-        pytest.raises(ClientError, match="does not answer as a broker") as caught,
+        pytest.raises(ClientError, match="does not answer like a Kafka broker") as caught,
     ):
         ask_for_cluster(strange.bootstrap)
     assert not isinstance(caught.value, UnreachableError)

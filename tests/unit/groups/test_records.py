@@ -181,7 +181,7 @@ def test_a_key_of_another_type_is_not_known_and_no_error(number: int) -> None:
 @pytest.mark.parametrize("version", [-1, 5, 0x7FFF])
 def test_a_value_of_a_version_that_is_not_known_is_refused_with_a_reason(version: int) -> None:
     data = struct.pack(">h", version) + bytes(40)
-    with pytest.raises(WireError, match=f"OffsetCommitValue has version {version}, but 0 to 4 can be read here; a new"):
+    with pytest.raises(WireError, match=f"OffsetCommitValue has version {version}, expected 0 to 4; a new"):
         decode_value(OffsetCommitKey(), data)
 
 

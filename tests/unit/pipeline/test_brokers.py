@@ -80,7 +80,8 @@ def test_what_does_not_pass_in_time_is_an_error_that_says_what_it_was() -> None:
     with broker(lambda number: offset(-1, ErrorCode.LEADER_NOT_AVAILABLE)) as scripted:
         brokers = brokers_at(scripted.bootstrap, default_api_timeout_ms="50")
         with pytest.raises(
-            SourceError, match=r"^looking up offsets failed: partition orders-0 answers LEADER_NOT_AVAILABLE$"
+            SourceError,
+            match=r"^looking up offsets failed: the broker returned LEADER_NOT_AVAILABLE for partition orders-0$",
         ):
             brokers.offsets_at({NAME: LATEST})
         brokers.close()
@@ -89,7 +90,9 @@ def test_what_does_not_pass_in_time_is_an_error_that_says_what_it_was() -> None:
 def test_a_refusal_is_an_error_at_once() -> None:
     with broker(lambda number: offset(-1, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)) as scripted:
         brokers = brokers_at(scripted.bootstrap)
-        with pytest.raises(SourceError, match="partition orders-0 answers UNSUPPORTED_FOR_MESSAGE_FORMAT"):
+        with pytest.raises(
+            SourceError, match="the broker returned UNSUPPORTED_FOR_MESSAGE_FORMAT for partition orders-0"
+        ):
             brokers.offsets_at({NAME: LATEST})
         brokers.close()
 

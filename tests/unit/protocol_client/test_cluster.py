@@ -100,7 +100,9 @@ def test_what_listens_and_is_no_broker_is_said_not_to_be_one_and_not_asked_again
     served = start(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with (
         Cluster(settings(served.bootstrap, first_contact_ms=60_000)) as cluster,
-        pytest.raises(NotABrokerError, match=rf"^what listens at {served.bootstrap} does not answer as a broker \("),
+        pytest.raises(
+            NotABrokerError, match=rf"^the server at {served.bootstrap} does not answer like a Kafka broker \("
+        ),
     ):
         cluster.retry(lambda: cluster.topics(None))
     assert len(served.asked) == 1
@@ -161,7 +163,7 @@ def test_a_coordinator_that_is_refused_is_refused_at_once(start: Callable[..., S
     with Cluster(settings(served.bootstrap)) as cluster, pytest.raises(RefusedError) as caught:
         cluster.coordinator("billing")
     assert caught.value.code == ErrorCode.INVALID_GROUP_ID
-    assert str(caught.value) == "the coordinator of 'billing' answers INVALID_GROUP_ID"
+    assert str(caught.value) == "the broker returned INVALID_GROUP_ID for the coordinator of 'billing'"
 
 
 def test_a_coordinator_that_does_not_come_is_given_up_with_its_last_error(

@@ -136,7 +136,7 @@ def test_a_port_that_expects_tls_is_said_to_do_so() -> None:
 
     with (
         listener(serve) as address,
-        pytest.raises(ConnectFailedError, match=r"before it answered anything; does it expect TLS\?$"),
+        pytest.raises(ConnectFailedError, match=r"before it sent any response; does it expect TLS\?$"),
     ):
         BrokerConnection(address, PATIENT)
 
@@ -146,8 +146,8 @@ def test_bytes_of_other_protocols_are_no_answer() -> None:
         (b"\x15\x03\x01\x00\x02\x02\x46", "it expects TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP"),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "it speaks SSH"),
-        (b"220 mail.example.org", f"an answer of {int.from_bytes(b'220 ', 'big')} bytes"),
-        (b"\xff\xff\xff\xff", "an answer of -1 bytes"),
+        (b"220 mail.example.org", f"response of {int.from_bytes(b'220 ', 'big')} bytes, which is impossible"),
+        (b"\xff\xff\xff\xff", "response of -1 bytes, which is impossible"),
     ):
 
         def serve(connection: socket.socket, data: bytes = data) -> None:
@@ -161,7 +161,7 @@ def test_bytes_of_other_protocols_are_no_answer() -> None:
 def test_a_listener_that_closes_before_it_answers_may_expect_tls() -> None:
     with (
         listener(lambda connection: None) as address,
-        pytest.raises(ConnectFailedError, match="before it answered anything; does it expect TLS"),
+        pytest.raises(ConnectFailedError, match="before it sent any response; does it expect TLS"),
     ):
         BrokerConnection(address, PATIENT)
 
@@ -174,7 +174,7 @@ def _wait_for_end(connection: socket.socket) -> None:
 def test_a_listener_that_never_says_a_word_is_given_up() -> None:
     with (
         listener(_wait_for_end) as address,
-        pytest.raises(ConnectFailedError, match=r"^it accepts connections, but sends no answer within 0\.2 s$"),
+        pytest.raises(ConnectFailedError, match=r"^it accepts connections, but sent no response within 0\.2 s$"),
     ):
         BrokerConnection(address, HURRIED)
 
@@ -203,7 +203,7 @@ def test_an_answer_that_does_not_come_in_time_is_an_error_of_its_own() -> None:
         return None
 
     with broker(answer) as served, BrokerConnection(served.address, HURRIED) as connection:
-        with pytest.raises(NoAnswerInTimeError, match=r"^no answer within 0\.2 s$"):
+        with pytest.raises(NoAnswerInTimeError, match=r"^no response within 0\.2 s$"):
             connection.ask(MetadataRequest(topics=None), METADATA, MetadataResponse)
         over.set()
 
@@ -215,7 +215,7 @@ def test_an_answer_to_another_request_is_refused() -> None:
     with (
         broker(answer) as served,
         BrokerConnection(served.address, PATIENT) as connection,
-        pytest.raises(MalformedAnswerError, match=r"^an answer to request 4711 in place of 2$"),
+        pytest.raises(MalformedAnswerError, match=r"^received the response to request 4711 instead of 2$"),
     ):
         connection.ask(MetadataRequest(topics=None), METADATA, MetadataResponse)
 

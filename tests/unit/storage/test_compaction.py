@@ -444,9 +444,9 @@ def test_a_corrupt_batch_makes_the_log_uncleanable_and_shortens_nothing(
         assert list(world.cleaner.uncleanable) == [NAME]
         assert {name: world.disk.read_file(f"/data/{NAME}/{name}") for name in names(world)} == before
         assert victim.corrupt_position is not None
-        assert f"{NAME} is not compacted any more: {victim.log.path}, position" in caplog.text
+        assert f"{NAME}: stopped compacting: {victim.log.path}, position" in caplog.text
         assert not await world.cleaner.clean_dirtiest()
-        assert caplog.text.count("is not compacted any more") == 1
+        assert caplog.text.count("stopped compacting") == 1
 
     simulate(test)
 

@@ -1,4 +1,4 @@
-"""The broker's configuration: every key with its type and default, the layers a value comes from, and the pages on it.
+"""The broker's configuration: every key with its type and default, the layers of values, and the generated pages.
 
-Owns text, types and precedence of settings. Must not know what a setting does: the parts that read it do.
+Owns the text, types and precedence of settings. Must not know what a setting does: the parts that read it do.
 """

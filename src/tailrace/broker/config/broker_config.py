@@ -1,9 +1,9 @@
-"""The broker's configuration: raw values checked against the tables, then read without surprises.
+"""The broker's configuration: checks raw values against the tables of keys, then gives typed access to them.
 
-Owns the one `BrokerConfig` of a broker. What a key is comes from the first of four layers that gives it a value:
-what was set at run time for this broker, what was set at run time for all brokers, what the broker was started
-with, and the default. Only the first two ever change, as a whole, and only to valid values; whoever reads a key
-when it is needed sees the change. The environment is never read. It must not know handlers, logs or sockets.
+Owns the one `BrokerConfig` of a broker. The value of a key comes from the first of four layers that has one: set at run
+time for this broker, set at run time for all brokers, given at the start, default. Only the first two ever change, as a
+whole, and only to valid values; code that reads a key when it needs it sees the change. Environment variables are never
+read. This module must not know handlers, logs or sockets.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-#: What `compression.type` stands for; None is the producer's own choice.
+#: The codec of each value of `compression.type`; None keeps the producer's codec.
 _CODECS: Mapping[str, Compression | None] = MappingProxyType(
     {
         "producer": None,
@@ -65,7 +65,7 @@ _CODECS: Mapping[str, Compression | None] = MappingProxyType(
         "zstd": Compression.ZSTD,
     }
 )
-#: Where the level of a codec is configured, for those that have one.
+#: The key with the level of each codec that has one.
 _LEVELS: Mapping[Compression | None, str] = MappingProxyType(
     {
         Compression.GZIP: "compression.gzip.level",
@@ -73,15 +73,15 @@ _LEVELS: Mapping[Compression | None, str] = MappingProxyType(
         Compression.ZSTD: "compression.zstd.level",
     }
 )
-#: What a broker keeps of an archived topic where that is not set: as much as of any other.
+#: The value that makes a broker keep as much of an archived topic as of any other.
 _AS_RETENTION = -2
-#: The longest value of a key that is set at run time, as in Kafka; it goes into the metadata store.
+#: The longest value of a key set at run time, as in Kafka; it is stored in the metadata store.
 MAX_VALUE_BYTES = 32_767
 _SHOWN_CHARACTERS = 100
 
 
 class TopicDefault(NamedTuple):
-    """What a topic key is where the topic does not override it, and which broker key says so."""
+    """The value of a topic key that the topic does not override, and the broker key it comes from."""
 
     value: str
     source: ConfigSource
@@ -89,7 +89,7 @@ class TopicDefault(NamedTuple):
 
 
 class BrokerConfig:
-    """Every setting of one broker, checked."""
+    """All settings of one broker, checked."""
 
     __slots__ = (
         "_advertised_listeners",
@@ -104,7 +104,7 @@ class BrokerConfig:
     def __init__(
         self, settings: Mapping[str, object] | None = None, *, origins: Mapping[str, str] | None = None
     ) -> None:
-        """Check raw settings (text, or values as TOML types them); `origins` says where each was written."""
+        """Check raw settings (text, or typed values from TOML); `origins` says where each was written."""
         self._origins = dict(origins or {})
         warnings: list[str] = []
         effective = self._effective(settings or {}, warnings)
@@ -121,75 +121,75 @@ class BrokerConfig:
 
     @property
     def raw(self) -> Mapping[str, str]:
-        """The settings that were given, as text, under the names used here."""
+        """The given settings as text, under tailrace's names."""
         return self._raw
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was accepted although it changes nothing here."""
+        """Settings that were accepted although they have no effect here."""
         return self._warnings
 
     @property
     def listeners(self) -> tuple[Endpoint, ...]:
-        """Where to listen."""
+        """The addresses to listen on."""
         return self._listeners
 
     @property
     def advertised_listeners(self) -> tuple[Endpoint, ...]:
-        """Where clients are told to connect; a port 0 stands for the port its listener was given."""
+        """The addresses that clients connect to; port 0 means the port that its listener gets."""
         return self._advertised_listeners
 
     def get_int(self, name: str) -> int:
-        """The value of an INT, SHORT or LONG key."""
+        """Return the value of an INT, SHORT or LONG key."""
         value = self._layers.values[name]
         if isinstance(value, bool) or not isinstance(value, int):
             raise _no_value(name, "an integer")
         return value
 
     def get_bool(self, name: str) -> bool:
-        """The value of a BOOLEAN key."""
+        """Return the value of a BOOLEAN key."""
         value = self._layers.values[name]
         if not isinstance(value, bool):
             raise _no_value(name, "a boolean")
         return value
 
     def get_float(self, name: str) -> float:
-        """The value of a DOUBLE key, or of a whole number as a float."""
+        """Return the value of a DOUBLE key, or of an integer key as a float."""
         value = self._layers.values[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _no_value(name, "a number")
         return float(value)
 
     def get_str(self, name: str) -> str:
-        """The value of a STRING key."""
+        """Return the value of a STRING key."""
         value = self._layers.values[name]
         if not isinstance(value, str):
             raise _no_value(name, "a string")
         return value
 
     def get_optional_str(self, name: str) -> str | None:
-        """The value of a STRING key, or None where it has none."""
+        """Return the value of a STRING key, or None if it has none."""
         return None if self._layers.values[name] is None else self.get_str(name)
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """The items of a LIST key."""
+        """Return the items of a LIST key."""
         value = self._layers.values[name]
         if not isinstance(value, tuple):
             raise _no_value(name, "a list")
         return value
 
     def text(self, name: str) -> str | None:
-        """The value of any key as Kafka's tools show it, None where it has none or must not be shown."""
+        """Return the value of any key as Kafka's tools show it; None if it has none or is sensitive."""
         return None if BROKER_KEYS[name].is_sensitive else value_text(self._layers.values[name])
 
     def source(self, name: str) -> ConfigSource:
-        """Where a key's value comes from."""
+        """Return the layer that a key's value comes from."""
         return self._layers.source(name)
 
-    # --- what is set while the broker runs
+    # --- changes at run time
 
     def check_dynamic(self, settings: Mapping[str, str], *, for_all_brokers: bool) -> None:
-        """Raise ConfigError, in Kafka's words, where these cannot be what is set at run time."""
+        """Raise ConfigError, in Kafka's words, if these settings cannot be set at run time."""
         _check_sizes(settings)
         fixed = [name for name in settings if name in ALIASES or _is_read_only(name)]
         if fixed:
@@ -205,7 +205,7 @@ class BrokerConfig:
         self._layers.replaced(source, values)
 
     def set_dynamic(self, for_all_brokers: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-        """Go by what is set at run time from now on; what this version does not take is left out and said."""
+        """Apply the settings made at run time; return a message for each one that this version ignores."""
         problems: list[str] = []
         layers = ConfigLayers({ConfigSource.STATIC_BROKER: self._static})
         for source, settings in (
@@ -215,20 +215,20 @@ class BrokerConfig:
             try:
                 layers = layers.replaced(source, self._sound(settings, problems))
             except ConfigError as refusal:
-                problems.append(f"what is set at run time is left out: {refusal}")
+                problems.append(f"ignoring the settings made at run time: {refusal}")
         self._layers = layers
         return problems
 
     def _sound(self, settings: Mapping[str, str], problems: list[str]) -> dict[str, Value]:
-        """The settings that are valid here: what another version stored must not keep a broker from serving."""
+        """Return the valid settings: a setting that another version stored must not stop a broker from serving."""
         sound: dict[str, Value] = {}
         for name, given in settings.items():
             try:
                 if _is_read_only(name):
-                    raise ConfigError("it is read when the broker starts")
+                    raise ConfigError("it is read only when the broker starts")
                 sound[name] = self._dynamic_key(name).parse(given)
             except ConfigError as refusal:
-                problems.append(f"{name}, set at run time, is left out: {refusal}")
+                problems.append(f"ignoring {name}, which was set at run time: {refusal}")
         return sound
 
     def _dynamic_key(self, name: str) -> ConfigKey:
@@ -239,17 +239,17 @@ class BrokerConfig:
             raise self._unknown(name)
         return key
 
-    # --- what is told of values
+    # --- descriptions of values
 
     def broker_givens(self, name: str) -> list[Given]:
-        """Every value that a key was given, the one that counts first, and those of the keys it stands in for."""
+        """Return every value that was given for a key or for the keys that it replaces, in order of precedence."""
         family = next((names for names in FAMILIES if name in names), (name,))
         found = self._layers.givens(family)
         first = next((position for position, given in enumerate(found) if given.name == name), len(found))
         return found[first:]
 
     def topic_givens(self, name: str, overrides: Mapping[str, str]) -> list[Given]:
-        """Every value that a topic's key was given, by the topic and by the broker keys behind it, in Kafka's order."""
+        """Return every value given for a topic's key, by the topic and by its broker keys, in Kafka's order."""
         key = _topic_key(name)
         of_broker = self._layers.givens([synonym.name for synonym in key.synonyms])
         if name not in overrides:
@@ -257,20 +257,20 @@ class BrokerConfig:
         return [Given(name, value_text(key.parse(overrides[name])), ConfigSource.TOPIC), *of_broker]
 
     def topic_value(self, name: str, overrides: Mapping[str, str]) -> Given:
-        """The value of a topic's key, and where it comes from."""
+        """Return the value of a topic's key, and where it comes from."""
         if name in overrides:
             return Given(name, value_text(_topic_key(name).parse(overrides[name])), ConfigSource.TOPIC)
         default = self.topic_default(name)
         return Given(name, default.value, default.source)
 
     def topic_values(self, overrides: Mapping[str, str]) -> list[Given]:
-        """The value of every topic key."""
+        """Return the value of every topic key."""
         return [self.topic_value(name, overrides) for name in TOPIC_KEYS]
 
-    # --- what topics get
+    # --- values for topics
 
     def topic_config(self, overrides: Mapping[str, str]) -> LogConfig:
-        """What a log of a topic with these overrides goes by."""
+        """Return the configuration of a topic's log."""
         values = {**self._layers.topic_values, **_parsed(overrides)}
         policies = values["cleanup.policy"]
         if not isinstance(policies, tuple):
@@ -307,28 +307,28 @@ class BrokerConfig:
         )
 
     def topic_int(self, name: str, overrides: Mapping[str, str]) -> int:
-        """The value of one whole-numbered topic key, such as min.insync.replicas."""
+        """Return the value of an integer topic key, such as min.insync.replicas."""
         given = overrides.get(name)
         return _whole({name: self._layers.topic_values[name] if given is None else TOPIC_KEYS[name].parse(given)}, name)
 
     def topic_bool(self, name: str, overrides: Mapping[str, str]) -> bool:
-        """The value of one topic key that is a yes or no."""
+        """Return the value of a boolean topic key."""
         given = overrides.get(name)
         return (self._layers.topic_values[name] if given is None else TOPIC_KEYS[name].parse(given)) is True
 
     def topic_default(self, name: str) -> TopicDefault:
-        """What a topic key is where the topic does not override it."""
+        """Return the value of a topic key that the topic does not override."""
         value, broker_key = self._layers.topic_default(_topic_key(name))
         source = ConfigSource.DEFAULT if broker_key is None else self.source(broker_key)
         return TopicDefault(value_text(value) or "", source, broker_key or name)
 
     def validate_topic_overrides(self, overrides: Mapping[str, str]) -> None:
-        """Raise ConfigError, in Kafka's words, at the first override that is unknown or not allowed."""
+        """Raise ConfigError, in Kafka's words, for the first override that is unknown or not allowed."""
         _check_sizes(overrides)
         check_together({**self._layers.topic_values, **_parsed(overrides)})
 
     def _effective(self, settings: Mapping[str, object], warnings: list[str]) -> dict[str, object]:
-        """The settings that count, under their names here; the rest is warned about or refused."""
+        """Return the settings that take effect, under tailrace's names; warn about the others or refuse them."""
         effective: dict[str, object] = {}
         for name, given in settings.items():
             if name in BROKER_KEYS:
@@ -346,8 +346,8 @@ class BrokerConfig:
                     self._origins[name] = self._origins[alias]
             elif name == "node.id" and as_text(settings[name]) != as_text(settings[alias]):
                 raise ConfigError(
-                    f"node.id is {settings[name]} and {alias} is {settings[alias]}{self._place(alias)}: "
-                    "they name the same number, so give only one"
+                    f"node.id is {settings[name]} and {alias} is {settings[alias]}{self._place(alias)}: both name "
+                    "the same setting, so give only one"
                 )
         return effective
 
@@ -360,19 +360,19 @@ class BrokerConfig:
     def _endpoints(
         self, controllers: tuple[str, ...], warnings: list[str]
     ) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-        """Parse the listeners, without those that only Kafka's controllers would use."""
+        """Parse the listeners, except those that only Kafka's controllers would use."""
         name = "listener.security.protocol.map"
         try:
             protocols = parse_protocol_map(self.get_list(name))
             name = "listeners"
             listeners = parse_endpoints(self.get_list(name), protocols, left_out=controllers)
             if not listeners:
-                raise EndpointError("No listener is left for clients once those of controllers are taken away")
+                raise EndpointError("No listener remains for clients: all of them are controller listeners")
             check_ports_differ(listeners)
             if len(listeners) < len(self.get_list(name)):
                 warnings.append(
-                    f"listeners: {', '.join(controllers)} is left out, no controller listens in tailrace"
-                    f"{self._place(name)}"
+                    f"listeners: ignoring {', '.join(controllers)}, because tailrace has no controller "
+                    f"listeners{self._place(name)}"
                 )
             if self._layers.values["advertised.listeners"] is None:
                 return listeners, advertise(listeners, _host_name)
@@ -382,7 +382,7 @@ class BrokerConfig:
         except EndpointError as problem:
             refusal = BROKER_KEYS[name].refusal(self.text(name), str(problem))
             raise ConfigError(f"{refusal}{self._place(name)}") from None
-        # A listener that is not advertised explicitly is still reachable under its own address.
+        # A listener that is not advertised explicitly is reachable under its own address.
         named = [endpoint.listener_name for endpoint in advertised]
         rest = [listener for listener in listeners if listener.listener_name not in named]
         return listeners, advertised + advertise(rest, _host_name)
@@ -391,10 +391,10 @@ class BrokerConfig:
         from difflib import get_close_matches
 
         if name.startswith(("ssl.", "sasl.", "listener.name.", "authorizer.")):
-            why = "tailrace serves PLAINTEXT listeners without authentication so far"
+            why = "tailrace only supports PLAINTEXT listeners without authentication so far"
         else:
             nearest = get_close_matches(name, [*BROKER_KEYS, *ALIASES], n=1)
-            why = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists those there are"
+            why = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists all keys"
         return ConfigError(f"Unknown configuration {name}{self._place(name)}: {why}")
 
     def _place(self, name: str) -> str:
@@ -403,13 +403,13 @@ class BrokerConfig:
 
 
 def load_config(path: str | None, overrides: Mapping[str, str]) -> BrokerConfig:
-    """Read a .properties or .toml file, put the overrides over it and check the whole."""
+    """Read a .properties or .toml file, apply the overrides and check the result."""
     settings, origins = gather_settings(path, overrides)
     return BrokerConfig(settings, origins=origins)
 
 
 def gather_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[dict[str, object], dict[str, str]]:
-    """The settings of a file with the overrides over them, unchecked, and where each was written."""
+    """Return the unchecked settings of a file with the overrides applied, and where each was written."""
     from tailrace.broker.config.file import read_settings
 
     settings: dict[str, object] = {}
@@ -427,7 +427,7 @@ def gather_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[dic
 
 
 def _names_of_same_settings(names: Collection[str]) -> list[str]:
-    """All names under which a file may set what these names set.
+    """Return all names under which a file may set the same settings as these names.
 
     Without this, log.retention.hours on the command line would lose against log.retention.ms in the file.
     """
@@ -460,7 +460,7 @@ def _topic_key(name: str) -> TopicKey:
 
 
 def _check_sizes(settings: Mapping[str, str]) -> None:
-    """Refuse values that Kafka refuses, in its words, before anybody looks into them."""
+    """Refuse values that are too long for Kafka, in its words, before anything parses them."""
     for name, value in settings.items():
         if len(value.encode()) > MAX_VALUE_BYTES:
             raise ConfigError(
@@ -481,7 +481,7 @@ def _whole(values: Mapping[str, Value], name: str) -> int:
 
 
 def _retention(values: Mapping[str, Value], name: str, is_archived: bool) -> int:
-    """How long, or how much, a broker itself keeps of a log."""
+    """Return how long, or how much of, a log a broker keeps on its own disk."""
     local = _whole(values, f"local.{name}") if is_archived else _AS_RETENTION
     return _whole(values, name) if local == _AS_RETENTION else local
 

@@ -1,18 +1,18 @@
-"""Keys that say who a broker is, where it is reached, and what is seen of it from outside."""
+"""Configuration keys of a broker's identity, its addresses and its monitoring."""
 
 from __future__ import annotations
 
 from tailrace.broker.config.declaration import INT, LIST, LOG_FORMATS, LOG_LEVELS, STRING, key
 from tailrace.broker.config.types import AtLeast, Between, ConfigKey, NonEmpty
 
-#: Who this broker is, and where it is reached.
+#: The broker's identity and addresses.
 IDENTITY_KEYS: tuple[ConfigKey, ...] = (
     key(
         "node.id",
         INT,
         1,
         "high",
-        "The number of this broker in its cluster; no two brokers may share one.",
+        "The id of this broker in its cluster; it must be unique.",
         AtLeast(0),
         aliases=("broker.id",),
     ),
@@ -21,7 +21,7 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "medium",
-        "The id of the cluster. Without it the first start makes one up and keeps it with the data.",
+        "The id of the cluster. If it is not set, the first start generates one and stores it with the data.",
         NonEmpty(),
     ),
     key(
@@ -29,15 +29,15 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "medium",
-        "The rack, zone or room this broker stands in, as clients are told it.",
+        "The rack, zone or room of this broker; clients can see it.",
     ),
     key(
         "listeners",
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "high",
-        "Where to listen, as `NAME://host:port`. An empty host or 0.0.0.0 listens on every interface, port 0 "
-        "takes any free port; an IPv6 address stands in brackets.",
+        "The addresses to listen on, as `NAME://host:port`. An empty host or 0.0.0.0 listens on every interface; "
+        "port 0 takes any free port; put an IPv6 address in brackets.",
         NonEmpty(),
     ),
     key(
@@ -45,8 +45,8 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         None,
         "high",
-        "The addresses clients are told to connect to. A listener not named here is advertised as it stands in "
-        "`listeners`, with the machine's host name where that says every interface.",
+        "The addresses that clients connect to. A listener that is missing here is advertised with its address "
+        "in `listeners`, or with the machine's host name if it listens on every interface.",
         NonEmpty(),
     ),
     key(
@@ -54,28 +54,28 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "low",
-        "Which security protocol each listener name stands for, as `NAME:PROTOCOL`. Only PLAINTEXT is served so "
-        "far: a listener that maps to another protocol is refused.",
+        "The security protocol of each listener name, as `NAME:PROTOCOL`. Only PLAINTEXT is supported so far: a "
+        "listener with another protocol is refused.",
     ),
     key(
         "log.dirs",
         LIST,
         ("data",),
         "high",
-        "The directories that hold the partition logs. A relative path starts at the working directory.",
+        "The directories that hold the partition logs. A relative path is relative to the working directory.",
         NonEmpty(),
         aliases=("log.dir",),
     ),
 )
 
-#: What is seen from outside.
+#: Monitoring.
 OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
     key(
         "metrics.port",
         INT,
         -1,
         "medium",
-        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 opens none, 0 takes any free one.",
+        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 opens none, 0 takes any free port.",
         Between(0, 65535, special=-1),
     ),
     key(
@@ -83,8 +83,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "127.0.0.1",
         "medium",
-        "The address that `metrics.port` is opened on. Nobody is asked for a password there: 0.0.0.0, every "
-        "interface, is for networks where everybody may look.",
+        "The address on which `metrics.port` listens. There is no authentication: use 0.0.0.0, every interface, "
+        "only in a network where everyone may see the metrics.",
         NonEmpty(),
     ),
     key(
@@ -92,7 +92,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "text",
         "low",
-        "How the broker logs to standard error: lines of `text`, or a `json` object per line.",
+        "The format of the broker's log on standard error: lines of `text`, or one `json` object per line.",
         LOG_FORMATS,
     ),
     key(
@@ -100,7 +100,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "INFO",
         "low",
-        "The least important kind of event that is logged.",
+        "The lowest level of events to log.",
         LOG_LEVELS,
     ),
     key(
@@ -108,8 +108,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         60,
         "low",
-        "How many lines a minute are logged of each kind of trouble that clients can make at will, such as refused "
-        "connections and malformed requests; the rest is counted.",
+        "The number of lines per minute to log for each kind of trouble that clients can cause at will, such as "
+        "refused connections and malformed requests; further ones are only counted.",
         AtLeast(1),
     ),
     key(
@@ -117,8 +117,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100,
         "low",
-        "A step of the event loop that takes this much CPU time, while all clients wait, is logged with its stack and "
-        "counted in `tailrace_loop_slow_steps_total`. 0 watches nothing.",
+        "A step of the event loop that takes this much CPU time, while all clients wait, is logged with its "
+        "stack and counted in `tailrace_loop_slow_steps_total`. 0 disables this.",
         AtLeast(10, special=0),
     ),
 )

@@ -1,4 +1,4 @@
-"""Keys of several brokers as one cluster."""
+"""Configuration keys of a cluster of several brokers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "high",
-        "The store that holds the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
-        "unix:///socket of a local cluster, or sqlite:file. Where it is not set, a file in the first log directory of "
-        "a broker that is alone.",
+        "The store for the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
+        "unix:///socket of a local cluster, or sqlite:file. If it is not set, a single broker uses a file in its "
+        "first log directory.",
     ),
     key(
         "broker.session.timeout.ms",
         INT,
         9000,
         "high",
-        "How long a broker may be silent to the metadata store before the others take it for gone and lead in its "
-        "place.",
+        "How long a broker may be silent to the metadata store before it counts as dead and other brokers lead "
+        "its partitions.",
         AtLeast(1),
     ),
     key(
@@ -29,14 +29,14 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "high",
-        "Whether leadership goes back to the first replicas of partitions when their brokers are back.",
+        "If true, leadership of partitions returns to their first replicas when those brokers are back.",
     ),
     key(
         "leader.imbalance.check.interval.seconds",
         LONG,
         300,
         "high",
-        "How often the controller looks whether brokers lead what they are the first replica of.",
+        "How often brokers check whether leadership should return to first replicas.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +44,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10,
         "high",
-        "The share of its own partitions, in percent, that a broker may not lead before leadership goes back to it.",
+        "The percentage of its own partitions that a broker may not lead before leadership returns to it.",
         AtLeast(0),
     ),
     key(
@@ -52,21 +52,21 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "medium",
-        "Whether a broker that is told to stop hands its leadership over to others first.",
+        "If true, a broker that stops first hands leadership over to other replicas.",
     ),
     key(
         "inter.broker.listener.name",
         STRING,
         None,
         "medium",
-        "The listener through which brokers reach each other; the first one of each where this is not set.",
+        "The listener that brokers use among themselves; by default the first one of each broker.",
     ),
     key(
         "replica.lag.time.max.ms",
         LONG,
         30_000,
         "high",
-        "A follower that has not had all of its leader's records for so long is no longer in sync.",
+        "A follower that has not had all of its leader's records for this long is removed from the in-sync replicas.",
         AtLeast(1),
     ),
     key(
@@ -74,7 +74,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         500,
         "high",
-        "How long a leader may hold back the request of a follower for which it has nothing; less than "
+        "How long a leader may hold a follower's request if there are no records for it; must be less than "
         "replica.lag.time.max.ms.",
         AtLeast(0),
     ),
@@ -83,7 +83,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "For how many bytes a follower's request is held back.",
+        "The bytes that must be available before a leader answers a follower's request early.",
         AtLeast(0),
     ),
     key(
@@ -91,7 +91,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         MIB,
         "medium",
-        "How much a follower asks for of one partition at once; a batch that is larger comes nevertheless.",
+        "The most bytes that a follower fetches from one partition at once; a larger batch is still sent whole.",
         AtLeast(0),
     ),
     key(
@@ -99,7 +99,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10 * MIB,
         "medium",
-        "How much a follower asks for of all partitions at once; a batch that is larger comes nevertheless.",
+        "The most bytes that a follower fetches from all partitions at once; a larger batch is still sent whole.",
         AtLeast(0),
     ),
     key(
@@ -107,7 +107,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "The longest pause before a follower tries again to fetch from a leader, or one partition, that failed.",
+        "The longest pause before a follower retries a leader or a partition that failed.",
         AtLeast(0),
     ),
     key(
@@ -115,7 +115,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         30_000,
         "high",
-        "How long a follower waits for a connection, and for an answer beyond replica.fetch.wait.max.ms.",
+        "How long a follower waits for a connection, and for a response beyond replica.fetch.wait.max.ms.",
         AtLeast(1),
     ),
     key(
@@ -123,7 +123,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         5000,
         "high",
-        "How often it is written down up to where the records of each log are committed.",
+        "How often a broker writes the high watermark of each log to disk.",
         AtLeast(1),
     ),
     key(
@@ -131,7 +131,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "How many connections a follower fetches through from each leader.",
+        "The number of connections over which a follower fetches from each leader.",
         AtLeast(1),
     ),
 )

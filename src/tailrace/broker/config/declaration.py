@@ -1,4 +1,4 @@
-"""How a broker's key is declared, and the values that keys of brokers and of topics allow alike."""
+"""Declares broker keys, and the rules for values that broker and topic keys share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def key(
     aliases: tuple[str, ...] = (),
     update_mode: UpdateMode = "read-only",
 ) -> ConfigKey:
-    """One key of the table."""
+    """Declare one key."""
     return ConfigKey(
         name=name,
         type=kind,

@@ -1,7 +1,7 @@
-"""Writes docs/configuration.md out of the configuration tables.
+"""Writes docs/configuration.md from the tables of keys.
 
-Keeps one invariant: a key, a default or a bound on the page is the one the broker checks. Nothing that serves
-requests imports it. Run it with `python -m tailrace.broker.config.docs [file]`.
+Invariant: the page shows exactly the keys, defaults and bounds that the broker checks. Nothing that serves requests
+imports this module. Run it with `python -m tailrace.broker.config.docs [file]`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _INTRODUCTION = """\
 # Configuration
 
 A broker starts without any configuration: it listens on {listeners} and keeps its data in `./{log_dirs}`. \
-Everything else is a key, named as Kafka names it wherever Kafka has the same one; keys that only tailrace has \
-begin with `tailrace.`, save `metrics.host` and `metrics.port`.
+Everything else is a key. A key that Kafka has too has Kafka's name; keys that only tailrace has begin with \
+`tailrace.`, except `metrics.host` and `metrics.port`.
 
 ## Giving configuration
 
@@ -34,8 +34,8 @@ log.dirs=/var/lib/tailrace
 log.retention.hours=72
 ```
 
-or in TOML, which its `.toml` suffix says. Dotted keys, tables and quoted keys mean the same; a list may be \
-written as one:
+or in TOML, if its name ends in `.toml`. Dotted keys, tables and quoted keys mean the same; a list may be a \
+TOML array:
 
 ```toml
 # tailrace serve --config tailrace.toml
@@ -43,28 +43,28 @@ listeners = ["PLAINTEXT://0.0.0.0:9092"]
 log.dirs = "/var/lib/tailrace"
 log.retention.hours = 72
 max.connections = 1000
-"max.connections.per.ip" = 50  # in quotes, because TOML lets no key continue another
+"max.connections.per.ip" = 50  # in quotes, because in TOML no key can be the prefix of another
 ```
 
-Single keys on the command line count more than the file. This holds across names for the same setting too: \
-`log.retention.hours` given here sets aside a `log.retention.ms` in the file.
+Single keys on the command line override the file, also if the file sets the same thing under another name: \
+`log.retention.hours` on the command line overrides `log.retention.ms` in the file.
 
 ```sh
 tailrace serve --config server.properties --set log.retention.hours=24 --set num.partitions=3
 ```
 
-Files are read as UTF-8. Environment variables are not read. Where a properties file sets a key twice, the last \
-one counts. A value that is not allowed, or a key that does not exist, keeps the broker from starting, and the \
-message names the key, the value, what would be right, and the file and line (of a TOML file only its name).
+Files must be UTF-8. Environment variables are not read. If a properties file sets a key twice, the last value \
+applies. With an invalid value or an unknown key, the broker does not start; the message names the key, the value, \
+what is allowed, and the file and line (for a TOML file, only the file).
 
-The `server.properties` that Kafka ships can be used as it is. Keys that have no meaning here are accepted \
+The `server.properties` that Kafka ships works unchanged. Keys without an effect here are accepted \
 with a warning: {no_effect}, and all that begin with {no_effect_prefixes}. The listeners in \
-`controller.listener.names` are left out. Keys for TLS, SASL and authorization are refused rather \
-than passed over, because tailrace does not have these yet.
+`controller.listener.names` are ignored. Keys for TLS, SASL and authorization are refused, not ignored, \
+because tailrace does not have these yet.
 
 ## Changing configuration while the broker runs
 
-Topic keys, and the broker keys whose last column below says so, take effect without a restart and outlive one:
+Topic keys, and the broker keys whose last column below says so, take effect without a restart, and survive one:
 
 ```sh
 tailrace config set topic orders retention.ms=86400000         # one topic
@@ -73,21 +73,20 @@ tailrace config set broker 1 max.connections=2000              # one broker
 tailrace config get topic orders --all                         # values, and where each comes from
 ```
 
-`kafka-configs` and any admin client do the same. What counts is what was set for the topic, else for the broker, else \
-for all brokers, else what the broker was started with, else the default. To look closer for a while, `kafka-configs \
+`kafka-configs` and any admin client do the same. A value set for the topic takes precedence, then one set for the \
+broker, then one set for all brokers, then one given at the start, then the default. For debugging, `kafka-configs \
 --entity-type broker-loggers` sets the level of a logger, such as `tailrace.broker=DEBUG`, until the broker stops.
 
 ## What is durable by default
 
 A record is acknowledged once it has been written to the operating system. It then survives the end of the \
-broker process, `kill -9` included, but a power cut or a crash of the machine can take what the disk has not \
-yet been made to keep. A sync of the log starts in the background at most {background_ms} ms after a write, or \
-as soon as {background_bytes} have been written to it, so that, and what is written until \
-the sync ends, is what such a crash can cost.
+broker process, also by `kill -9`. A power failure or a crash of the machine can lose what is not synced to disk \
+yet. A sync of the log starts in the background at most {background_ms} ms after a write, or \
+once {background_bytes} have been written. Such a crash can lose that much, and what is written until the sync ends.
 
 | to get | set |
 |---|---|
-| every acknowledged record on disk, at the price of a sync before each answer | `log.flush.interval.messages=1`, \
+| every acknowledged record on disk, at the cost of a sync before each response | `log.flush.interval.messages=1`, \
 or `flush.messages=1` for a topic |
 | fewer than N unsynced records of a log whenever an acknowledgement is sent | `log.flush.interval.messages=N`, \
 or `flush.messages=N` for a topic |
@@ -105,7 +104,7 @@ _UNITS = {
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     introduction = _INTRODUCTION.format(
         listeners=f"`{value_text(BROKER_KEYS['listeners'].default)}`",
         log_dirs=value_text(BROKER_KEYS["log.dirs"].default),
@@ -118,7 +117,7 @@ def render() -> str:
         introduction,
         "## Broker keys",
         "",
-        "The last column says whether a change takes a restart or can be made while the broker runs.",
+        "The last column says whether a change requires a restart.",
         "",
     ]
     lines += _table(BROKER_KEYS.values())
@@ -126,8 +125,8 @@ def render() -> str:
         "",
         "## Topic keys",
         "",
-        "A topic may override these. Where it does not, the first of the broker keys in the last column that has "
-        "a value decides.",
+        "A topic may override these keys. If it does not, the first of the broker keys in the last column that "
+        "has a value applies.",
         "",
         "| key | type | default | allowed | meaning | broker keys |",
         "|---|---|---|---|---|---|",
@@ -139,7 +138,7 @@ def render() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page to the file named, or to docs/configuration.md under the working directory."""
+    """Write the page to the given file, or to docs/configuration.md."""
     path = Path(arguments[0] if arguments else "docs/configuration.md")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(), encoding="utf-8")
@@ -179,7 +178,7 @@ def _in_units(name: str) -> str:
 
 
 def _readable(key: ConfigKey) -> str | None:
-    """A size or duration in its largest whole unit, or None where it is best as it stands."""
+    """Return a size or duration in its largest whole unit, or None if its number is the most readable form."""
     for suffix, units in _UNITS.items():
         if key.name.endswith(suffix) and isinstance(key.default, int) and key.default > 0:
             for size, unit in units:

@@ -1,7 +1,7 @@
-"""Where the broker listens and where it tells clients to go.
+"""The addresses on which the broker listens, and those that it advertises to clients.
 
-Keeps two invariants: every advertised endpoint belongs to a listener, and none is an address that no client
-could connect to. It must not open sockets.
+Invariants: every advertised endpoint belongs to a listener, and clients can connect to its address. This module must
+not open sockets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
 class EndpointError(ValueError):
-    """A listener that cannot be; the message says why, without the key it stands under."""
+    """An invalid listener; the message says why, without the key that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One named address; port 0 stands for any free port."""
+    """A named address; port 0 means any free port."""
 
     listener_name: str
     host: str
@@ -32,7 +32,7 @@ class Endpoint:
 
     @property
     def is_every_interface(self) -> bool:
-        """Whether listening here means listening on every interface."""
+        """True if listening on this address means listening on every interface."""
         return self.host in _EVERY_INTERFACE
 
     def __str__(self) -> str:
@@ -41,12 +41,14 @@ class Endpoint:
 
 
 def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
-    """Read `NAME:PROTOCOL` items into a mapping of listener name to security protocol."""
+    """Parse `NAME:PROTOCOL` items into a mapping from listener name to security protocol."""
     protocols: dict[str, str] = {}
     for item in items:
         name, colon, protocol = (part.strip().upper() for part in item.partition(":"))
         if not name or not colon or protocol not in SECURITY_PROTOCOLS:
-            raise EndpointError(f"'{item}' is not NAME:PROTOCOL with a protocol out of {', '.join(SECURITY_PROTOCOLS)}")
+            raise EndpointError(
+                f"'{item}' is not NAME:PROTOCOL with one of the protocols {', '.join(SECURITY_PROTOCOLS)}"
+            )
         if name in protocols:
             raise EndpointError(f"Listener name {name} is mapped twice")
         protocols[name] = protocol
@@ -56,12 +58,12 @@ def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
 def parse_endpoints(
     items: Sequence[str], protocols: dict[str, str], left_out: Sequence[str] = ()
 ) -> tuple[Endpoint, ...]:
-    """Read `NAME://host:port` items, passing over the listeners named in `left_out`."""
+    """Parse `NAME://host:port` items, except the listeners named in `left_out`."""
     endpoints: list[Endpoint] = []
     for item in items:
         match = _ENDPOINT.fullmatch(item)
         if match is None:
-            raise EndpointError(f"'{item}' is not NAME://host:port (an IPv6 address stands in brackets)")
+            raise EndpointError(f"'{item}' is not NAME://host:port (with an IPv6 address in brackets)")
         name = match["name"].upper()
         if name in left_out:
             continue
@@ -71,20 +73,20 @@ def parse_endpoints(
         protocol = protocols.get(name)
         if protocol is None:
             raise EndpointError(
-                f"No security protocol defined for listener {name}; listener.security.protocol.map can name it"
+                f"No security protocol defined for listener {name}; add it to listener.security.protocol.map"
             )
         if protocol not in SERVED_PROTOCOLS:
             raise EndpointError(
-                f"Listener {name} uses {protocol}, which tailrace does not serve yet; only PLAINTEXT works"
+                f"Listener {name} uses {protocol}, which tailrace does not support yet; only PLAINTEXT works"
             )
         if any(other.listener_name == name for other in endpoints):
-            raise EndpointError(f"Each listener must have a different name, and {name} stands twice")
+            raise EndpointError(f"Each listener must have a different name, but {name} appears twice")
         endpoints.append(Endpoint(name, match["ipv6"] or match["host"] or "", port, protocol))
     return tuple(endpoints)
 
 
 def check_ports_differ(endpoints: Sequence[Endpoint]) -> None:
-    """Refuse two listeners on one port, save an IPv4 and an IPv6 address side by side (KIP-797)."""
+    """Refuse two listeners on the same port, except an IPv4 and an IPv6 address (KIP-797)."""
     for position, endpoint in enumerate(endpoints):
         for other in endpoints[:position]:
             one_each = (_is_ipv4(endpoint.host) and ":" in other.host) or (
@@ -93,24 +95,24 @@ def check_ports_differ(endpoints: Sequence[Endpoint]) -> None:
             if endpoint.port != 0 and endpoint.port == other.port and not one_each:
                 raise EndpointError(
                     "Each listener must have a different port unless one has an IPv4 and the other an IPv6 "
-                    f"address, and {other.listener_name} and {endpoint.listener_name} share {endpoint.port}"
+                    f"address, but {other.listener_name} and {endpoint.listener_name} share {endpoint.port}"
                 )
 
 
 def check_advertised(advertised: Sequence[Endpoint], listeners: Sequence[Endpoint]) -> None:
-    """Refuse advertised endpoints that nobody listens for or nobody can connect to."""
+    """Refuse advertised endpoints that no listener serves or that no client can connect to."""
     names = [listener.listener_name for listener in listeners]
     for endpoint in advertised:
         if endpoint.is_every_interface:
             raise EndpointError(
-                f"{endpoint} names no address a client can connect to; give a host name or a routable address"
+                f"{endpoint} is not an address that a client can connect to; give a host name or a routable address"
             )
         if endpoint.listener_name not in names:
             raise EndpointError(f"Listener {endpoint.listener_name} is advertised but not among the listeners")
 
 
 def advertise(listeners: Sequence[Endpoint], host_name: Callable[[], str]) -> tuple[Endpoint, ...]:
-    """What to advertise where nothing is said: the listeners, under the host's name where they are wide open."""
+    """Return the endpoints to advertise by default: the listeners, with the host's name for every interface."""
     return tuple(
         replace(listener, host=host_name()) if listener.is_every_interface else listener for listener in listeners
     )

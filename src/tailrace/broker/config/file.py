@@ -1,7 +1,7 @@
-"""Reads settings out of a Java properties file or a TOML file.
+"""Reads settings from a Java properties file or a TOML file.
 
-Keeps one invariant: both kinds of file give the same flat names, each with the place it was written. It must
-not know which names there are.
+Invariant: both kinds of file give the same flat names, each with the place where it was written. This module must not
+know which names exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Setting(NamedTuple):
-    """One name and its value, and the file (and line, where known) that says so."""
+    """A setting, and the file (and line, if known) that contains it."""
 
     name: str
     value: object
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 def read_settings(path: str) -> list[Setting]:
-    """Read a file: TOML by its .toml suffix, properties otherwise; the last of several equal names counts."""
+    """Read a file, as TOML if it ends in .toml, else as properties; the last of several equal names counts."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             text = file.read()
@@ -40,7 +40,7 @@ def read_settings(path: str) -> list[Setting]:
 
 
 def parse_properties(text: str, path: str) -> list[Setting]:
-    """Read the text of a properties file, by the rules of java.util.Properties."""
+    """Parse the text of a properties file, by the rules of java.util.Properties."""
     settings = []
     for number, line in _logical_lines(text):
         origin = f"{path}:{number}"
@@ -53,21 +53,21 @@ def parse_properties(text: str, path: str) -> list[Setting]:
 
 
 def parse_toml(text: str, path: str) -> list[Setting]:
-    """Read the text of a TOML file; dotted keys, tables and quoted keys give the same flat names."""
+    """Parse the text of a TOML file; dotted keys, tables and quoted keys give the same flat names."""
     import tomllib
 
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{path} is not TOML: {error}. Where one key continues another, as max.connections.per.ip does "
-            "max.connections, put the longer one in quotes."
+            f"{path} is not TOML: {error}. If one key is the prefix of another, as max.connections is of "
+            "max.connections.per.ip, put the longer one in quotes."
         ) from error
     settings = list(_flatten(tables, "", path))
     names = [setting.name for setting in settings]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{path} sets {name} twice, once in quotes and once by dots")
+            raise ConfigError(f"{path} sets {name} twice, once in quotes and once with dots")
     return settings
 
 
@@ -78,15 +78,15 @@ def _flatten(table: Mapping[str, object], prefix: str, path: str) -> Iterator[Se
             yield from _flatten(value, f"{name}.", path)
         elif as_text(value) is None:
             raise ConfigError(
-                f"Invalid value {value} for configuration {name}: Expected text, a number, a boolean "
-                f"or a flat list of them ({path})"
+                f"Invalid value {value} for configuration {name}: Expected text, a number, a boolean or a flat "
+                f"list of them ({path})"
             )
         else:
             yield Setting(name, value, path)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Join continued lines, without comments and blank lines, each with the number of its first line."""
+    """Join continued lines and skip comments and blank lines; yield each with the number of its first line."""
     # Only these end a line in a properties file; str.splitlines would also split at \f or \x85.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     started: int | None = None
@@ -135,7 +135,7 @@ def _unescape(text: str, origin: str) -> str:
         parts.append(chr(int(digits, 16)))
         position += 4
     try:
-        # Java writes a character beyond U+FFFF as two escapes, the halves of its UTF-16 form.
+        # Java writes a character beyond U+FFFF as two escapes, its UTF-16 surrogate pair.
         return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
-        raise ConfigError(f"Half a character in \\uxxxx encoding ({origin})") from None
+        raise ConfigError(f"Incomplete surrogate pair in \\uxxxx encoding ({origin})") from None

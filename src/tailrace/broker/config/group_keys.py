@@ -1,4 +1,4 @@
-"""Keys of consumer groups."""
+"""Configuration keys of consumer groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         50,
         "high",
-        "How many partitions the offsets topic gets when it is made; groups are spread over them.",
+        "The number of partitions of the offsets topic, used when it is created; groups are spread over them.",
         AtLeast(1),
     ),
     key(
@@ -19,7 +19,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         ConfigType.SHORT,
         3,
         "high",
-        "How many copies the offsets topic gets; fewer while there are fewer brokers, and more as they come.",
+        "The replication factor of the offsets topic; it is lower while there are fewer brokers, and rises as "
+        "brokers join.",
         AtLeast(1),
     ),
     key(
@@ -27,7 +28,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The size of the offsets topic's segments: small ones are compacted and loaded sooner.",
+        "The segment size of the offsets topic; small segments are compacted and loaded sooner.",
         AtLeast(1 << 20),
     ),
     key(
@@ -35,7 +36,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10080,
         "high",
-        "How long offsets of a group without members are kept.",
+        "How long the offsets of a group without members are kept.",
         AtLeast(1),
     ),
     key(
@@ -43,7 +44,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "high",
-        "How often expired offsets are looked for.",
+        "How often expired offsets are removed.",
         AtLeast(1),
     ),
     key(
@@ -51,7 +52,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "high",
-        "The longest text that may be committed with an offset.",
+        "The longest metadata text that may be committed with an offset.",
         AtLeast(0),
     ),
     key(
@@ -83,7 +84,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many members a classic group may have.",
+        "The maximum number of members of a classic group.",
         AtLeast(1),
     ),
     key(
@@ -91,7 +92,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         45_000,
         "medium",
-        "How long a member of the newer group protocol may be silent.",
+        "How long a member of the newer group protocol may send no heartbeat before it is removed.",
         AtLeast(1),
     ),
     key(
@@ -99,7 +100,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         5000,
         "medium",
-        "How often members of the newer group protocol are told to send heartbeats.",
+        "The heartbeat interval that members of the newer group protocol must use.",
         AtLeast(1),
     ),
     key(
@@ -107,7 +108,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many members a group of the newer protocol may have.",
+        "The maximum number of members of a group of the newer protocol.",
         AtLeast(1),
     ),
     key(
@@ -115,7 +116,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("uniform", "range"),
         "medium",
-        "The assignors that members of the newer group protocol may ask for; the first serves those who ask for none.",
+        "The assignors that members of the newer group protocol may ask for; the first one is the default.",
         OneOf(("uniform", "range")),
     ),
     key(
@@ -123,7 +124,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "bidirectional",
         "medium",
-        "Whether a running group may move between the classic and the newer protocol, member by member.",
+        "Whether a running group may move between the classic and the newer protocol, one member at a time.",
         OneOf(("bidirectional", "upgrade", "downgrade", "disabled")),
     ),
 )

@@ -1,8 +1,8 @@
 """Every broker configuration key: the tables of all subjects together.
 
-Lists only keys that change what this broker does, so that a value that is accepted is a value that counts;
-the one exception are the names in `NO_EFFECT`, which a stock server.properties of Kafka contains. It must
-not know where values come from.
+Contains only keys that change what this broker does, so that every accepted value takes effect. The only exception are
+the names in `NO_EFFECT`, which a stock server.properties of Kafka contains. This module must not know where values come
+from.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TABLE = (
 
 BROKER_KEYS: Mapping[str, ConfigKey] = MappingProxyType({key.name: key for key in _TABLE})
 
-#: Kafka's other names of a key, with the name used here.
+#: Kafka's other names of keys, with the names used here.
 ALIASES: Mapping[str, str] = MappingProxyType({alias: key.name for key in _TABLE for alias in key.aliases})
 
-#: Kafka's keys that a stock server.properties may hold and that nothing here depends on: accepted with a
-#: warning. Never a key whose loss would weaken durability or security.
+#: Keys that a stock server.properties of Kafka may contain and that have no effect here: accepted with a warning. Never
+#: a key whose loss would weaken durability or security.
 NO_EFFECT = (
     "background.threads",
     "controlled.shutdown.max.retries",

@@ -1,4 +1,4 @@
-"""Keys of topics and their logs: segments, retention, and flushing."""
+"""Configuration keys of topics and their logs: segments, retention and flushing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "medium",
-        "Partitions of a topic that is created without saying how many.",
+        "The number of partitions of a topic that is created without one.",
         AtLeast(1),
     ),
     key(
@@ -37,7 +37,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "medium",
-        "Replicas of a topic that is created without saying how many.",
+        "The replication factor of a topic that is created without one.",
         AtLeast(1),
     ),
     key(
@@ -45,7 +45,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "How many replicas must be in sync for a produce request with acks=all to be accepted.",
+        "The number of in-sync replicas without which produce requests with acks=all are refused.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -54,8 +54,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         False,
         "high",
-        "Whether a replica that is not in sync may lead where no other is alive: the partition is served again, and "
-        "what only the others had is lost.",
+        "If true, a replica that is not in sync may become the leader when no in-sync replica is alive: the "
+        "partition is available again, but records that only the other replicas have are lost.",
         update_mode="cluster-wide",
     ),
     key(
@@ -63,16 +63,16 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "high",
-        "Whether a topic comes into being when a client first asks for it.",
+        "If true, a topic is created when a client first asks for it.",
     ),
-    key("delete.topic.enable", BOOLEAN, True, "high", "Whether clients may delete topics."),
+    key("delete.topic.enable", BOOLEAN, True, "high", "If true, clients may delete topics."),
     key(
         "compression.type",
         STRING,
         "producer",
         "high",
-        "How batches are compressed on disk. `producer` keeps them as they were sent; a batch in another codec than "
-        "the one named here is recompressed.",
+        "The compression of batches on disk. `producer` keeps batches as they were sent; with any other value, "
+        "batches of another codec are recompressed.",
         COMPRESSION_TYPES,
         update_mode="cluster-wide",
     ),
@@ -81,7 +81,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "medium",
-        "How hard gzip tries where `compression.type` is gzip; -1 is the library's own choice.",
+        "The compression level for `compression.type=gzip`; -1 is the library's default.",
         GZIP_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -90,7 +90,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         9,
         "medium",
-        "How hard lz4 tries where `compression.type` is lz4. The default stands for its fast way, as in Kafka.",
+        "The compression level for `compression.type=lz4`. As in Kafka, the default means fast compression.",
         LZ4_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -99,7 +99,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         3,
         "medium",
-        "How hard zstd tries where `compression.type` is zstd.",
+        "The compression level for `compression.type=zstd`.",
         ZSTD_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -108,7 +108,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1_048_588,
         "high",
-        "The largest record batch that is accepted, counted as it arrives and again after recompression.",
+        "The size of the largest accepted record batch, checked when it arrives and again after recompression.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -118,7 +118,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1 << 30,
         "high",
-        "The size at which a log starts a new segment file.",
+        "The size at which a log rolls to a new segment.",
         AtLeast(MIB),
         update_mode="cluster-wide",
     ),
@@ -127,8 +127,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "The age at which a log starts a new segment even though the last is not full. Without it "
-        "`log.roll.hours` counts.",
+        "The age at which a log rolls to a new segment even if the current one is not full. If it is not set, "
+        "`log.roll.hours` applies.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -137,7 +137,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         168,
         "high",
-        "The age at which a log starts a new segment, in hours, where `log.roll.ms` is not set.",
+        "The age in hours at which a log rolls to a new segment, if `log.roll.ms` is not set.",
         AtLeast(1),
     ),
     key(
@@ -145,7 +145,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "medium",
-        "How many bytes of log go between two entries of the offset index.",
+        "The number of bytes of the log between two entries of the offset index.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -154,7 +154,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10 * MIB,
         "medium",
-        "The size an index file may reach; a full index starts a new segment.",
+        "The maximum size of an index file; when the index is full, the log rolls to a new segment.",
         AtLeast(4),
         update_mode="cluster-wide",
     ),
@@ -163,7 +163,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "How long records are kept; -1 keeps them for ever. Without it `log.retention.minutes` counts.",
+        "How long records are kept; -1 means for ever. If it is not set, `log.retention.minutes` applies.",
         AtLeast(1, special=-1),
         update_mode="cluster-wide",
     ),
@@ -172,8 +172,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         None,
         "high",
-        "How long records are kept, in minutes, where `log.retention.ms` is not set. Without either "
-        "`log.retention.hours` counts.",
+        "How long records are kept, in minutes, if `log.retention.ms` is not set. If neither is set, "
+        "`log.retention.hours` applies.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -181,7 +181,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         336,
         "high",
-        "How long records are kept, in hours, where neither of the finer settings is given. The default is two weeks.",
+        "How long records are kept, in hours, if neither of the finer settings is given. The default is two weeks.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -189,7 +189,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -1,
         "high",
-        "The size a partition's log may reach before its oldest segments go; -1 sets no limit.",
+        "The size of a partition's log above which its oldest segments are deleted; -1 means no limit.",
         AtLeast(-1),
         update_mode="cluster-wide",
     ),
@@ -198,7 +198,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         300_000,
         "medium",
-        "How often logs are looked at for segments that retention lets go.",
+        "How often segments are deleted whose retention is over.",
         AtLeast(1),
     ),
     key(
@@ -206,7 +206,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         60_000,
         "high",
-        "How long the file of a dropped segment stays on disk, so that reads under way can end.",
+        "How long the file of a deleted segment stays on disk, so that running reads can finish.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -215,8 +215,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("delete",),
         "medium",
-        "What happens to old segments. `delete` drops them by age and size; `compact` keeps the newest record of "
-        "each key; both may be named.",
+        "What to do with old segments. `delete` deletes them by age and size; `compact` keeps the newest record "
+        "of each key; both may be given.",
         CLEANUP_POLICIES,
         update_mode="cluster-wide",
     ),
@@ -225,14 +225,14 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "medium",
-        "Whether logs with `compact` in their policy are compacted.",
+        "If true, logs with the cleanup policy `compact` are compacted.",
     ),
     key(
         "log.cleaner.backoff.ms",
         LONG,
         15_000,
         "medium",
-        "How long compaction rests when no log is worth it.",
+        "How long compaction pauses when no log needs it.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -241,7 +241,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         128 * MIB,
         "medium",
-        "The memory in which compaction remembers keys, 24 bytes each; what does not fit takes another round.",
+        "The memory for the keys that compaction tracks, 24 bytes each; keys that do not fit take another round.",
         AtLeast(MIB),
         update_mode="cluster-wide",
     ),
@@ -250,7 +250,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         0.9,
         "medium",
-        "How full that memory may get. Fuller means more keys in a round, and a slower one.",
+        "How full that memory may become. Higher values track more keys per round, but slow it down.",
         SHARES,
         update_mode="cluster-wide",
     ),
@@ -259,7 +259,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         DOUBLE_MAX,
         "medium",
-        "How much compaction reads and writes in a second at most.",
+        "The most bytes that compaction reads and writes per second.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -268,7 +268,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         0.5,
         "medium",
-        "The share of a log that must be new since it was last compacted for it to be compacted again.",
+        "The share of a log that must be new since its last compaction before it is compacted again.",
         SHARES,
         update_mode="cluster-wide",
     ),
@@ -277,7 +277,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         24 * HOUR_MS,
         "medium",
-        "How long compaction leaves a tombstone in a log, so that consumers see it.",
+        "How long compaction keeps a tombstone in a log, so that consumers can read it.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -286,7 +286,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         0,
         "medium",
-        "The age below which a record is not compacted.",
+        "The minimum age of a record before it is compacted.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -295,7 +295,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         LONG_MAX,
         "medium",
-        "The age at which a record is compacted however small the share of the log that is new.",
+        "The age at which a record is compacted, however small the new share of the log is.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -304,7 +304,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         168,
         "low",
-        "In this time every batch of every closed segment is read once and its CRC checked; -1 turns that off.",
+        "The time in which every batch of every closed segment is read once to check its CRC; -1 disables this.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -312,7 +312,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "CreateTime",
         "medium",
-        "Whether a record carries its producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
+        "Whether a record has the producer's timestamp (`CreateTime`) or the broker's (`LogAppendTime`).",
         TIMESTAMP_TYPES,
         update_mode="cluster-wide",
     ),
@@ -321,7 +321,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         LONG_MAX,
         "medium",
-        "How far a producer's timestamp may lie behind the broker's clock.",
+        "How far a producer's timestamp may be behind the broker's clock.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -330,7 +330,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         HOUR_MS,
         "medium",
-        "How far a producer's timestamp may lie ahead of the broker's clock.",
+        "How far a producer's timestamp may be ahead of the broker's clock.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -339,7 +339,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         24 * HOUR_MS,
         "low",
-        "How long the broker remembers an idempotent producer that has stopped writing to a partition.",
+        "How long the broker remembers an idempotent producer that no longer writes to a partition.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -348,22 +348,23 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         2000,
         "low",
-        "How many idempotent producers the broker remembers for each partition, at about half a kilobyte each; of "
-        "more, those that were silent for longest are forgotten. Choose more than write to one partition at a time.",
+        "The number of idempotent producers that the broker remembers for each partition, at about half a "
+        "kilobyte each; beyond it, it forgets those that have been silent longest. Use a number higher than that "
+        "of concurrent producers to a partition.",
         AtLeast(10),
         update_mode="cluster-wide",
     ),
 )
 
-#: Flushing: what survives a power cut.
+#: Flushing: what survives a power failure.
 FLUSH_KEYS: tuple[ConfigKey, ...] = (
     key(
         "log.flush.interval.messages",
         LONG,
         LONG_MAX,
         "high",
-        "Once this many records of a log are unsynced an acknowledgement waits for a sync; 1 syncs before every "
-        "acknowledgement.",
+        "The number of unsynced records of a log at which an acknowledgement waits for a sync; 1 syncs before "
+        "every acknowledgement.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -372,8 +373,8 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "How long a record may be in a log before a sync of it starts in the background. Without it no such "
-        "limit holds.",
+        "How long a record may be in a log before a sync starts in the background. If it is not set, there is no "
+        "such limit.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -382,7 +383,7 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         INT,
         60_000,
         "high",
-        "How often the broker writes down up to where each log is synced, which is where recovery starts.",
+        "How often the broker writes to disk how far each log is synced, which is where recovery starts.",
         AtLeast(0),
     ),
     key(
@@ -390,8 +391,8 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         16 * MIB,
         "medium",
-        "Bytes written to a log after which a sync of it starts in the background, so that the amount the kernel "
-        "still has to write stays bounded.",
+        "The bytes written to a log after which a sync starts in the background. This bounds the amount of data "
+        "that the kernel has not yet written.",
         AtLeast(1),
     ),
     key(
@@ -399,7 +400,7 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         1000,
         "high",
-        "At most this long after a write a sync of the log starts in the background; -1 turns that off.",
+        "The longest time after a write before a sync of the log starts in the background; -1 disables this.",
         AtLeast(-1),
     ),
 )

@@ -1,4 +1,4 @@
-"""Keys of connections, and of the limits that clients meet."""
+"""Configuration keys of connections, and of limits on clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The largest request; a connection that announces more is closed.",
+        "The size of the largest request; a connection that announces a larger one is closed.",
         AtLeast(1),
     ),
     key(
@@ -19,7 +19,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "high",
-        "The send buffer of a connection's socket; -1 leaves it to the operating system.",
+        "The size of a connection's send buffer; -1 leaves it to the operating system.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -27,7 +27,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "high",
-        "The receive buffer of a connection's socket; -1 leaves it to the operating system.",
+        "The size of a connection's receive buffer; -1 leaves it to the operating system.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -35,8 +35,9 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "medium",
-        "How many connections may wait to be accepted. The kernel allows no more than net.core.somaxconn. Kafka's "
-        "default of 50 makes clients that come at once, as after a restart, wait for seconds until they try again.",
+        "The number of connections that may wait to be accepted. The kernel limits it to net.core.somaxconn. "
+        "With Kafka's default of 50, clients that connect at once, as after a restart, wait for seconds until "
+        "they retry.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +45,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "medium",
-        "How long a connection may be silent before it is closed; -1 never closes it.",
+        "How long a connection may be idle before it is closed; -1 never closes it.",
         AtLeast(-1),
     ),
     key(
@@ -52,7 +53,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many connections the broker holds at once.",
+        "The maximum number of connections to the broker.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -61,7 +62,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many connections the broker holds at once from one address.",
+        "The maximum number of connections from one address.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -70,8 +71,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         (),
         "medium",
-        "How many connections the broker holds at once from single addresses that differ from the rest, as "
-        "`address:count`.",
+        "The maximum number of connections from specific addresses, as `address:count`.",
         CountsByAddress(),
     ),
     key(
@@ -79,10 +79,10 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         256 * MIB,
         "medium",
-        "How many bytes of requests and answers the broker holds for all connections together: of requests that are "
-        "being received or wait to be answered, of answers that wait to be read, and what batches unpack to while they "
-        "are looked into. Beyond it large requests wait their turn, small ones go on, and connections that hold much "
-        "without moving are closed. -1 sets no bound.",
+        "The most bytes of requests and responses that the broker holds for all connections: requests that are "
+        "being received or processed, responses that clients have not read yet, and batches that are "
+        "decompressed for checks. Beyond it, large requests wait, small ones continue, and connections that hold "
+        "much data without progress are closed. -1 sets no limit.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -90,8 +90,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         55 * MIB,
         "medium",
-        "The most that one fetch answers, whatever the client asks for; a first batch that is larger is still "
-        "sent whole.",
+        "The size limit of a fetch response, whatever the client asks for; a larger first batch is still sent whole.",
         AtLeast(1024),
     ),
     key(
@@ -99,7 +98,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         2000,
         "medium",
-        "The most partitions that one answer to DescribeTopicPartitions holds; the client asks on from there.",
+        "The most partitions in a response to DescribeTopicPartitions; the client then asks for the next page.",
         AtLeast(1),
     ),
     key(
@@ -107,7 +106,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "How many incremental fetch sessions are kept at once; 0 keeps none.",
+        "The maximum number of incremental fetch sessions; 0 disables them.",
         AtLeast(0),
     ),
     key(
@@ -115,7 +114,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         200_000,
         "low",
-        "How many partitions all incremental fetch sessions may hold together; clients beyond are served without one.",
+        "The most partitions in all incremental fetch sessions together; further clients are served without a session.",
         AtLeast(0),
     ),
     key(
@@ -123,7 +122,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         0,
         "medium",
-        "How many segment files may be open at once; 0 derives it from the limit of the process.",
+        "The maximum number of open segment files; 0 derives it from the limit of the process.",
         AtLeast(0),
     ),
 )

@@ -1,7 +1,6 @@
 """Every topic configuration key, with the broker keys that give it its default.
 
-Keeps one invariant: a topic key means what its broker synonyms mean, in the topic's unit. It must not know
-any topic.
+Invariant: a topic key means the same as its broker synonyms, in the topic's unit. This module must not know any topic.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 def _key(
     name: str, *synonyms: Synonym, documentation: str, valid: Valid | None = None, otherwise: Value = None
 ) -> TopicKey:
-    """A key whose type is its first synonym's; `otherwise` is its default where no synonym has one."""
+    """Declare a key with the type of its first synonym; `otherwise` is its default if no synonym has one."""
     default = otherwise
     for synonym in synonyms:
         broker_default = BROKER_KEYS[synonym.name].default
@@ -54,51 +53,51 @@ _TABLE: tuple[TopicKey, ...] = (
         "cleanup.policy",
         Synonym("log.cleanup.policy"),
         valid=CLEANUP_POLICIES,
-        documentation="What happens to old segments. `delete` drops them by age and size; `compact` keeps the newest "
-        "record of each key; both may be named.",
+        documentation="What to do with old segments. `delete` deletes them by age and size; `compact` keeps the "
+        "newest record of each key; both may be given.",
     ),
     _key(
         "compression.type",
         Synonym("compression.type"),
         valid=COMPRESSION_TYPES,
-        documentation="How batches are compressed on disk. `producer` keeps them as they were sent; a batch in another "
-        "codec than the one named here is recompressed.",
+        documentation="The compression of batches on disk. `producer` keeps batches as they were sent; with any "
+        "other value, batches of another codec are recompressed.",
     ),
     _key(
         "compression.gzip.level",
         Synonym("compression.gzip.level"),
         valid=GZIP_LEVELS,
-        documentation="How hard gzip tries where `compression.type` is gzip; -1 is the library's own choice.",
+        documentation="The compression level for `compression.type=gzip`; -1 is the library's default.",
     ),
     _key(
         "compression.lz4.level",
         Synonym("compression.lz4.level"),
         valid=LZ4_LEVELS,
-        documentation="How hard lz4 tries where `compression.type` is lz4. The default stands for its fast way.",
+        documentation="The compression level for `compression.type=lz4`. The default means fast compression.",
     ),
     _key(
         "compression.zstd.level",
         Synonym("compression.zstd.level"),
         valid=ZSTD_LEVELS,
-        documentation="How hard zstd tries where `compression.type` is zstd.",
+        documentation="The compression level for `compression.type=zstd`.",
     ),
     _key(
         "delete.retention.ms",
         Synonym("log.cleaner.delete.retention.ms"),
         valid=AtLeast(0),
-        documentation="How long compaction leaves a tombstone in a log, so that consumers see it.",
+        documentation="How long compaction keeps a tombstone in a log, so that consumers can read it.",
     ),
     _key(
         "file.delete.delay.ms",
         Synonym("log.segment.delete.delay.ms"),
         valid=AtLeast(0),
-        documentation="How long the file of a dropped segment stays on disk, so that reads under way can end.",
+        documentation="How long the file of a deleted segment stays on disk, so that running reads can finish.",
     ),
     _key(
         "flush.messages",
         Synonym("log.flush.interval.messages"),
         valid=AtLeast(1),
-        documentation="Once this many records of a log are unsynced an acknowledgement waits for a sync; 1 "
+        documentation="The number of unsynced records of a log at which an acknowledgement waits for a sync; 1 "
         "syncs before every acknowledgement.",
     ),
     _key(
@@ -106,81 +105,85 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.flush.interval.ms"),
         valid=AtLeast(0),
         otherwise=LONG_MAX,
-        documentation="How long a record may be in a log before a sync of it starts in the background.",
+        documentation="How long a record may be in a log before a sync starts in the background.",
     ),
     _key(
         "index.interval.bytes",
         Synonym("log.index.interval.bytes"),
         valid=AtLeast(0),
-        documentation="How many bytes of log go between two entries of the offset index.",
+        documentation="The number of bytes of the log between two entries of the offset index.",
     ),
     _key(
         "local.retention.bytes",
         Synonym("log.local.retention.bytes"),
         valid=AtLeast(-2),
-        documentation="The size a partition's log may reach on brokers where the topic is archived; what goes is in "
-        "the archive. -2 is `retention.bytes`, -1 sets no limit.",
+        documentation="The size up to which brokers keep the log of an archived topic on their own disks; older "
+        "records are in the archive. -2 means `retention.bytes`, -1 no limit.",
     ),
     _key(
         "local.retention.ms",
         Synonym("log.local.retention.ms"),
         valid=AtLeast(-2),
-        documentation="How long brokers keep records themselves where the topic is archived; older ones are in the "
-        "archive. -2 is `retention.ms`, -1 keeps them for ever.",
+        documentation="How long brokers keep the records of an archived topic on their own disks; older records "
+        "are in the archive. -2 means `retention.ms`, -1 for ever.",
     ),
     _key(
         "max.compaction.lag.ms",
         Synonym("log.cleaner.max.compaction.lag.ms"),
         valid=AtLeast(1),
-        documentation="The age at which a record is compacted however small the share of the log that is new.",
+        documentation="The age at which a record is compacted, however small the new share of the log is.",
     ),
     _key(
         "max.message.bytes",
         Synonym("message.max.bytes"),
         valid=AtLeast(0),
-        documentation="The largest record batch that is accepted, as it arrives and again after recompression.",
+        documentation=(
+            "The size of the largest accepted record batch, checked when it arrives and again after recompression."
+        ),
     ),
     _key(
         "message.timestamp.after.max.ms",
         Synonym("log.message.timestamp.after.max.ms"),
         valid=AtLeast(0),
-        documentation="How far a producer's timestamp may lie ahead of the broker's clock.",
+        documentation="How far a producer's timestamp may be ahead of the broker's clock.",
     ),
     _key(
         "message.timestamp.before.max.ms",
         Synonym("log.message.timestamp.before.max.ms"),
         valid=AtLeast(0),
-        documentation="How far a producer's timestamp may lie behind the broker's clock.",
+        documentation="How far a producer's timestamp may be behind the broker's clock.",
     ),
     _key(
         "message.timestamp.type",
         Synonym("log.message.timestamp.type"),
         valid=TIMESTAMP_TYPES,
-        documentation="Whether a record carries its producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
+        documentation=(
+            "Whether a record has the producer's timestamp (`CreateTime`) or the broker's (`LogAppendTime`)."
+        ),
     ),
     _key(
         "min.cleanable.dirty.ratio",
         Synonym("log.cleaner.min.cleanable.ratio"),
         valid=SHARES,
-        documentation="The share of a log that must be new since it was last compacted for it to be compacted again.",
+        documentation=("The share of a log that must be new since its last compaction before it is compacted again."),
     ),
     _key(
         "min.compaction.lag.ms",
         Synonym("log.cleaner.min.compaction.lag.ms"),
         valid=AtLeast(0),
-        documentation="The age below which a record is not compacted.",
+        documentation="The minimum age of a record before it is compacted.",
     ),
     _key(
         "min.insync.replicas",
         Synonym("min.insync.replicas"),
         valid=AtLeast(1),
-        documentation="How many replicas must be in sync for a produce request with acks=all to be accepted.",
+        documentation="The number of in-sync replicas without which produce requests with acks=all are refused.",
     ),
     _key(
         "retention.bytes",
         Synonym("log.retention.bytes"),
         valid=AtLeast(-1),
-        documentation="The size a partition's log may reach before its oldest segments go; -1 sets no limit.",
+        documentation=("The size of a partition's log above which its oldest segments are deleted; -1 means no limit."),
     ),
     _key(
         "retention.ms",
@@ -188,33 +191,33 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.retention.minutes", factor=_MINUTE_MS),
         Synonym("log.retention.hours", factor=_HOUR_MS),
         valid=AtLeast(-1),
-        documentation="How long records are kept; -1 keeps them for ever.",
+        documentation="How long records are kept; -1 means for ever.",
     ),
     _key(
         "segment.bytes",
         Synonym("log.segment.bytes"),
         valid=AtLeast(1 << 20),
-        documentation="The size at which a log starts a new segment file.",
+        documentation="The size at which a log rolls to a new segment.",
     ),
     _key(
         "segment.index.bytes",
         Synonym("log.index.size.max.bytes"),
         valid=AtLeast(4),
-        documentation="The size an index file may reach; a full index starts a new segment.",
+        documentation="The maximum size of an index file; when the index is full, the log rolls to a new segment.",
     ),
     _key(
         "segment.ms",
         Synonym("log.roll.ms"),
         Synonym("log.roll.hours", factor=_HOUR_MS),
         valid=AtLeast(1),
-        documentation="The age at which a log starts a new segment even though the last is not full.",
+        documentation="The age at which a log rolls to a new segment even if the current one is not full.",
     ),
     TopicKey(
         name="tailrace.archive.enable",
         type=ConfigType.BOOLEAN,
         default=False,
-        documentation="Whether the topic has an archive. Then brokers remove a segment only once it is archived, and "
-        "readers of older offsets are answered from the archive. Not with `cleanup.policy=compact`.",
+        documentation="If true, the topic has an archive: brokers remove a segment only once it is archived, and "
+        "read older offsets from the archive. Not allowed with `cleanup.policy=compact`.",
         importance="medium",
         update_mode="cluster-wide",
         synonyms=(),
@@ -223,34 +226,36 @@ _TABLE: tuple[TopicKey, ...] = (
         "tailrace.archive.lag.policy",
         Synonym("tailrace.archive.lag.policy"),
         valid=ARCHIVE_LAG_POLICIES,
-        documentation="What happens to records that retention has ended and that are not archived yet. `keep`: they "
-        "stay, and where the disk fills up producers are refused. `drop`: they go, and nobody can read them any more.",
+        documentation="What to do with records whose retention is over but that are not archived yet. `keep` "
+        "keeps them; if the disk fills up, producers are refused. `drop` deletes them for good.",
     ),
     _key(
         "tailrace.archive.retention.ms",
         Synonym("tailrace.archive.retention.ms"),
         valid=AtLeast(-1),
-        documentation="How long records stay in the archive; -1 keeps them for ever.",
+        documentation="How long the archive keeps records; -1 means for ever.",
     ),
     _key(
         "tailrace.archive.uri",
         Synonym("tailrace.archive.uri"),
         valid=ARCHIVE_PLACES,
-        documentation="Where the topic is archived: a directory, `file:`, `s3://bucket/prefix`, `hdfs://` or "
-        "`webhdfs://`. Whoever moves an archive moves its files first and then changes this.",
+        documentation="The location of the topic's archive: a directory, `file:`, `s3://bucket/prefix`, "
+        "`hdfs://` or `webhdfs://`. To move an archive, move its files first, then change this.",
     ),
     _key(
         "tailrace.records.validate",
         Synonym("tailrace.records.validate"),
-        documentation="Whether brokers decode every record that is produced, as Apache Kafka does, and refuse a batch "
-        "that clients could not decode (INVALID_RECORD). Off, a batch is checked by its header and CRC only, and a "
-        "broken client can store batches that consumers, queries and the archive stumble over.",
+        documentation="If true, brokers decode every produced record, as Apache Kafka does, and refuse a batch "
+        "that clients could not decode (INVALID_RECORD). If false, they check only the header and "
+        "CRC of a batch, and a broken client can store batches on which consumers, queries and the "
+        "archive fail.",
     ),
     _key(
         "unclean.leader.election.enable",
         Synonym("unclean.leader.election.enable"),
-        documentation="Whether a replica that is not in sync may lead where no other is alive: the partition is served "
-        "again, and what only the others had is lost.",
+        documentation="If true, a replica that is not in sync may become the leader when no in-sync replica is "
+        "alive: the partition is available again, but records that only the other replicas have "
+        "are lost.",
     ),
 )
 

@@ -1,7 +1,7 @@
-"""What a configuration key is: its type, the values it allows, and how text becomes a value and back.
+"""What a configuration key is: its type, the values it allows, and the conversion from and to text.
 
-Keeps one invariant: a refusal reads like Kafka's, "Invalid value x for configuration y: why". It must not
-know any key by name, nor where a value was written.
+Invariant: a refusal reads like Kafka's, "Invalid value x for configuration y: why". This module must not know any key
+by name, nor where a value was written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.archive.errors import ArchiveError
 from tailrace.archive.location import parse_uri
 from tailrace.errors import ConfigError
 
-#: A value after parsing; None where a key has no value of its own.
+#: A parsed value; None if a key has no value of its own.
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 
 UpdateMode: TypeAlias = Literal["read-only", "per-broker", "cluster-wide"]
@@ -28,7 +28,7 @@ DOUBLE_MAX = sys.float_info.max
 
 
 class ConfigType(IntEnum):
-    """The type of a value, numbered as DescribeConfigs numbers it."""
+    """The type of a value, numbered as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -42,7 +42,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, numbered as DescribeConfigs numbers it; of several, the lowest number counts."""
+    """Where a value comes from, numbered as in DescribeConfigs; the lowest number takes precedence."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -53,7 +53,7 @@ class ConfigSource(IntEnum):
 
 
 class Given(NamedTuple):
-    """A value that somebody or something gave a key, as Kafka's tools show it, and where that was."""
+    """A value that was given for a key, as Kafka's tools show it, and its source."""
 
     name: str
     value: str | None
@@ -64,23 +64,23 @@ _WIDTH_BITS = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 
 
 class Valid(Protocol):
-    """A rule that can be checked against a parsed value and printed for a reader."""
+    """A rule that checks a parsed value and can be printed."""
 
     def problem(self, value: Value) -> str | None:
-        """Say why the value is refused, or None where it is allowed."""
+        """Return why the value is refused, or None if it is allowed."""
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """A number with a lower bound, and perhaps one value below it that has a meaning of its own."""
+    """A number with a lower bound, and perhaps one special value below it."""
 
     minimum: int
     special: int | None = None
 
     def problem(self, value: Value) -> str | None:
-        """Say why the number is refused."""
+        """Return why the number is refused."""
         if not isinstance(value, int | float) or value >= self.minimum or value == self.special:
             return None
         exception = "" if self.special is None else f", or {self.special}"
@@ -93,14 +93,14 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number with two bounds, and perhaps one value outside of them that has a meaning of its own."""
+    """A number with two bounds, and perhaps one special value outside of them."""
 
     minimum: int
     maximum: int
     special: int | None = None
 
     def problem(self, value: Value) -> str | None:
-        """Say why the number is refused."""
+        """Return why the number is refused."""
         if not isinstance(value, int | float) or value == self.special:
             return None
         exception = "" if self.special is None else f", or {self.special}"
@@ -117,10 +117,10 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class CountsByAddress:
-    """A list of `address:count`, each address once; IPv6 addresses stand in brackets or without."""
+    """A list of `address:count` with unique addresses; brackets around IPv6 addresses are optional."""
 
     def problem(self, value: Value) -> str | None:
-        """Say what is wrong with the first bad item."""
+        """Return what is wrong with the first invalid item."""
         seen: list[str] = []
         for item in value if isinstance(value, tuple) else ():
             address, _, count = item.rpartition(":")
@@ -129,7 +129,7 @@ class CountsByAddress:
             if not _is_address(address.strip("[]")):
                 return f"'{address}' is not an IP address"
             if address in seen:
-                return f"{address} stands twice in the list"
+                return f"{address} appears twice in the list"
             seen.append(address)
         return None
 
@@ -149,17 +149,17 @@ def _is_address(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A string, or a list of strings, out of a few; `not_yet` are Kafka's values that are not served so far."""
+    """A string, or a list of strings, out of a few; `not_yet` are Kafka's values that are not supported so far."""
 
     choices: tuple[str, ...]
     not_yet: tuple[str, ...] = ()
 
     def problem(self, value: Value) -> str | None:
-        """Say why the string, or the first bad item of the list, is refused."""
+        """Return why the string, or the first invalid item of the list, is refused."""
         items = value if isinstance(value, tuple) else (value,)
         allowed = ", ".join(self.choices)
         if not items:
-            return f"The list must not be empty; it takes: {allowed}"
+            return f"The list must not be empty; allowed items: {allowed}"
         for item in items:
             if item in self.not_yet:
                 return f"{item} is not supported by tailrace yet; the value must be one of: {allowed}"
@@ -173,12 +173,12 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """A place that can have an archive, or nothing."""
+    """A location that can hold an archive, or an empty string."""
 
     schemes: tuple[str, ...] = ("file", "s3", "webhdfs", "hdfs")
 
     def problem(self, value: Value) -> str | None:
-        """Say why no archive can be there."""
+        """Return why the location cannot hold an archive."""
         if not value:
             return None
         try:
@@ -195,15 +195,15 @@ class ArchivePlace:
 
 @dataclass(frozen=True, slots=True)
 class NonEmpty:
-    """A string or a list that says something, and says it once."""
+    """A non-empty string, or a non-empty list without repeated items."""
 
     def problem(self, value: Value) -> str | None:
-        """Say why an empty string or list, or an empty or repeated item, is refused."""
+        """Return why an empty string or list, or an empty or repeated item, is refused."""
         if isinstance(value, tuple):
             if not value or not all(value):
-                return "The list must not be empty nor hold an empty item"
+                return "The list must not be empty or contain an empty item"
             repeated = [item for position, item in enumerate(value) if item in value[:position]]
-            return f"{repeated[0]} stands twice in the list" if repeated else None
+            return f"{repeated[0]} appears twice in the list" if repeated else None
         return "String must be non-empty" if value == "" else None
 
     def __str__(self) -> str:
@@ -212,7 +212,7 @@ class NonEmpty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One configuration key: what it means, what it takes and what it is when nobody sets it."""
+    """One configuration key: its meaning, its allowed values and its default."""
 
     name: str
     type: ConfigType
@@ -222,11 +222,11 @@ class ConfigKey:
     valid: Valid | None = None
     update_mode: UpdateMode = "read-only"
     is_sensitive: bool = False
-    #: Other names under which Kafka knows the same setting; the first name wins where both are given.
+    #: Other names of the same setting in Kafka; if both are given, the main name wins.
     aliases: tuple[str, ...] = ()
 
     def parse(self, given: object) -> Value:
-        """Turn text, or a value as TOML types it, into this key's value, or raise ConfigError."""
+        """Convert text, or a typed value from TOML, into this key's value, or raise ConfigError."""
         text = as_text(given)
         if text is None:
             raise self.refusal(given, f"Expected a value of type {self.type.name}")
@@ -237,7 +237,7 @@ class ConfigKey:
         return value
 
     def refusal(self, given: object, problem: str) -> ConfigError:
-        """The error that refuses a value of this key, in Kafka's words."""
+        """Return the error that refuses a value of this key, in Kafka's words."""
         shown = "[hidden]" if self.is_sensitive else given
         return ConfigError(f"Invalid value {shown} for configuration {self.name}: {problem}")
 
@@ -268,13 +268,13 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker key that gives a topic key its default, and what to multiply it by to reach the topic's unit."""
+    """A broker key that gives a topic key its default, and the factor that converts it to the topic's unit."""
 
     name: str
     factor: int = 1
 
     def convert(self, value: Value) -> Value:
-        """The broker's value in the topic's unit; -1 means "without limit" in every unit."""
+        """Convert the broker's value to the topic's unit; -1 means "no limit" in every unit."""
         if self.factor == 1 or not isinstance(value, int):
             return value
         return -1 if value < 0 else value * self.factor
@@ -282,13 +282,13 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicKey(ConfigKey):
-    """A key that a topic may override; the first synonym that has a value gives its default."""
+    """A key that a topic may override; the first synonym with a value gives its default."""
 
     synonyms: tuple[Synonym, ...]
 
 
 def as_text(given: object) -> str | None:
-    """Write a TOML value as a properties file would hold it, or None where that is impossible."""
+    """Convert a TOML value to the form of a properties file, or None if that is impossible."""
     if isinstance(given, str):
         return given
     if isinstance(given, bool):
@@ -306,13 +306,13 @@ def as_text(given: object) -> str | None:
 
 
 def value_text(value: Value) -> str | None:
-    """Write a value as Kafka's tools show it."""
+    """Convert a value to the form that Kafka's tools show."""
     return None if value is None else as_text(value)
 
 
 def _parse_decimal(text: str) -> int | None:
     digits = text[1:] if text[:1] in ("-", "+") else text
-    # The longest LONG has 19 digits: whatever is much longer is refused before it costs anything to convert.
+    # The longest LONG has 19 digits: refuse longer text before converting it costs time.
     if not digits.isascii() or not digits.isdigit() or len(digits) > 40:
         return None
     return int(text)

@@ -1,4 +1,4 @@
-"""What Fetch and ListOffsets share: sessions, parts of an answer, and reads of archived records in a helper process.
+"""What Fetch and ListOffsets share: sessions, parts of a response, and reads of the archive in a helper process.
 
-Owns what is held between two fetches. Must not decide who may read what: `handlers/` and `replication/` do.
+Owns the state between two fetches. Must not decide who may read what: `handlers/` and `replication/` do.
 """

@@ -1,7 +1,7 @@
-"""What fetches of clients and of followers have in common: waiting for more, and putting an answer together.
+"""What fetches of clients and of followers share: waiting for more records, and building a response.
 
-It must not know what may be read by whom: whoever reads decides that. Answers are put together in the classes of the
-protocol, as `sessions` explains.
+It must not know who may read what: the caller decides that. Responses are built from the protocol's classes, for the
+reason in `sessions`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tailrace.wire.messages.fetch import (
     PartitionData,
 )
 
-#: Below this a copy costs less than a second system call.
+#: Below this size, a copy is faster than a second system call.
 _READ_INLINE_BYTES = 32 * 1024
-#: So much of one response is read into memory, where it stays for as long as its client does not read it.
+#: The most bytes of a response that are read into memory, where they stay until the client receives them.
 _READ_INLINE_TOTAL_BYTES = 1 << 20
 _EVERYTHING = 1 << 62
 
 
 class Cold(NamedTuple):
-    """Records that have to be brought into memory before they are sent."""
+    """Records that must be loaded into memory before they are sent."""
 
     partition: Partition
     data: PartitionData
@@ -43,7 +43,7 @@ class Cold(NamedTuple):
 
 
 class FetchWaiter:
-    """A fetch that waits for more bytes, told by the partitions it watches."""
+    """A fetch that waits for more bytes; the partitions that it watches notify it."""
 
     def __init__(self, missing: int, loop: asyncio.AbstractEventLoop) -> None:
         self._missing = missing
@@ -56,7 +56,7 @@ class FetchWaiter:
             self._enough.set_result(None)
 
     def end(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         self.more_to_read(_EVERYTHING)
 
     async def wait(self, seconds: float) -> None:
@@ -68,26 +68,26 @@ class FetchWaiter:
 
 
 def count_refused(services: Services, traffic: TopicTraffic, code: int) -> None:
-    """One partition of a fetch is answered with an error."""
+    """Count a partition that is answered with an error."""
     traffic.failed_fetches += 1
     services.counters.refused(ApiKey.FETCH, code)
 
 
 def refuse(data: PartitionData, code: ErrorCode) -> None:
-    """Make the answer for a partition an error."""
+    """Turn the response for a partition into an error."""
     data.error_code, data.records = code, b""
     data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
 
 
 def fail(services: Services, partition: Partition, data: PartitionData, error: StorageError) -> None:
-    """A disk failed while a partition was read."""
+    """Handle a disk that failed while a partition was read."""
     partition.directory.fail(error)
     data.error_code, data.records = ErrorCode.KAFKA_STORAGE_ERROR, b""
     count_refused(services, partition.traffic, data.error_code)
 
 
 def describe(data: PartitionData, reading: Reading) -> None:
-    """Let the answer for a partition say how far it is, and where the reader's log parts from it."""
+    """Fill in the partition's offsets, and where the reader's log diverges from it."""
     data.high_watermark = reading.high_watermark
     data.last_stable_offset = reading.last_stable_offset
     data.log_start_offset = reading.log_start_offset
@@ -101,7 +101,7 @@ def describe(data: PartitionData, reading: Reading) -> None:
 
 
 def inline_if_small(services: Services, part: FileRange, already: int) -> FileRange | bytes:
-    """Read a small range, unless the response has much already or memory is short: a range of a file takes none."""
+    """Read a small range, unless the response is already large or memory is short: file ranges need no memory."""
     if (
         part.size > _READ_INLINE_BYTES
         or already > _READ_INLINE_TOTAL_BYTES
@@ -112,7 +112,7 @@ def inline_if_small(services: Services, part: FileRange, already: int) -> FileRa
 
 
 async def warm(services: Services, cold: Iterable[Cold], size: int) -> None:
-    """Bring records into memory in a thread, and check those that nobody has looked at for long."""
+    """Load records into memory in a thread, and verify those that have not been verified for long."""
     for partition, data, part in cold:
         try:
             data.records = inline_if_small(services, await partition.log.warm(part), size)
@@ -124,7 +124,7 @@ async def warm(services: Services, cold: Iterable[Cold], size: int) -> None:
 
 
 def by_topic(answers: Iterable[tuple[PartitionKey, PartitionData]]) -> list[FetchableTopicResponse]:
-    """The answers of a response, gathered by topic in the order in which they are given."""
+    """Group the responses by topic, in the given order."""
     topics: dict[TopicKey, FetchableTopicResponse] = {}
     for (topic, _), data in answers:
         response = topics.get(topic)

@@ -1,6 +1,6 @@
-"""What is asked of an archive, as functions for the helper process: only there is imported what reads files.
+"""Functions that the helper process runs on an archive: only there are the packages imported that read files.
 
-It must not know the broker; what goes in and out is plain values.
+They must not know the broker; arguments and results are plain values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.runtime.disk import Buffer
 
 
 def check_archive(archive: TopicArchive) -> int:
-    """Raise why an archive cannot be read from here: its place, or its head; else, count its quarantined batches."""
+    """Check that this machine can read the archive's location and head, else raise; count its quarantined batches."""
     require_packages()
     from tailrace.archive import reader
 
@@ -19,7 +19,7 @@ def check_archive(archive: TopicArchive) -> int:
 
 
 def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> Buffer:
-    """Record batches from an offset on: at least one, and no more bytes than asked for unless one alone has more."""
+    """Read record batches from an offset on: at least one, and at most max_bytes unless the first is larger."""
     require_packages()
     from tailrace.archive import reader
 
@@ -27,7 +27,7 @@ def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: 
 
 
 def find_largest_timestamp(archive: TopicArchive, partition: int, start_offset: int) -> tuple[int, int] | None:
-    """The first record that has the largest timestamp from an offset on; None where it is before that offset."""
+    """Find the first record with the largest timestamp; None if it is before the start offset."""
     require_packages()
     from tailrace.archive import reader
 
@@ -36,7 +36,7 @@ def find_largest_timestamp(archive: TopicArchive, partition: int, start_offset: 
 
 
 def find_timestamp(archive: TopicArchive, partition: int, timestamp: int, start_offset: int) -> tuple[int, int] | None:
-    """The first record at or after a time from an offset on, as offset and timestamp; None where there is none."""
+    """Find the first record at or after a time from an offset on, as offset and timestamp; None if there is none."""
     require_packages()
     from tailrace.archive import reader
 

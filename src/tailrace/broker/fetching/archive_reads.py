@@ -1,13 +1,13 @@
-"""Reading old records for clients from the archive, in a helper process of its own, beside everything else.
+"""Reads old records from the archive for clients, in its own helper process, so that nothing else waits for it.
 
-That process works only when processors are idle. On a machine where they never are, reads go on in the helper process
-that the broker has for other work, which is given its share.
+That process runs only on idle processors. On a machine that is never idle, the reads move to the helper process that
+the broker has for other work, which gets its share of the processors.
 
-A fetch never waits here: it asks, and takes what is ready. What is not goes on, and is taken by the next fetch of that
-offset; for whoever reads on, one read is ahead of the fetches. So neither live partitions of the same fetch nor the
-client's patience depend on the archive. Bounded are the reads at once, those that wait for their turn, the bytes that
-wait to be taken, and the time of each. An archive that cannot be read is a retriable error of that partition; it is
-tried again when somebody asks again, but not at once.
+A fetch never waits here: it asks, and takes what is ready. An unfinished read continues, and the next fetch of that
+offset takes its result. For a client that reads sequentially, the next read starts in advance. So neither the other
+partitions of a fetch nor the client's timeout depend on the archive. There are limits on concurrent reads, on queued
+reads, on the bytes that are ready, and on the time of each read. An unreadable archive is a retriable error of its
+partition; the next request tries it again after a short pause.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ logger = logging.getLogger("tailrace.archive")
 
 T = TypeVar("T")
 
-#: The helper process has a few reads at a time, as more of them would only share its processor.
+#: The helper process runs a few reads at a time, as more would only share its processor.
 _READS_AT_ONCE = 4
-#: One archive that hangs must leave room for others.
+#: An archive that hangs must leave room for others.
 _READS_OF_TOPIC = 2
 _MOST_WAITING = 256
 _MOST_READY_BYTES = 64 << 20
-#: However much a client wants of a partition.
+#: The limit for one partition, whatever the client asks for.
 _MOST_BYTES = 8 << 20
-#: After so many reads in a row without an answer the process is taken to hang.
+#: After this many consecutive reads without a result, the process counts as hung.
 _HANGING_ALLOWED = 3
-#: Where a read takes longer, the process that waits for idle processors may not get any.
+#: If a read takes longer, all processors may be busy, so that the low-priority process gets none.
 _IDLE_PATIENCE_SECONDS = 2.0
-#: For so long after another process was faster, that one is asked at once.
+#: After another process was faster, that one is asked directly for this time.
 _BUSY_SECONDS = 30.0
-#: Several clients give up on a request after 30 seconds.
+#: Several clients time out a request after 30 seconds.
 _DEADLINE_SECONDS = 25.0
-#: What nobody takes by then, nobody wants any more.
+#: Results that no fetch has taken by then are dropped.
 _READY_SECONDS = 30.0
-#: An archive that failed is not tried again before that.
+#: A failed archive is not tried again before this time has passed.
 _FAILED_SECONDS = 1.0
 
 
 class _Key(NamedTuple):
-    """What a fetch asks for: one offset of one partition."""
+    """What a fetch asks for: an offset of a partition."""
 
     lineage: Lineage
     partition: int
@@ -65,21 +65,21 @@ class _Key(NamedTuple):
 
 
 class ArchiveRead:
-    """One read, from when it was first asked for until it is taken."""
+    """One read, from the first request for it until a fetch takes it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        #: Ends when there is something to take, be it an error.
+        #: Ends when there is a result or an error to take.
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.batches: Buffer | FileRange = b""
         self.failure: KafkaError | None = None
 
 
 class ArchiveReads:
-    """Reads of the archives of all topics for the clients of one broker."""
+    """Reads of all archives for the clients of one broker."""
 
     def __init__(self, helper: Helper, idle_helper: Helper | None, metadata: ClusterMetadata, tasks: Tasks) -> None:
-        """Where there is no helper of its own, the one for other work reads everything."""
+        """Without an `idle_helper`, the helper for other work does all reads."""
         self._helper = helper
         self._idle_helper = idle_helper
         self._busy_until = 0.0
@@ -89,11 +89,11 @@ class ArchiveReads:
         self._turns = asyncio.Semaphore(_READS_AT_ONCE)
         self._turns_of_topics: dict[Lineage, asyncio.Semaphore] = {}
         self._ready_bytes = 0
-        #: What comes after each of the last reads that were taken.
+        #: The keys that follow the last reads that were taken.
         self._follows: dict[_Key, None] = {}
-        #: Reads that were given up since the last that was answered.
+        #: The number of reads that timed out since the last one with a result.
         self._hanging = 0
-        #: For metrics.
+        #: Counters for metrics.
         self.reads = 0
         self.bytes_read = 0
         self.failures = 0
@@ -101,7 +101,7 @@ class ArchiveReads:
 
     @property
     def waiting(self) -> int:
-        """How many reads are under way or wait for their turn."""
+        """The number of running and queued reads."""
         return sum(1 for read in self._reads.values() if not read.done.done())
 
     # --- by offset
@@ -109,9 +109,11 @@ class ArchiveReads:
     def take(
         self, partition: Partition, offset: int, max_bytes: int, *, may_exceed: bool
     ) -> Buffer | FileRange | asyncio.Future[None] | None:
-        """Batches from an offset on if they were read; else what to wait for, None where it has to be asked again.
+        """Return the batches from an offset on if they are ready; else a future to wait for, or None to ask again
+        later.
 
-        Raises why the archive cannot be read. What is larger than the limit stays for another time, unless it may be.
+        Raises if the archive cannot be read. A result above the limit stays for a later fetch, unless `may_exceed`
+        allows it.
         """
         key = _Key(partition.lineage, partition.partition.partition, offset)
         read = self._reads.get(key)
@@ -130,9 +132,10 @@ class ArchiveReads:
         return batches
 
     def _read_ahead(self, key: _Key, partition: Partition, batches: Buffer | FileRange, max_bytes: int) -> None:
-        """Begin the next read for whoever reads on, so that it goes on while the client takes what it has.
+        """Start the next read for a client that reads sequentially, while it receives what it has.
 
-        That is somebody who has just asked for what follows the read before; single offsets are looked up otherwise.
+        A client reads sequentially if it has just asked for the offset after the previous read; other reads are single
+        lookups.
         """
         is_reading_on = key in self._follows
         self._follows.pop(key, None)
@@ -153,7 +156,7 @@ class ArchiveReads:
         return read
 
     def _make_room(self) -> bool:
-        """Give up the read that has waited longest to be taken."""
+        """Drop the finished read that has waited longest."""
         oldest = next((item for item in self._reads.items() if item[1].done.done()), None)
         if oldest is not None:
             self._forget(*oldest)
@@ -164,7 +167,7 @@ class ArchiveReads:
             arguments = (archive, key.partition, key.offset, read.max_bytes)
             batches = await self._ask(key.lineage, lambda helper: helper.run_for_bytes(read_batches, *arguments))
             if not batches:
-                raise ArchiveError(f"manifest {archive.manifest} has nothing at offset {key.offset}")
+                raise ArchiveError(f"manifest {archive.manifest} has no records at offset {key.offset}")
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
             self.failures += 1
             read.failure = _refusal(partition, archive, error)
@@ -183,17 +186,17 @@ class ArchiveReads:
         if self._reads.get(key) is read:
             del self._reads[key]
             self._ready_bytes -= len(read.batches)
-            # A timer may know it for long.
+            # A timer may keep a reference to it for long.
             read.batches = b""
 
     # --- by time
 
     async def offset_for_timestamp(self, partition: Partition, timestamp: int) -> TimestampedOffset:
-        """The first record in the archive at or after a time."""
+        """Find the first archived record at or after a time."""
         return await self._search(partition, find_timestamp, timestamp)
 
     async def offset_of_max_timestamp(self, partition: Partition) -> TimestampedOffset:
-        """The first record in the archive that has the largest timestamp there."""
+        """Find the first archived record with the archive's largest timestamp."""
         return await self._search(partition, find_largest_timestamp)
 
     async def _search(
@@ -213,7 +216,7 @@ class ArchiveReads:
         return NOT_FOUND if found is None else TimestampedOffset(*found)
 
     async def check(self, archive: TopicArchive) -> str | int:
-        """See whether an archive can be read from here; why not, or how many quarantined batches it has."""
+        """Check whether this broker can read an archive; return why not, or its number of quarantined batches."""
         try:
             return await self._ask(archive.lineage, lambda helper: helper.run(check_archive, archive))
         except Exception as error:  # noqa: BLE001  one archive must not end the broker, whatever is wrong with it
@@ -222,7 +225,7 @@ class ArchiveReads:
     # --- the helper
 
     def archive_of(self, partition: Partition) -> TopicArchive:
-        """The archive of a partition's topic as the image shows it now."""
+        """Return the archive of a partition's topic as the image shows it now."""
         state = self._metadata.image.archives.get(partition.lineage)
         manifest = None if state is None else state.manifest or None
         return TopicArchive(partition.log.config.archive_uri, partition.partition.topic, partition.lineage, manifest)
@@ -235,8 +238,9 @@ class ArchiveReads:
             except asyncio.CancelledError:
                 self._hanging += 1
                 if self._hanging >= _HANGING_ALLOWED:
-                    # Whatever it waits for, it may wait for ever: threads and memory are only free with the process.
-                    # Not at the first: one that is just starting on a busy machine would never get to its end.
+                    # Whatever the process waits for may take for ever, and only its end frees its threads and memory. A
+                    # single timeout is no reason: a process that is still starting on a busy machine would never
+                    # finish.
                     self._hanging = 0
                     self._helper.restart()
                     if self._idle_helper is not None:
@@ -246,7 +250,7 @@ class ArchiveReads:
             return answer
 
     async def _first_answer(self, call: Callable[[Helper], Coroutine[Any, Any, T]]) -> T:
-        """Ask the process that holds up nobody, and the other one too where that does not get to it."""
+        """Ask the process that disturbs nothing, and the other one too if the first gets no processor."""
         loop = asyncio.get_running_loop()
         if self._idle_helper is None or loop.time() < self._busy_until:
             return await call(self._helper)
@@ -265,13 +269,13 @@ class ArchiveReads:
                 each.cancel()
 
     async def close(self) -> None:
-        """End the process that only reads."""
+        """Stop the process that only reads."""
         if self._idle_helper is not None:
             await self._idle_helper.close()
 
 
 def _next_offset(batches: Buffer | FileRange) -> int:
-    """The offset after the last of some batches."""
+    """Return the offset after the last batch."""
     offset = position = 0
     while position < len(batches):
         if isinstance(batches, FileRange):
@@ -289,7 +293,7 @@ def _reason(error: Exception) -> str:
 def _refusal(partition: Partition, archive: TopicArchive, error: Exception) -> KafkaError:
     reason = _reason(error)
     logger.warning(
-        "the archive of %s at %s cannot be read, clients are told to try again: %s",
+        "cannot read the archive of %s at %s: %s; clients get a retriable error",
         partition.partition,
         archive.uri,
         reason,

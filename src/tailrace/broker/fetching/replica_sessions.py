@@ -1,11 +1,11 @@
-"""Fetch sessions of followers: beside what a follower fetches, which of it there may be something new to say of.
+"""Fetch sessions of followers: what a follower fetches, and which of its partitions may have news.
 
-A follower of a thousand partitions asks twice a second, mostly for nothing. So the partitions of its session tell the
-session themselves when there is more to read or the high watermark has moved, and only those are looked at, together
-with what the request names. Now and then all are, so that partitions without traffic know that their follower keeps up.
+A follower of a thousand partitions asks twice a second, mostly for nothing. So the partitions of its session notify the
+session when there is more to read or the high watermark has moved. Only those are checked, and what the request names.
+Once in a while all are checked, so that partitions without traffic know that their follower keeps up.
 
-Two requests may be under way, and a follower drops an answer that no longer fits its position. It then names the
-partition in its next request. Only the answer to that request, or a later one, counts as told.
+Two requests may be under way, and a follower drops a response that no longer fits its position. It then names the
+partition in its next request. Only the response to that request, or a later one, counts as received.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tailrace.broker.fetching.sessions import FetchSession, PartitionKey, Sessio
 from tailrace.replication.partition import Partition
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, PartitionData
 
-#: A follower that asked for nothing for so long needs its session no more.
+#: A follower that has sent no request for this long no longer needs its session.
 _GONE_SECONDS = 120.0
 
 
 class FollowedPartition(SessionPartition):
-    """One partition in a follower's session, told by the partition what happens to it."""
+    """One partition in a follower's session, which the partition notifies of changes."""
 
     __slots__ = ("_appends", "_named_in", "_session", "key", "partition")
 
@@ -31,13 +31,13 @@ class FollowedPartition(SessionPartition):
         super().__init__(wanted)
         self.key = key
         self._named_in = session.requests
-        #: What it watches, once that was found.
+        #: The partition that it watches, once it was found.
         self.partition: Partition | None = None
         self._session = session
         self._appends = _Appends(session, self)
 
     def watch(self, partition: Partition) -> None:
-        """Be told of a partition, and of no other any more."""
+        """Watch a partition, and stop watching any other one."""
         if partition is not self.partition:
             self.unwatch()
             self.partition = partition
@@ -51,23 +51,23 @@ class FollowedPartition(SessionPartition):
             self.partition = None
 
     def more_to_read(self, size: int) -> None:
-        """The high watermark has moved: the follower hears of it when there are records, or when its wait is over."""
+        """Note that the high watermark moved: the follower learns it with the next records, or when its wait ends."""
         self._session.ready[self.key] = self
 
     def name(self, wanted: FetchPartition) -> None:
-        """The follower names it again: it may have dropped what it was told."""
+        """Take a request that names the partition again: the follower may have dropped what it received."""
         self.wanted = wanted
         self.told_high_watermark = self.told_log_start = -1
         self._named_in = self._session.requests
 
     def is_news_in(self, request: int, data: PartitionData) -> bool:
-        """Whether the answer to a request of the session, by its number, has to say something of it."""
+        """True if the response to a request of the session, by its number, must include this partition."""
         if request < self._named_in:
-            return True  # the follower may drop it, so it does not count as told
+            return True  # the follower may drop it, so it does not count as received
         return self.is_news(data)
 
     def has_told(self, data: PartitionData) -> bool:
-        """Whether an answer has nothing that the follower does not know."""
+        """True if a response has nothing that the follower does not know."""
         return (
             data.error_code == 0
             and data.diverging_epoch is None
@@ -78,7 +78,7 @@ class FollowedPartition(SessionPartition):
 
 
 class _Appends:
-    """Told of every append, for which a follower that waits is answered."""
+    """Is notified of every append, which ends a follower's wait."""
 
     __slots__ = ("_followed", "_session")
 
@@ -100,18 +100,18 @@ class ReplicaSession(FetchSession):
     is_privileged: bool = True
     replica_id: int = -1
     broker_epoch: int = -1
-    #: What is looked at for the next answer, in the order in which it is served.
+    #: What the next response checks, in serving order.
     ready: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     followed: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
-    #: The request that is held back for want of records.
+    #: The request that waits for records.
     waiter: FetchWaiter | None = None
-    #: When all partitions were looked at last.
+    #: When all partitions were last checked.
     last_visit: float = -math.inf
-    #: How many requests there were.
+    #: The number of requests so far.
     requests: int = 0
 
     def update(self, request: FetchRequest) -> None:
-        """Take in what a request adds, changes and forgets; what it names is looked at."""
+        """Apply what a request adds, changes and removes; check what it names."""
         self.requests += 1
         for key, wanted in wanted_partitions(request, self.by_topic_id):
             known = self.followed.get(key)
@@ -130,21 +130,21 @@ class ReplicaSession(FetchSession):
                     forgotten.unwatch()
 
     def replaces(self, other: FetchSession) -> bool:
-        """Sessions of an earlier process of the same broker are over, and those of followers that have gone."""
+        """True for a session of an earlier process of the same broker, or of a follower that is gone."""
         if not isinstance(other, ReplicaSession):
             return False
         is_former = other.replica_id == self.replica_id and other.broker_epoch < self.broker_epoch
         return is_former or self.last_used - other.last_used > _GONE_SECONDS
 
     def visit(self, now: float, interval: float) -> None:
-        """Look at all partitions with this request, if that was not done for a while."""
+        """Check all partitions with this request if `interval` has passed since the last time."""
         if now >= self.last_visit + interval:
             self.last_visit = now
             for key, followed in self.followed.items():
                 self.ready.setdefault(key, followed)
 
     def look_at(self, key: PartitionKey) -> None:
-        """There is something new to say of a partition that it does not tell itself: a request is answered for it."""
+        """Check a partition for news that it does not notify of: the waiting request is answered."""
         followed = self.followed.get(key)
         if followed is not None:
             self.ready[key] = followed
@@ -152,7 +152,7 @@ class ReplicaSession(FetchSession):
                 self.waiter.end()
 
     def close(self) -> None:
-        """Watch nothing any more; a request that is held back is answered with what there is."""
+        """Stop watching; a waiting request is answered with what there is."""
         for followed in self.followed.values():
             followed.unwatch()
         self.followed.clear()

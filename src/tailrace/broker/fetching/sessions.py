@@ -1,12 +1,12 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a client fetches, and both send only changes.
 
-A session is a list of partitions with the offsets the client asked for last and what it was told of each. The
-number of sessions is bounded and so is that of all partitions in them; when there is no room, clients that were
-silent for long lose their sessions first, and new ones are served without a session. Followers are privileged: for
-theirs a client loses its session, and they lose theirs only when they are silent themselves.
+A session is a list of partitions with the offsets that the client last asked for and what it last received of each. The
+number of sessions is bounded, and so is the number of partitions in all of them. Without room, clients that have long
+been silent lose their sessions first, and new clients are served without one. Followers have priority: they take the
+sessions of clients, and lose theirs only if they are silent themselves.
 
-What a client wants of a partition, and the answer, stay in the classes of the protocol: this is the path of every
-fetch, and values of our own would cost 0.6 microseconds a partition, where reading it costs 1.
+What a client wants of a partition, and the response, stay in the protocol's classes: this is the path of every fetch,
+and values of our own would cost 0.6 microseconds a partition, where reading it costs 1.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ NO_SESSION = 0
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 MAX_SESSION_EPOCH = 2**31 - 1
-#: A session unused for this long may be taken away for another.
+#: A session unused for this long may be evicted.
 _EVICTABLE_AFTER_SECONDS = 120.0
 
-#: The name of a topic, or its id on the wire.
+#: The name of a topic, or its id.
 TopicKey: TypeAlias = str | TopicId
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 
 
 @dataclass(slots=True, eq=False)
 class SessionPartition:
-    """One partition in a session: what the client wants, and what it was last told."""
+    """One partition in a session: what the client wants, and what it last received."""
 
     wanted: FetchPartition
     told_high_watermark: int = -1
     told_log_start: int = -1
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether an answer says anything the client does not know; remembers that it was told."""
+        """True if a response has anything that the client does not know; remembers that the client received it."""
         news = (
             data.error_code != 0
             or (data.records is not None and len(data.records) > 0)
@@ -50,7 +50,7 @@ class SessionPartition:
             or data.log_start_offset != self.told_log_start
             or data.diverging_epoch is not None
         )
-        # After an error the next good answer must be sent whatever it says.
+        # After an error, the next good response must be sent whatever it contains.
         self.told_high_watermark = -1 if data.error_code else data.high_watermark
         self.told_log_start = data.log_start_offset
         return news
@@ -58,7 +58,7 @@ class SessionPartition:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What one client fetches, in the order in which it is served."""
+    """What one client fetches, in serving order."""
 
     session_id: int
     by_topic_id: bool
@@ -69,7 +69,7 @@ class FetchSession:
     is_privileged: bool = False
 
     def update(self, request: FetchRequest) -> None:
-        """Take in what an incremental request adds, changes and forgets."""
+        """Apply what an incremental request adds, changes and removes."""
         for key, wanted in wanted_partitions(request, self.by_topic_id):
             known = self.partitions.get(key)
             if known is None:
@@ -82,14 +82,14 @@ class FetchSession:
                 self.partitions.pop((topic_key, number), None)
 
     def replaces(self, other: FetchSession) -> bool:
-        """Whether another session is over because this one was opened."""
+        """True if opening this session ends the other one."""
         return False
 
     def close(self) -> None:
-        """It is over: nothing is held for it any more."""
+        """End the session: release what it holds."""
 
     def moved_to_end(self, keys: Iterable[PartitionKey]) -> None:
-        """Serve partitions that just had data after the others next time."""
+        """Next time, serve partitions that just had data after the others."""
         for key in keys:
             known = self.partitions.pop(key, None)
             if known is not None:
@@ -97,7 +97,7 @@ class FetchSession:
 
 
 def wanted_partitions(request: FetchRequest, by_topic_id: bool) -> list[tuple[PartitionKey, FetchPartition]]:
-    """The partitions that a request lists, by name or by topic id."""
+    """Return the partitions that a request lists, by name or by topic id."""
     return [
         ((topic.topic_id if by_topic_id else topic.topic, partition.partition), partition)
         for topic in request.topics
@@ -124,7 +124,7 @@ class FetchSessions:
         self._random = random
         # In the order of last use.
         self._sessions: dict[int, FetchSession] = {}
-        #: How many were taken away for others.
+        #: The number of evicted sessions.
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -135,13 +135,13 @@ class FetchSessions:
 
     @property
     def partition_count(self) -> int:
-        """The partitions in all sessions together."""
+        """The number of partitions in all sessions."""
         return self._partitions
 
     def resolve(
         self, request: FetchRequest, by_topic_id: bool, make: SessionFactory = _new_session
     ) -> FetchSession | None:
-        """The session that a request opens or continues; None where it is to be answered without one."""
+        """Return the session that a request opens or continues; None if it is served without one."""
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(session_id)
@@ -160,7 +160,7 @@ class FetchSessions:
         session.update(request)
         self._partitions += len(session.partitions)
         if self._partitions > self._max_partitions and not self._make_room(0, session.last_used, session.is_privileged):
-            # The client begins anew then, and is served without a session.
+            # The client starts over then, and is served without a session.
             self._close(session_id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
@@ -194,15 +194,14 @@ class FetchSessions:
             session.close()
 
     def _make_room(self, wanted: int, now: float, is_privileged: bool) -> bool:
-        """Let so many more partitions fit, at the cost of sessions silent for long; False where they cannot."""
+        """Make room for more partitions by evicting long unused sessions; return whether there is room."""
         while self._partitions + wanted > self._max_partitions:
             if not self._evict(now, is_privileged):
                 return False
         return True
 
     def _evict(self, now: float, is_privileged: bool) -> bool:
-        """Take away the session that was silent for longest, if that was long, or if it is a client's and one of a
-        follower needs its place."""
+        """Evict the longest unused session if it is unused for long, or a client's whose place a follower needs."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is not None and now - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
             clients = (session for session in self._sessions.values() if not session.is_privileged)

@@ -1,11 +1,11 @@
-"""Following one leader: requests over one connection, and what the answers make of the partitions.
+"""Follows one leader: sends requests over one connection, and applies the responses to partitions.
 
-An answer counts only for a partition that is still followed as it was when it was asked for: same leader epoch, same
-position. Where one partition fails only that one waits, set aside; where the connection fails all do. Logs are cut
-beside the fetching of others. Between an answer and what it changes nothing suspends, but for turns between partitions.
+A response counts only for a partition that has not changed since the request: same leader epoch, same position. If one
+partition fails, only that one is set aside; if the connection fails, all wait. Logs are truncated while others are
+fetched. Between a response and its effect nothing suspends, except for turns between partitions.
 
-New partitions are told to the leader at once, also while it holds the last request back for want of records: it answers
-that one early then (see `handlers/replica_fetch`). So a change of leaders costs no long poll.
+New partitions are sent to the leader at once, even while it holds the last request because it has no records: it then
+answers that one early (see `handlers/replica_fetch`). So a change of leaders costs no long poll.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _LIST_OFFSETS_VERSION = 9
 _REPLICA_START_VERSION = 0
 _LATEST, _EARLIEST_LOCAL = -1, -4
 _FIRST_BACKOFF_SECONDS = 0.02
-#: So much is appended before others have their turn.
+#: The bytes to append before other work runs.
 _TURN_BYTES = 1 << 20
-#: After these the leader knows nothing of the session any more; what was in it is told anew.
+#: After these errors, the leader has forgotten the session, and the next request names all partitions.
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-#: The two brokers do not know the same of the partition yet: nothing to complain of unless it lasts.
+#: The two brokers have different states of the partition: not worth a log line unless it lasts.
 _NOT_AGREED = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -61,30 +61,31 @@ _NOT_AGREED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-#: The leader has nothing at our position: it never had, or has it no more, or has it only in the archive.
+#: The leader has nothing at the follower's position: it never had, has deleted it, or has it only in the archive.
 _NOT_THERE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
-#: A partition, or a leader that does not know this broker yet, is logged once it has failed so often in a row.
+#: The number of consecutive failures of a partition, or of a leader that does not know this broker yet, before it is
+#: logged.
 _FAILURES_SAID = 8
 
 
 class Follower(NamedTuple):
-    """Who follows, and with what."""
+    """The following broker, and its parts that fetchers use."""
 
     broker_id: int
-    #: Which start of the broker this is, as it is registered.
+    #: The registered epoch of this start of the broker.
     broker_epoch: Callable[[], int]
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
     identity: BrokerIdentity
-    #: Where another broker is reached by brokers; OSError where it is not.
+    #: Returns the endpoint for a connection to another broker; OSError if it has none.
     endpoint_of: Callable[[BrokerImage], BrokerEndpoint]
-    #: A log was cut: whoever follows it now may go on.
+    #: Called after a log was truncated: whichever fetcher follows it now may continue.
     on_cut: Callable[[Partition], None]
 
 
 class _Sent(NamedTuple):
-    """A request without an answer."""
+    """A request without a response."""
 
     number: int
     session: int
@@ -92,7 +93,7 @@ class _Sent(NamedTuple):
 
 
 class ReplicaFetcher:
-    """Pulls from one leader: a task that waits for answers, and state that changes without suspension."""
+    """Fetches from one leader: a task that waits for responses, and state that changes without suspension."""
 
     def __init__(self, follower: Follower, leader: BrokerImage, number: int) -> None:
         self.leader_id = leader.broker_id
@@ -109,19 +110,19 @@ class ReplicaFetcher:
         self._work = asyncio.Event()
         self._will_look = False
         self._is_unreachable = False
-        #: How often in a row the leader did not know this broker.
+        #: The number of consecutive times that the leader did not know this broker.
         self._times_unknown = 0
-        #: Partitions whose log start is being saved.
+        #: Partitions whose log start offset is being saved.
         self._saving_starts: dict[PartitionKey, None] = {}
         self._task = self._start()
 
     def _start(self) -> asyncio.Task[None]:
         return self._follower.tasks.spawn(self._run(), f"fetch from broker {self.leader_id}")
 
-    # --- what is followed
+    # --- followed partitions
 
     def meet(self, leader: BrokerImage) -> None:
-        """Follow the leader to another address or process, without waiting for the former one to be given up."""
+        """Follow the leader to another address or process, without waiting for the old connection to fail."""
         former, self._leader = self._leader, leader
         if (former.epoch, former.endpoints) != (leader.epoch, leader.endpoints):
             self._task.cancel()
@@ -130,22 +131,22 @@ class ReplicaFetcher:
             self._task = self._start()
 
     def add(self, partition: Partition, topic_id: TopicId) -> None:
-        """Follow a partition in its present leader epoch, by an id of its topic."""
+        """Follow a partition in its current leader epoch, under a topic id."""
         if self.session.add(partition, topic_id):
             self._look_soon()
 
     def remove(self, partition: Partition, topic_id: TopicId) -> None:
-        """Follow a partition no more; an answer that is under way is not for it."""
+        """Stop following a partition; responses under way no longer apply to it."""
         self.session.remove(partition, topic_id)
 
     def promised(self, partition: Partition, topic_id: TopicId) -> None:
-        """A partition may be able to go on."""
+        """Resume a partition if its log is now durable enough."""
         followed = self.session.take_confirmed(partition, topic_id)
         if followed is not None:
             self._resume((followed,))
 
     def close(self) -> None:
-        """Let go of the leader."""
+        """Stop following this leader."""
         self.session.clear()
         self._task.cancel()
         self._disconnect()
@@ -153,7 +154,7 @@ class ReplicaFetcher:
     # --- the task
 
     async def _run(self) -> None:
-        """Fetch until the fetcher is closed, beginning anew after whatever happens to the connection."""
+        """Fetch until the fetcher is closed; reconnect after any failure of the connection."""
         while True:
             try:
                 await self._fetch_from_leader()
@@ -166,11 +167,11 @@ class ReplicaFetcher:
         if isinstance(error, UnknownBrokerError):
             self._times_unknown += 1
             if self._times_unknown < _FAILURES_SAID:
-                return  # the leader hears of this broker in a moment
+                return  # the leader learns of this broker in a moment
         if not self._is_unreachable:
             count = len(self.session)
             logger.warning(
-                "broker %d cannot be fetched from, %d partitions wait for it: %s", self.leader_id, count, error
+                "cannot fetch from broker %d, %d partitions wait: %s; retrying", self.leader_id, count, error
             )
         self._is_unreachable = True
 
@@ -207,23 +208,23 @@ class ReplicaFetcher:
 
     def _give_up(self) -> None:
         if self._connection is not None:
-            logger.warning("broker %d has not answered for %d ms", self.leader_id, self._patience_ms())
+            logger.warning("broker %d has not answered for %d ms; reconnecting", self.leader_id, self._patience_ms())
             self._connection.close()
 
     def _disconnect(self) -> None:
         self._too_late.clear()
         for sent in self._sent:
             if not sent.answer.cancel() and not sent.answer.cancelled():
-                sent.answer.exception()  # the first one has told already
+                sent.answer.exception()  # the first request has already reported it
         self._sent.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    # --- asking
+    # --- requests
 
     def _look_soon(self) -> None:
-        """Tell the leader what changed when all changes of this turn are made."""
+        """Notify the leader of changes once all changes of this turn are made."""
         self._work.set()
         if not self._will_look:
             self._will_look = True
@@ -231,13 +232,13 @@ class ReplicaFetcher:
 
     def _look(self) -> None:
         self._will_look = False
-        # Beside a request that is held back one more may be sent, which ends its wait; but the first one of a session
-        # has to be answered before.
+        # While the leader holds one request, a second one may be sent, which ends the wait. But the first request of a
+        # session must be answered before.
         if len(self._sent) == 1 and self.session.is_established and self.session.has_news:
             self._send()
 
     def _send(self) -> bool:
-        """Send the next request; False where there is nothing to ask for."""
+        """Send the next request; return False if there is nothing to fetch."""
         if self._connection is None:
             return False
         follower, session = self._follower, self.session
@@ -250,7 +251,7 @@ class ReplicaFetcher:
             self._too_late.set(self._patience_ms())
         return True
 
-    # --- taking what was answered
+    # --- responses
 
     async def _take(self, sent: _Sent, body: memoryview, connection: PeerConnection) -> None:
         response = FetchResponse.decode(_FETCH_VERSION, body)
@@ -258,7 +259,7 @@ class ReplicaFetcher:
             await self._refused(_code(response.error_code))
             return
         if self._is_unreachable:
-            logger.info("broker %d is fetched from again", self.leader_id)
+            logger.info("resumed fetching from broker %d", self.leader_id)
             self._is_unreachable = False
         self._backoff.succeeded()
         out_of_range: list[Followed] = []
@@ -283,17 +284,19 @@ class ReplicaFetcher:
         self.session.answered(response.session_id)
 
     async def _refused(self, code: ErrorCode) -> None:
-        """The whole request was refused."""
+        """Handle the refusal of a whole request."""
         self.session.begin()
         if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # On another connection it can be proved again which broker this is.
-            raise ConnectionError(f"broker {self.leader_id} refuses a connection on which this broker proved nothing")
+            # On a new connection, this broker can prove its identity again.
+            raise ConnectionError(
+                f"broker {self.leader_id} refused the connection, on which this broker has not proved its identity"
+            )
         if code not in _SESSION_LOST:
-            logger.warning("broker %d refuses to be fetched from: %s", self.leader_id, code.name)
+            logger.warning("broker %d refused a fetch request: %s; retrying", self.leader_id, code.name)
         await asyncio.sleep(self._backoff.failed())
 
     def _take_partition(self, followed: Followed, data: PartitionData) -> bool:
-        """Let a partition have what its leader answered, unless it has moved on; False where it has to wait."""
+        """Apply the leader's response to a partition, unless it has moved on; return False if it must wait."""
         if not followed.is_where_asked:
             self.session.changed(followed)
             return True
@@ -313,7 +316,7 @@ class ReplicaFetcher:
             return False
         if followed.failures:
             if followed.failures >= _FAILURES_SAID:
-                logger.info("%s is fetched from broker %d again", partition.partition, self.leader_id)
+                logger.info("resumed fetching %s from broker %d", partition.partition, self.leader_id)
             followed.failures = 0
         log = partition.log
         if log.start_offset > log.saved_start_offset and followed.key not in self._saving_starts:
@@ -324,7 +327,7 @@ class ReplicaFetcher:
         return True
 
     async def _save_start(self, followed: Followed) -> None:
-        """Save a log start that has moved, then tell the leader: a crash must not bring the deleted records back."""
+        """Save a raised log start offset, then report it to the leader: a crash must not bring deleted records back."""
         try:
             await followed.partition.directory.checkpoints.save_starts()
         finally:
@@ -333,14 +336,14 @@ class ReplicaFetcher:
             self.session.changed(followed)
             self._look_soon()
 
-    # --- partitions that have to wait
+    # --- partitions that must wait
 
     def _failed(self, followed: Followed, error: KafkaError) -> None:
-        """Set one partition aside, so that the others do not hear of it each time."""
+        """Set one partition aside, so that it does not disturb the others each time."""
         followed.failures += 1
         if followed.failures == _FAILURES_SAID or (followed.failures == 1 and error.code not in _NOT_AGREED):
             logger.warning(
-                "%s cannot be fetched from broker %d, tried again: %s",
+                "cannot fetch %s from broker %d: %s; retrying",
                 followed.partition.partition,
                 self.leader_id,
                 error,
@@ -349,7 +352,7 @@ class ReplicaFetcher:
         self.session.set_aside(followed)
 
     def _delay(self, failed: Iterable[Followed]) -> None:
-        """Try partitions again that failed: those together that failed equally often."""
+        """Retry partitions that failed: those with equal numbers of failures together."""
         by_failures: dict[int, list[Followed]] = {}
         for followed in failed:
             by_failures.setdefault(followed.failures, []).append(followed)
@@ -362,9 +365,9 @@ class ReplicaFetcher:
                 self._look_soon()
 
     def _cut(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
-        """Have a log cut beside the fetching of others, since it takes a sync; then it is fetched again."""
+        """Truncate a log while others are fetched, since it takes a sync; then fetch it again."""
         self.session.set_aside(followed)
-        self._follower.tasks.spawn(self._finish_cut(followed, work), f"cut {followed.partition.partition}")
+        self._follower.tasks.spawn(self._finish_cut(followed, work), f"truncate {followed.partition.partition}")
 
     async def _finish_cut(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -374,15 +377,15 @@ class ReplicaFetcher:
             self._delay([followed])
         else:
             self._resume((followed,))
-        # By now it may be followed otherwise, and have waited for this.
+        # Meanwhile another fetcher may follow the partition, and may have waited for this.
         self._follower.on_cut(followed.partition)
 
-    # --- logs that do not overlap
+    # --- logs without a common range
 
     async def _find_ranges(self, connection: PeerConnection, out_of_range: list[Followed]) -> list[Followed]:
-        """Ask for the ends of logs in which the leader has nothing at our position, and go on where it has.
+        """Ask for the log ends of partitions for which the leader has nothing at our position, and continue from there.
 
-        Returns those that have to wait.
+        Returns those that must wait.
         """
         ends = await self._list_offsets(connection, out_of_range, _LATEST)
         starts = await self._list_offsets(connection, out_of_range, _EARLIEST_LOCAL)
@@ -406,10 +409,10 @@ class ReplicaFetcher:
         return failed
 
     async def _ask_past(self, connection: PeerConnection, followed: Followed) -> tuple[int, LogPast]:
-        """Where the leader's own log starts, and what a replica that begins there has to know of before.
+        """Ask where the leader's own log starts, and what a replica that starts there must know of the records before.
 
-        Producers whose last records were removed may still send those again. Epochs of before are asked for only where
-        the records are in an archive.
+        Producers whose last records were deleted may still send those again. Epochs from before are only needed if the
+        records are in an archive.
         """
         request = ReplicaStartRequest(
             lineage=followed.partition.lineage,
@@ -454,30 +457,30 @@ class ReplicaFetcher:
 
 
 def _fitted(followed: Followed, start: int | None, end: int | None, past: LogPast | None) -> Coroutine[Any, Any, None]:
-    """Have a log cut or emptied so that it can go on with what its leader has, as Kafka's followers do."""
+    """Truncate or empty a log so that it can continue with what its leader has, as Kafka's followers do."""
     partition = followed.partition
     own_end, _ = followed.asked
     if start is None or end is None:
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader does not say where its log starts and ends")
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader did not report where its log starts and ends")
     if not 0 <= start <= end:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader says that its log is from {start} to {end}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the leader reported an impossible log range of {start} to {end}")
     if end < own_end:
         return partition.following.truncate_at(end)
     if start > own_end:
         return partition.following.start_anew_at(start, past)
     raise KafkaError(
-        ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {own_end} is refused though the leader has {start} to {end}"
+        ErrorCode.OFFSET_OUT_OF_RANGE, f"the leader refused offset {own_end} although it has {start} to {end}"
     )
 
 
 def _received(data: PartitionData) -> bytes | bytearray | memoryview:
-    """The records of an answer, which were received and are no file's."""
+    """Return the records of a response, which are in memory and never a range of a file."""
     records = data.records
     return records if isinstance(records, bytes | bytearray | memoryview) else b""
 
 
 def _code(number: int) -> ErrorCode:
-    """An error code of the leader, whose software may know more of them."""
+    """Convert an error code of the leader, which may have a newer version with more codes."""
     try:
         return ErrorCode(number)
     except ValueError:

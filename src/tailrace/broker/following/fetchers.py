@@ -1,6 +1,6 @@
-"""What this broker follows: for each broker that leads something of it a fetcher, or several (num.replica.fetchers).
+"""All fetchers of this broker: one for each broker that leads partitions of it, or several (num.replica.fetchers).
 
-Whoever applies the image says what is to be followed, after the partition itself has been told of its leader.
+The code that applies the image decides what to follow, after it has told the partition itself its leader.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tailrace.runtime.tasks import Tasks
 
 
 class _Place(NamedTuple):
-    """Which fetcher follows a partition, and by which id of its topic."""
+    """The fetcher of a partition, and the topic id that it uses."""
 
-    #: By its leader and its number.
+    #: The leader, and the number of its fetcher.
     fetcher: tuple[int, int]
     topic_id: TopicId
 
@@ -47,16 +47,16 @@ class ReplicaFetchers:
         self._places: dict[tuple[Lineage, int], _Place] = {}
 
     def __iter__(self) -> Iterator[Partition]:
-        """The partitions that are followed."""
+        """Iterate over the followed partitions."""
         return iter([followed.partition for fetcher in self._fetchers.values() for followed in fetcher.session])
 
     @property
     def failed_count(self) -> int:
-        """How many partitions are followed but could not be fetched when that was last tried."""
+        """The number of followed partitions whose last fetch failed."""
         return sum(1 for fetcher in self._fetchers.values() for followed in fetcher.session if followed.failures)
 
     def follow(self, partition: Partition, leader: BrokerImage, topic_id: TopicId) -> None:
-        """Pull a partition, in its present leader epoch, from its leader; nothing where that is done already."""
+        """Fetch a partition, in its current leader epoch, from its leader; does nothing if it is fetched already."""
         key = _key_of(partition)
         number = (partition.lineage.int + key[1]) % self._config.get_int("num.replica.fetchers")
         place = _Place((leader.broker_id, number), topic_id)
@@ -70,7 +70,7 @@ class ReplicaFetchers:
         fetcher.add(partition, topic_id)
 
     def unfollow(self, partition: Partition) -> None:
-        """Pull a partition no more."""
+        """Stop fetching a partition."""
         place = self._places.pop(_key_of(partition), None)
         if place is None:
             return
@@ -81,13 +81,13 @@ class ReplicaFetchers:
             fetcher.close()
 
     def promised(self, partition: Partition) -> None:
-        """A log is as durable as its topic asks for up to its end: its leader may be told of what was appended."""
+        """Continue a partition whose log is now durable enough: the leader may learn what was appended."""
         place = self._places.get(_key_of(partition))
         if place is not None:
             self._fetchers[place.fetcher].promised(partition, place.topic_id)
 
     def close(self) -> None:
-        """Pull nothing any more."""
+        """Stop all fetching."""
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()

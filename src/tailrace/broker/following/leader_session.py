@@ -1,8 +1,8 @@
-"""The follower's half of a fetch session (KIP-227): what is followed, what the leader knows of it, and what to tell it.
+"""The follower's half of a fetch session (KIP-227): what it follows, what the leader knows, and what to send next.
 
-A request names the partitions that came, went, or whose position changed since the last one; the first one of a session
-names all. A partition is named only when all that its position confirms is as durable as its topic asks for. It must
-not know connections, nor what becomes of the answers.
+A request names the partitions that were added, removed, or changed their position since the last one; the first request
+of a session names all. A partition is named only once everything that its position confirms is as durable as its topic
+demands. This module must not know connections, nor the effects of responses.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tailrace.model import TopicId
 from tailrace.replication.partition import Partition
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 
-#: Asks for a new session.
+#: The epoch that asks for a new session.
 _FIRST_EPOCH = 0
 
-#: By the id on the wire, as requests and answers name it.
+#: By the topic id in requests and responses.
 PartitionKey: TypeAlias = tuple[TopicId, int]
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One partition in one leader epoch; another epoch makes another one, and so does another id of its topic."""
+    """One partition in one leader epoch; another epoch or another topic id makes another one."""
 
     partition: Partition
-    #: By what the leader is asked for it.
+    #: The topic id in requests to the leader.
     topic_id: TopicId
     leader_epoch: int
-    #: The number of the first request that named it; answers to earlier ones are not for it.
+    #: The number of the first request that named it; responses to earlier ones do not apply.
     first_request: int | None = None
-    #: The position that the leader was told last, and the log start.
+    #: The position and the log start offset that the leader was last sent.
     asked: tuple[int, int] = (-1, -1)
     told_log_start: int = -1
-    #: How often it failed in a row, and whether it is set aside.
+    #: The number of consecutive failures, and whether it is set aside.
     failures: int = 0
     is_aside: bool = False
 
@@ -47,35 +47,35 @@ class Followed:
 
     @property
     def is_current(self) -> bool:
-        """Whether its partition is still what it was when it was followed."""
+        """True if the partition still has the leader epoch in which it was followed."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and not partition.is_leader
 
     @property
     def is_where_asked(self) -> bool:
-        """Whether an answer to what was asked last still fits its log."""
+        """True if a response to the last request still fits the log."""
         return self.is_current and self.partition.following.fetch_position() == self.asked
 
     def is_named_by(self, request: int) -> bool:
-        """Whether a request, by its number, was about this partition in this epoch."""
+        """True if a request, by its number, was about this partition in this epoch."""
         return self.first_request is not None and self.first_request <= request
 
 
 class LeaderSession:
-    """What is followed from one leader, and how much of that the leader was told."""
+    """What is followed from one leader, and how much of it the leader knows."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._followed: dict[PartitionKey, Followed] = {}
-        # What the next request tells, beside what the leader knows.
+        # What the next request adds to what the leader knows.
         self._changed: dict[PartitionKey, None] = {}
         self._forgotten: dict[PartitionKey, None] = {}
         self._known_to_leader: dict[PartitionKey, None] = {}
-        # Set aside because a fetch would confirm too early what their logs have not promised.
+        # Set aside because a fetch would confirm records before their logs are durable enough.
         self._unconfirmed: dict[PartitionKey, Followed] = {}
         self._session_id = NO_SESSION
         self._session_epoch = _FIRST_EPOCH
-        #: Which session this is, also before it has an id: answers to requests of a former one say nothing.
+        #: The number of this session, also before it has an id: responses to requests of an earlier one do not count.
         self.number = 0
         #: The number of the last request.
         self.requests = 0
@@ -87,23 +87,23 @@ class LeaderSession:
         return len(self._followed)
 
     def find(self, key: PartitionKey) -> Followed | None:
-        """What is followed by that id and number."""
+        """Return what is followed under that topic id and number."""
         return self._followed.get(key)
 
     @property
     def is_established(self) -> bool:
-        """Whether the leader has given it an id, so that requests tell only changes."""
+        """True if the leader has given it an id, so that requests contain only changes."""
         return self._session_epoch != _FIRST_EPOCH
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to ask for that the leader does not know."""
+        """True if there is something to fetch that the leader does not know."""
         return bool(self._changed)
 
-    # --- what is followed
+    # --- followed partitions
 
     def add(self, partition: Partition, topic_id: TopicId) -> bool:
-        """Follow a partition in its present leader epoch; False where that is done already."""
+        """Follow a partition in its current leader epoch; return False if that is the case already."""
         key = topic_id, partition.partition.partition
         known = self._followed.get(key)
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
@@ -114,24 +114,24 @@ class LeaderSession:
         return True
 
     def remove(self, partition: Partition, topic_id: TopicId) -> None:
-        """Follow a partition no more."""
+        """Stop following a partition."""
         followed = self._followed.pop((topic_id, partition.partition.partition), None)
         if followed is not None:
             self._unconfirmed.pop(followed.key, None)
             self.set_aside(followed)
 
     def clear(self) -> None:
-        """Follow nothing."""
+        """Stop following all."""
         self._followed.clear()
         self._changed.clear()
         self._unconfirmed.clear()
 
     def changed(self, followed: Followed) -> None:
-        """Tell the leader of a partition in the next request."""
+        """Name a partition in the next request."""
         self._changed[followed.key] = None
 
     def set_aside(self, followed: Followed) -> None:
-        """Leave a partition out until it is resumed, so that the leader has nothing to say of it."""
+        """Leave a partition out until it is resumed, so that the leader has nothing to send for it."""
         key = followed.key
         followed.first_request = None
         followed.is_aside = True
@@ -140,7 +140,7 @@ class LeaderSession:
             self._forgotten[key] = None
 
     def resume(self, followed: Followed) -> bool:
-        """Go on with a partition; False where it is no longer followed, or not in that epoch."""
+        """Resume a partition; return False if it is no longer followed in that epoch."""
         if self._followed.get(followed.key) is not followed:
             return False
         followed.is_aside = False
@@ -148,17 +148,17 @@ class LeaderSession:
         return True
 
     def take_confirmed(self, partition: Partition, topic_id: TopicId) -> Followed | None:
-        """What waited for its log to promise more, if that has happened."""
+        """Return the partition if it waited for its log to become durable, and it has."""
         if not partition.following.may_fetch:
             return None
         return self._unconfirmed.pop((topic_id, partition.partition.partition), None)
 
-    # --- telling the leader
+    # --- requests to the leader
 
     def begin(self) -> None:
-        """The leader knows nothing any more: the next request names all."""
+        """Start a new session: the next request names all partitions."""
         self.number += 1
-        # The id of the former one is told once more: the leader need not keep that.
+        # The request carries the old id once more, so that the leader can drop that session.
         self._session_epoch = _FIRST_EPOCH
         self._forgotten.clear()
         self._known_to_leader.clear()
@@ -168,7 +168,7 @@ class LeaderSession:
                 self._changed[key] = None
 
     def answered(self, session_id: int) -> None:
-        """The leader has answered a request; the first answer brings the id, unless it has no room for sessions."""
+        """Note a response; the first one brings the session id, unless the leader has no room for sessions."""
         if not self.is_established:
             self._session_id = session_id
             if session_id == NO_SESSION:
@@ -177,7 +177,7 @@ class LeaderSession:
                 self._session_epoch = 1
 
     def next_request(self, broker_id: int, broker_epoch: int) -> FetchRequest | None:
-        """The next request, or None where there is nothing to ask for."""
+        """Return the next request, or None if there is nothing to fetch."""
         self.requests += 1
         topics = self._named()
         forgotten = self._given_up()
@@ -204,7 +204,7 @@ class LeaderSession:
         for key in list(self._changed):
             followed = self._followed.get(key)
             if followed is None or not followed.is_current:
-                continue  # whoever changed it says what is to be followed now
+                continue  # the code that changed it will say what to follow now
             partition = followed.partition
             if not partition.following.may_fetch:
                 self.set_aside(followed)

@@ -1,4 +1,4 @@
-"""One file per API, and the table of them all: every module here that has an `API` is served and advertised."""
+"""One file per API, and the table of all: the broker serves and advertises every module here that has an `API`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterConfigs 0 to 2: each resource gets exactly the configuration that is asked for; what is not named is dropped."""
+"""AlterConfigs 0 to 2: each resource gets exactly the given configuration; keys that the request omits are reset."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
     )
 
 
-API = Api(AlterConfigsRequest, 0, 2, handle, "Replace all that is configured for topics or brokers.", needs=NEEDS)
+API = Api(AlterConfigsRequest, 0, 2, handle, "Replace the whole configuration of topics or brokers.", needs=NEEDS)

@@ -1,6 +1,6 @@
-"""What an API is to the broker: its request, versions and needs, and the functions that decode, answer and encode.
+"""The definition of an API: its request, versions and needs, and the functions that decode, handle and encode.
 
-A handler module ends with its `API`. It must not know who asks, nor connections.
+A handler module ends with its `API`. This module must not know clients or connections.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from tailrace.runtime.transport import Part
 from tailrace.security.needs import Need
 from tailrace.wire.codec import Message
 
-#: Takes services, the request's context and the decoded request; gives what `Api.encode` takes, now or later, or None
-#: where no answer is due.
+#: Takes the services, the request's context and the decoded request; returns what `Api.encode` takes, now or later, or
+#: None if no response is due.
 Handler: TypeAlias = Callable[[Services, RequestContext, Any], Any]
 
-#: Takes the version, the decoded request and why it is refused as a whole; gives what `Api.encode` takes.
+#: Takes the version, the decoded request and the error that refuses all of it; returns what `Api.encode` takes.
 Refusal: TypeAlias = Callable[[int, Any, KafkaError], Any]
 
-#: Requests that carry no records are small; decoding one costs many times its size in memory, and time in which
-#: nobody else is served.
+#: Requests without records are small. Decoding one takes many times its size in memory, and blocks all other requests
+#: meanwhile.
 _CONTROL_REQUEST_MAX_BYTES = 1 << 20
 
 
 class Encode(Protocol):
-    """Encodes a response, with how long its client is throttled."""
+    """Encodes a response with the throttle time of its client."""
 
     def __call__(self, version: int, response: Any, throttle_ms: int = 0) -> list[Part]: ...
 
 
 def encode_message(version: int, response: Message, throttle_ms: int = 0) -> list[Part]:
-    """Encode a response by its description, with how long its client is throttled if it has a field for that."""
+    """Encode a response by its description, with the throttle time if it has a field for that."""
     if throttle_ms and "throttle_time_ms" in response.FIELDS:
         response.throttle_time_ms = throttle_ms  # type: ignore[attr-defined]
     return response.encode_parts(version)
 
 
 def refuse_with(response: type[Message]) -> Refusal:
-    """Refuse a request by the error code of its response, and by its error message if it has one."""
+    """Refuse a request with the error code of its response, and with its error message if it has one."""
     make: Callable[..., Message] = response
     has_message = "error_message" in response.FIELDS
 
@@ -55,7 +55,7 @@ def refuse_with(response: type[Message]) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API that is served: its request, the versions advertised, and the functions that decode, answer and encode."""
+    """An API: its request, the advertised versions, and the functions that decode, handle and encode."""
 
     request: type[Message]
     min_version: int
@@ -63,13 +63,13 @@ class Api:
     handle: Handler
     summary: str
     max_bytes: int = _CONTROL_REQUEST_MAX_BYTES
-    #: What the client must be allowed to do; `NOTHING` if everybody may ask.
+    #: The rights that a client needs; `NOTHING` if every client may send it.
     needs: tuple[Need, ...] = field(kw_only=True)
-    #: Answers a client that is not allowed what the request needs as a whole.
+    #: Answers a client without the rights that the whole request needs.
     refuse: Refusal | None = field(default=None, kw_only=True)
-    #: The first version that is really answered; earlier ones are only advertised.
+    #: The first version that is served; earlier ones are only advertised.
     first_decodable: int = field(init=False)
-    #: How its request is decoded and its response encoded, where not by their descriptions.
+    #: Functions that decode the request and encode the response, if their descriptions are not used.
     decode_by_hand: Callable[[int, memoryview], Any] | None = None
     encode: Encode = encode_message
     decode: Callable[[int, memoryview], Any] = field(init=False)
@@ -78,7 +78,7 @@ class Api:
 
     def __post_init__(self) -> None:
         if self.refuse is None and any(need.is_whole for need in self.needs):
-            raise TypeError(f"{self.request.__name__} can be refused as a whole: its Api must say how")
+            raise TypeError(f"{self.request.__name__} can be refused as a whole, so its Api needs `refuse`")
         object.__setattr__(self, "first_decodable", max(self.min_version, self.request.MIN_VERSION))
         object.__setattr__(self, "decode", self.decode_by_hand or self.request.decode)
         object.__setattr__(self, "decode_bounded", self.decode_by_hand or self.request.decode_bounded)

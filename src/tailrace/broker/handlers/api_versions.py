@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves. A version above ours is answered in version 0 with UNSUPPORTED_VERSION."""
+"""ApiVersions: what this broker serves. A newer request version gets a version 0 response with UNSUPPORTED_VERSION."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def handle(services: Services, context: RequestContext, request: ApiVersionsRequ
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """The answer to a version that this broker does not know; to be encoded in version 0."""
+    """Return the response to a version that this broker does not know; encode it in version 0."""
     return _response(ErrorCode.UNSUPPORTED_VERSION)
 
 
@@ -48,11 +48,11 @@ def _response(error: ErrorCode) -> ApiVersionsResponse:
 
 
 def _is_sound_name(*names: str) -> bool:
-    """KIP-511: letters and digits, with dots and dashes inside."""
+    """KIP-511: letters and digits, with dots and dashes in between."""
     return all(
         name and name[0].isalnum() and name[-1].isalnum() and name.replace("-", "").replace(".", "").isalnum()
         for name in names
     )
 
 
-API = Api(ApiVersionsRequest, 0, 4, handle, "This table, as clients ask for it.", needs=NOTHING)
+API = Api(ApiVersionsRequest, 0, 4, handle, "Return this table.", needs=NOTHING)

@@ -1,6 +1,7 @@
-"""ArchiveCommit 0: a commit of a topic's archive, served by any broker; one transaction of the store decides.
+"""ArchiveCommit 0: commits a new version of a topic's archive; any broker serves it, and one store transaction decides.
 
-Odd: an end beyond what is committed is refused only for partitions that are led here, as no other broker can tell.
+Odd: only the leader of a partition can tell what is committed, so this broker checks the end offsets of only those
+partitions that it leads.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ async def handle(services: Services, context: RequestContext, request: ArchiveCo
     try:
         topic = access.find_topic_by_lineage(services, context, Operation.ALTER, request.lineage)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic of id {encode_uuid(request.lineage)}.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic id {encode_uuid(request.lineage)} does not exist.")
         _check_place(services, topic, request.uri)
         _check_readers(services, topic)
         if not request.manifest:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A commit names its manifest.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "An archive commit must name its manifest.")
         ranges = {
             item.partition_index: ArchivedRange(item.start_offset, item.end_offset) for item in request.partitions
         }
         if len(ranges) < len(request.partitions):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A partition is named twice.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a partition twice.")
         _check_committed(services, context, topic, ranges)
         commit = ArchiveCommit(request.expected_version, request.uri, request.manifest, ranges)
         state = await services.metadata.commit_archive(topic, commit)
     except KafkaError as error:
         return ArchiveCommitResponse(error_code=error.code, error_message=str(error))
-    logger.info("%s is archived by version %d, %s", topic.name, state.version, state.manifest)
+    logger.info("topic %s: committed version %d of its archive, manifest %s", topic.name, state.version, state.manifest)
     return ArchiveCommitResponse(version=request.expected_version + 1)
 
 
@@ -50,17 +51,18 @@ def _check_place(services: Services, topic: TopicImage, uri: str) -> None:
     if not config.is_archived:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{topic.name} has no archive: set tailrace.archive.enable=true for the topic first.",
+            f"{topic.name} has no archive; set tailrace.archive.enable=true for the topic first.",
         )
     if uri != config.archive_uri:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{topic.name} is archived to {config.archive_uri}, as its tailrace.archive.uri says, not to {uri}.",
+            f"{topic.name} has tailrace.archive.uri={config.archive_uri}, but the commit names {uri}; archive to "
+            "the configured place.",
         )
 
 
 def _check_readers(services: Services, topic: TopicImage) -> None:
-    """Refuse to archive what a replica could not serve; brokers give up records on the word of a commit."""
+    """Refuse the commit if a replica cannot read archives: brokers remove the records that a commit covers."""
     brokers = services.metadata.image.brokers
     replicas = dict.fromkeys(replica for partition in topic.partitions for replica in partition.replicas)
     require_readers(brokers[replica] for replica in replicas if replica in brokers)
@@ -79,8 +81,8 @@ def _check_committed(
         if archived.end > partition.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{partition.partition} is committed up to {partition.high_watermark}; it cannot be archived up to "
-                f"{archived.end}.",
+                f"{partition.partition} is committed up to offset {partition.high_watermark}, but the archive "
+                f"commit ends at {archived.end}.",
             )
 
 
@@ -89,7 +91,7 @@ API = Api(
     0,
     0,
     handle,
-    "Our own: a commit of a topic's archive. Not advertised.",
-    # It says what brokers serve, and lets them give up records.
+    "tailrace's own: commit a new version of a topic's archive. Not advertised.",
+    # A commit decides what brokers serve, and lets them remove records.
     needs=(each(Operation.ALTER, ResourceType.TOPIC),),
 )

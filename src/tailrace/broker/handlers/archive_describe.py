@@ -1,6 +1,6 @@
-"""ArchiveDescribe 0 and 1: what of topics is archived, as this broker's image shows it.
+"""ArchiveDescribe 0 and 1: which offsets of a topic are archived, from this broker's image.
 
-From version 1 on whether this broker can read the archives, if that is asked: it has a look at each of them then.
+From version 1 on, a request may ask whether this broker can read the archives; the broker then tries each of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def _read_failure(services: Services, context: RequestContext, archive: De
         except KafkaError:
             continue
         return await services.archive_access.check(partition)
-    return None  # one that has nothing of the topic is never asked for its records
+    return None  # a broker without a replica of the topic never serves its records
 
 
 def _describe(services: Services, context: RequestContext, name: str) -> DescribedArchive:
@@ -79,6 +79,6 @@ API = Api(
     0,
     1,
     handle,
-    "Our own: what is archived. Not advertised.",
+    "tailrace's own: show what is archived. Not advertised.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

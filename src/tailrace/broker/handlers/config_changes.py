@@ -1,7 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs share: changes to topics, brokers and loggers, in Kafka's words.
 
-Each resource is changed as a whole or not at all. What is checked is what it would have afterwards, made from what
-is stored at that moment, so that of two who change different keys at once neither undoes the other.
+A resource changes as a whole or not at all. Each change applies to the configuration that is stored at that moment, and
+the result is checked. So of two clients that change different keys at once, neither undoes the other's change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("tailrace.broker")
 
 
 class ResourceType(IntEnum):
-    """What can have a configuration, as the protocol numbers it."""
+    """What can have a configuration, numbered as in the protocol."""
 
     TOPIC = 2
     BROKER = 4
@@ -42,7 +42,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What to do with a key, as the protocol numbers it."""
+    """Operations on a key, numbered as in the protocol."""
 
     SET = 0
     DELETE = 1
@@ -50,7 +50,7 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-#: What it takes to change configurations.
+#: The rights that a client needs to change configurations.
 NEEDS = (
     each(Secured.ALTER_CONFIGS, SecuredType.TOPIC),
     each(Secured.ALTER_CONFIGS, SecuredType.GROUP),
@@ -59,7 +59,7 @@ NEEDS = (
 
 
 class KeyChange(NamedTuple):
-    """One key, what to do with it, and with which value."""
+    """A key, the operation on it, and its new value."""
 
     name: str
     operation: int
@@ -67,7 +67,7 @@ class KeyChange(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """All changes to one resource; `replaces_all` drops whatever it had before."""
+    """All changes to one resource; `replaces_all` first drops its present configuration."""
 
     resource_type: int
     resource_name: str
@@ -78,7 +78,7 @@ class ResourceChange(NamedTuple):
 async def make_changes(
     services: Services, context: RequestContext, changes: Sequence[ResourceChange], *, validate_only: bool
 ) -> list[KafkaError | None]:
-    """Make each change, or with `validate_only` say whether it could be made; why not, in the order of the changes."""
+    """Make each change, or only check it with `validate_only`; return the errors in the order of the changes."""
     named = Counter((change.resource_type, change.resource_name) for change in changes)
     outcomes: list[KafkaError | None] = []
     for count, change in enumerate(changes, 1):
@@ -150,13 +150,13 @@ async def _change_topic(
 
 
 def _is_newly_archived(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Whether a topic gets an archive, or one at another place."""
+    """True if a topic gets an archive, or one at another place."""
 
     def place(configs: Mapping[str, str]) -> str | None:
         try:
             config = services.config.topic_config(configs)
         except ConfigError:
-            return None  # stored by another version of this software
+            return None  # another version of tailrace stored it
         return config.archive_uri if config.is_archived else None
 
     return place(after) not in (None, place(before))
@@ -178,7 +178,7 @@ async def _change_broker(services: Services, change: ResourceChange, validate_on
         try:
             services.config.check_dynamic(configs, for_all_brokers=name == ALL_BROKERS)
         except ConfigError as refusal:
-            # As Kafka answers it, although INVALID_CONFIG would say more (KAFKA-13609).
+            # Kafka answers INVALID_REQUEST, although INVALID_CONFIG would say more (KAFKA-13609).
             raise _invalid(str(refusal)) from refusal
         return configs
 
@@ -189,7 +189,7 @@ async def _change_broker(services: Services, change: ResourceChange, validate_on
 
 
 def broker_number(name: str, what: str) -> int:
-    """The number of a broker that a request names by text."""
+    """Parse a broker id that a request gives as text."""
     digits = name.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 11):
         raise _invalid(f"{what} must be an integer, but it is: {name}")
@@ -199,7 +199,7 @@ def broker_number(name: str, what: str) -> int:
 def _changed_configs(
     change: ResourceChange, stored: Mapping[str, str], keys: Mapping[str, ConfigKey]
 ) -> dict[str, str]:
-    """What a resource has after a change to what it has now."""
+    """Return the configuration of a resource after a change."""
     configs = {} if change.replaces_all else dict(stored)
     for name, operation, value in change.keys:
         if operation == Operation.DELETE:
@@ -271,7 +271,7 @@ def _check_logger(key: KeyChange) -> None:
 
 
 def _log(context: RequestContext, change: ResourceChange) -> None:
-    """Say what was changed and who asked for it."""
+    """Log the change and the client that made it."""
     kind = ResourceType(change.resource_type).name.lower().replace("_", " ")
     name = change.resource_name
     logger.info(

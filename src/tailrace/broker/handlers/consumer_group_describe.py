@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe 0 to 1: groups of the newer protocol, with what each member owns and shall own."""
+"""ConsumerGroupDescribe 0 to 1: groups of the newer protocol, with each member's current and target assignment."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _describe(services: Services, context: RequestContext, group_id: str) -> Des
 
 
 def _tells_of_hidden_topics(services: Services, context: RequestContext, group: DescribedGroup) -> bool:
-    """Whether members have partitions of topics that the client may not know of."""
+    """True if members have partitions of topics that the client may not see."""
     if services.authorizer is None:
         return False
     topics = {
@@ -128,6 +128,6 @@ API = Api(
     0,
     1,
     handle,
-    "Groups of the newer protocol.",
+    "Describe groups of the newer protocol.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
 )

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat 0 to 1: a member of the newer protocol joins, stays or leaves, and is told what it owns.
+"""ConsumerGroupHeartbeat 0 to 1: a member of the newer protocol joins, stays or leaves, and gets its assignment.
 
-Odd: in version 0 the coordinator gives a newcomer its id, from 1 on the member chooses it. Groups know topics by their
-lineages: a member keeps what it owns when the id of a topic changes.
+Odd: in version 0 the coordinator gives a new member its id, from version 1 on the member chooses it. Groups know topics
+by lineage: a member keeps what it owns when the id of a topic changes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _wait(services: Services, result: asyncio.Future[HeartbeatResult]) -> 
 
 
 def _check(version: int, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse what no member may say, in Kafka's words."""
+    """Refuse requests that are invalid in themselves, in Kafka's words."""
     problem = None
     if not request.group_id:
         problem = "GroupId can't be empty."
@@ -127,7 +127,7 @@ API = Api(
     0,
     1,
     handle,
-    "Members of the newer protocol (KIP-848).",
+    "Join, stay in or leave a group of the newer protocol (KIP-848).",
     needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
     refuse=lambda version, request, error: _refusal(error),
 )

@@ -1,4 +1,4 @@
-"""CreatePartitions 0 to 3: a topic gets more partitions, never fewer; validate-only changes nothing."""
+"""CreatePartitions 0 to 3: adds partitions to a topic, never removes any; validate-only changes nothing."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ async def _add(
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if wanted.name in INTERNAL_TOPICS:
-        # Which partition a group or transaction belongs to follows from their number.
+        # The number of partitions decides which one a group or transaction belongs to.
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"The number of partitions of the internal topic {wanted.name} is fixed."
+            ErrorCode.INVALID_PARTITIONS, f"The number of partitions of the internal topic {wanted.name} cannot change."
         )
     assignments = None
     if wanted.assignments is not None:
@@ -83,6 +83,6 @@ API = Api(
     0,
     3,
     handle,
-    "Add partitions to topics, or only check it.",
+    "Add partitions to topics, or only check the request.",
     needs=(each(Operation.ALTER, ResourceType.TOPIC),),
 )

@@ -74,7 +74,7 @@ def _created(services: Services, context: RequestContext, topic: TopicImage) -> 
 
 
 def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = None) -> TopicImage:
-    """The topic that a request asks for, with the broker's defaults filled in."""
+    """Return the topic that a request asks for, with the broker's defaults filled in."""
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
     services.metadata.require_lease()
     if wanted.assignments and (partitions != _USE_DEFAULT or replication_factor != _USE_DEFAULT):
@@ -83,7 +83,7 @@ def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = 
             "Both numPartitions or replicationFactor and replicasAssignments were set. "
             "Both cannot be used at the same time.",
         )
-    # KIP-464 speaks of this from version 4 on; Kafka does it in every version, and kafkajs counts on it in version 3.
+    # KIP-464 allows this from version 4 on; Kafka does it in every version, and kafkajs relies on it in version 3.
     if partitions == _USE_DEFAULT:
         partitions = services.config.get_int("num.partitions")
     if replication_factor == _USE_DEFAULT:
@@ -105,7 +105,7 @@ def plan(services: Services, wanted: CreatableTopic, plans: TopicPlans | None = 
 
 
 def log_created(context: RequestContext, topic: TopicImage) -> None:
-    """Tell the log of a new topic."""
+    """Log the creation of a topic."""
     count = len(topic.partitions)
     log_change(context, "topic %s created with %d partitions", topic.name, count, topic=topic.name, partitions=count)
 
@@ -119,7 +119,7 @@ API = Api(
     2,
     7,
     handle,
-    "Create topics, or only check whether they could be.",
+    "Create topics, or only check the request.",
     needs=(
         each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),
         each(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),

@@ -1,4 +1,4 @@
-"""DeleteGroups 0 to 2: forget groups without members, with their offsets."""
+"""DeleteGroups 0 to 2: deletes groups without members, with their offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.wire.messages.delete_groups import DeletableGroupResult, DeleteGro
 
 
 async def handle(services: Services, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    # Named twice is deleted once.
+    # A group that is named twice is deleted once.
     results = [
         DeletableGroupResult(group_id=group_id, error_code=await _delete(services, context, group_id))
         for group_id in dict.fromkeys(request.groups_names)
@@ -35,6 +35,6 @@ API = Api(
     0,
     2,
     handle,
-    "Forget groups without members.",
+    "Delete groups without members.",
     needs=(each(Operation.DELETE, ResourceType.GROUP),),
 )

@@ -1,9 +1,9 @@
-"""DeleteRecords 0 to 2: moves the log start, durably before it is answered; -1 means up to the high watermark.
+"""DeleteRecords 0 to 2: raises the log start offset durably before the response; -1 means up to the high watermark.
 
-Odd: it is answered when all replicas that are alive or in sync have given up the records, with the lowest of their log
-starts: one that is in sync and away may lead when it is back. What takes longer than the client waits is
-REQUEST_TIMED_OUT, and goes on nevertheless. Of an archived topic it
-is first written to the store that nobody may read those records, wherever they are.
+Odd: the response waits until every replica that is alive or in sync has deleted the records, and names the lowest of
+their log start offsets: an in-sync replica that is away may lead when it is back. If that takes longer than the
+client's timeout, the response is REQUEST_TIMED_OUT, and the deletion still goes on. For an archived topic, the store
+first learns that nobody may read those records any more, wherever they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HIGH_WATERMARK = -1
 
 
 class _Moved(NamedTuple):
-    """A log whose start was moved here, and the place in the response that says what became of it."""
+    """A log whose start offset was raised here, and its place in the response."""
 
     partition: Partition
     offset: int
@@ -105,7 +105,7 @@ def _refuse(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
 
 
 async def _wait_for_followers(services: Services, waiting: list[_Moved], timeout_ms: int) -> None:
-    """Let followers hear of it at once, and wait until their own fetches say that they have done the same."""
+    """Notify followers at once, and wait until their own fetches show that they have deleted the records too."""
     for partition, _, _ in waiting:
         key = services.metadata.image.topic_id_of(partition.lineage), partition.partition.partition
         for session in services.fetch_sessions:
@@ -131,6 +131,6 @@ API = Api(
     0,
     2,
     handle,
-    "Give up records below an offset.",
+    "Delete records below an offset.",
     needs=(each(Operation.DELETE, ResourceType.TOPIC),),
 )

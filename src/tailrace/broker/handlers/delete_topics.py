@@ -1,4 +1,4 @@
-"""DeleteTopics 1 to 6: by name, or from version 6 by name or id. Files go in the background."""
+"""DeleteTopics 1 to 6: by name, or from version 6 on by name or id. Files are deleted in the background."""
 
 from __future__ import annotations
 

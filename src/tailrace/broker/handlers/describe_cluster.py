@@ -1,6 +1,7 @@
-"""DescribeCluster 0 to 2: brokers as seen from the listener that was asked. Controllers are not to be asked apart.
+"""DescribeCluster 0 to 2: the brokers as seen from the listener of the request; there are no separate controllers.
 
-Odd: a broker that is cut off from the metadata store tells what it knew last, without an error; the message says so.
+Odd: a broker without a connection to the metadata store returns its last state without an error code; the error message
+says so.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def handle(services: Services, context: RequestContext, request: DescribeCluster
     response = DescribeClusterResponse(cluster_id=image.cluster_id, controller_id=image.controller_id, brokers=brokers)
     if not services.partitions.holds_lease():
         response.error_message = (
-            f"Broker {services.broker_id} does not reach the metadata store and tells what it knew. Reads, and writes "
-            "with acks=all, go on where followers still fetch; acks=0 and acks=1 are refused, and nothing can be "
-            "created, changed or elected."
+            f"Broker {services.broker_id} cannot reach the metadata store and returns its last known state. "
+            "Reads, and writes with acks=all, continue where followers still fetch. Writes with acks=0 and "
+            "acks=1, and all creations, changes and elections, are refused."
         )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = access.operations_on_cluster(services, context)
@@ -48,6 +49,6 @@ API = Api(
     0,
     2,
     handle,
-    "Brokers and controller.",
+    "Return the brokers and the controller.",
     needs=(each(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -1,7 +1,7 @@
-"""DescribeConfigs 1 to 4: topics, this broker, what all brokers share, and loggers; with sources and synonyms.
+"""DescribeConfigs 1 to 4: topics, this broker, defaults for all brokers, and loggers; with sources and synonyms.
 
-Odd: who asks for them by name is told the id of a topic and its lineage, both of one moment (ADR 22). They are no
-settings, so no other request shows them.
+Odd: a client that asks for them by name gets the id of a topic and its lineage, read at the same moment (ADR 22). They
+are no settings, so no other request returns them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tailrace.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-#: Each of them may have a hundred keys.
+#: Each resource may have a hundred keys.
 _RESOURCES_PER_TURN = 20
 
 
 def handle(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
-    # Named twice is answered once.
+    # A resource that is named twice is described once.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     if len(resources) > _RESOURCES_PER_TURN:
         return _describe_many(services, context, list(resources.values()), request)
@@ -155,7 +155,7 @@ def _broker_entry(services: Services, name: str, request: DescribeConfigsRequest
 
 
 def _shared_entry(services: Services, name: str, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    """A key that was set for all brokers: that value, whatever counts on this broker."""
+    """A key that is set for all brokers, with that value, even if another value applies to this broker."""
     shared = ConfigSource.DYNAMIC_DEFAULT_BROKER
     givens = [given for given in services.config.broker_givens(name) if given.source is shared]
     value = next((given for given in givens if given.name == name), Given(name, None, shared))
@@ -202,7 +202,7 @@ API = Api(
     1,
     4,
     handle,
-    "Configuration of topics and brokers with its sources, and levels of loggers.",
+    "Return the configuration of topics and brokers with its sources, and the levels of loggers.",
     needs=(
         each(Operation.DESCRIBE_CONFIGS, Secured.TOPIC),
         each(Operation.DESCRIBE_CONFIGS, Secured.GROUP),

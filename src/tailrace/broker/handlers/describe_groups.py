@@ -1,6 +1,6 @@
 """DescribeGroups 0 to 6: members and assignments of classic groups.
 
-Odd: before version 6 a group that does not exist is described as a dead one.
+Odd: before version 6, a group that does not exist is described as Dead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _members(group: ClassicGroup, *, is_settled: bool) -> list[DescribedGroupMem
             group_instance_id=member.instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            # While a group rebalances nobody knows which protocol it will follow.
+            # While a group rebalances, its next protocol is not known.
             member_metadata=member.metadata_for(group.protocol) if is_settled else b"",
             member_assignment=member.assignment if is_settled else b"",
         )
@@ -96,6 +96,6 @@ API = Api(
     0,
     6,
     handle,
-    "Members and assignments of classic groups.",
+    "Describe classic groups: members and assignments.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP),),
 )

@@ -1,4 +1,4 @@
-"""DescribeLogDirs 1 to 5: each log directory with its logs, their sizes, and the room on its volume.
+"""DescribeLogDirs 1 to 5: each log directory with its logs, their sizes, and the free space of its volume.
 
 No directory is ever cordoned.
 """
@@ -22,7 +22,7 @@ from tailrace.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-#: Adding up the segments of many logs takes its time: others get their turn in between.
+#: Adding up the segments of many logs takes time, so other requests run in between.
 _LOGS_PER_TURN = 200
 
 
@@ -78,7 +78,7 @@ API = Api(
     1,
     5,
     handle,
-    "Log directories: logs, sizes and room left.",
+    "Describe log directories: logs, sizes and free space.",
     needs=(whole(Operation.DESCRIBE, ResourceType.CLUSTER),),
     refuse=refuse_with(DescribeLogDirsResponse),
 )

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions 0: topics in the order of their names, as many partitions as a page holds, and a cursor."""
+"""DescribeTopicPartitions 0: topics sorted by name, as many partitions as fit on a page, and a cursor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def handle(
 
     named = [topic.name for topic in request.topics]
     first = request.cursor or Cursor()
-    # The topic of the cursor must be among those asked for; of all topics it may have been deleted meanwhile.
+    # The cursor's topic must be one of the requested ones. If all topics are requested, it may have been deleted
+    # meanwhile.
     if first.partition_index < 0 or (request.cursor is not None and named and first.topic_name not in named):
         return DescribeTopicPartitionsResponse(
             topics=[_unknown(name, ErrorCode.INVALID_REQUEST, operations(name)) for name in named]
@@ -104,6 +105,6 @@ API = Api(
     0,
     0,
     handle,
-    "Topics and partitions, page by page.",
+    "List topics and partitions, page by page.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

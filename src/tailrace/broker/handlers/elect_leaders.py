@@ -1,7 +1,7 @@
-"""ElectLeaders 0 to 2: preferred leaders, or any where no replica in sync is alive, for some partitions or for all.
+"""ElectLeaders 0 to 2: elects preferred leaders, or unclean leaders where no in-sync replica is alive.
 
-Odd: a preferred leader is made by the one that leads now, which waits until it has everything. So any broker may be
-asked, and passes the question on.
+Odd: only the current leader can hand over to the preferred one, as it waits until that replica has everything. So any
+broker takes the request and forwards it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def handle(services: Services, context: RequestContext, request: ElectLead
         for number in numbers:
             refusal = outcome.get(number) if name in known else _no_such_topic(name)
             elected += refusal is None
-            # Whoever asks for all partitions is not told of those that are as they should be.
+            # A request for all partitions gets no results for those that need no election.
             is_idle = refusal is not None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED
             if request.topic_partitions is not None or not is_idle:
                 result.partition_result.append(_result(number, refusal))
@@ -77,7 +77,7 @@ async def _prefer(
     known: Mapping[str, TopicImage],
     wanted: dict[str, Sequence[int]],
 ) -> dict[str, dict[int, KafkaError]]:
-    """Have preferred leaders made; why there are none, by topic and partition."""
+    """Elect preferred leaders; return the errors by topic and partition."""
     outcomes: dict[str, dict[int, KafkaError]] = {}
     due: list[TopicPartition] = []
     for name, numbers in wanted.items():
@@ -99,13 +99,13 @@ async def _elect(
     wanted: dict[str, Sequence[int]],
     election: ElectionType,
 ) -> dict[str, dict[int, KafkaError]]:
-    """Make the elections; why there was none, by topic and partition."""
+    """Elect leaders; return the errors by topic and partition."""
     outcomes: dict[str, dict[int, KafkaError]] = {}
     changes: dict[Lineage, TopicChange] = {}
 
     def elected(name: str, live: Sequence[int]) -> TopicChange:
         def change(topic: TopicImage) -> TopicImage:
-            # Asked again where somebody else changed the topic: the last answer counts.
+            # Called again if another broker changed the topic meanwhile: the last result counts.
             changed, outcomes[name] = elect(topic, wanted[name], election, live)
             return changed
 
@@ -136,7 +136,7 @@ def _no_such_topic(name: str) -> KafkaError:
 
 
 def _refuse(version: int, request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
-    """The answer to a client that may not elect leaders; version 0 has error codes of partitions only."""
+    """Return the response to a client that may not elect leaders; version 0 only has error codes of partitions."""
     return ElectLeadersResponse(
         error_code=error.code,
         replica_election_results=[
@@ -153,7 +153,7 @@ API = Api(
     0,
     2,
     handle,
-    "Preferred leaders, or any where none is in sync.",
+    "Elect preferred leaders, or any replica if none is in sync.",
     needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
     refuse=_refuse,
 )

@@ -1,12 +1,12 @@
-"""Fetch 4 to 18: file ranges of committed batches; waits for min_bytes up to max_wait; incremental sessions.
+"""Fetch 4 to 18: returns file ranges of committed batches; waits for min_bytes up to max_wait; incremental sessions.
 
-Odd: at least one whole batch is returned however small the limits are, or a client could never get past a large
-one (KIP-74). Topics are named by id from version 13. Small ranges are read and sent with the response's own bytes,
-large ones go by sendfile; ranges that are not in the page cache are brought there by a thread first. Records that are
-in the archive alone are read beside all others and sent by the fetch that finds them ready, however few they are. What
-followers ask for, who name themselves in their requests, is answered by `replica_fetch`. Who asks the wrong broker is
-told the right one from version 16 on (KIP-951). Who compares replicas (`kafka-replica-verification`) asks as replica -2
-and is answered by followers too.
+Odd: at least one whole batch is returned however small the limits are, otherwise a client could never read past a large
+batch (KIP-74). Topics are named by id from version 13 on. Small ranges are read and sent with the response's own bytes,
+large ones go by sendfile; a thread first loads ranges that are not in the page cache. Records that only the archive has
+are read in the background, and the fetch that finds them ready returns them, however few they are. `replica_fetch`
+serves followers, which name themselves in their requests. From version 16 on, a client that asks the wrong broker
+learns the leader (KIP-951). A tool that compares replicas (`kafka-replica-verification`) asks as replica -2; followers
+answer it too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _READ = Operation.READ
 
 
 class _Fetch(NamedTuple):
-    """One fetch request, resolved: what to read and for whom."""
+    """One resolved fetch request: what to read, and for which client."""
 
     services: Services
     context: RequestContext
@@ -67,19 +67,19 @@ class _Fetch(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """What reading all wanted partitions gave."""
+    """The results of reading all requested partitions."""
 
     data: list[tuple[PartitionKey, PartitionData]]
     size: int
     has_error: bool
     cold: list[Cold]
-    #: What has records, with the partitions they are of.
+    #: The results with records, and their partitions.
     found: list[tuple[Partition, PartitionData]]
-    #: Brokers that are to be asked instead.
+    #: Brokers that the client should ask instead.
     leaders: dict[int, NodeEndpoint]
-    #: What ends when there is something from the archive.
+    #: Futures that end when records from the archive are ready.
     coming: list[asyncio.Future[None]]
-    #: Whether there is something from the archive, which is gone from there when it was taken.
+    #: Whether there are records from the archive; these are no longer there once taken.
     has_archived: bool
 
 
@@ -140,13 +140,13 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
 
 
 def _has_moved(answers: _Answers, partitions: list[Partition]) -> bool:
-    """Whether there is more to read since the answers were put together: others had their turn meanwhile."""
+    """True if there is more to read than when the answers were read: other requests ran meanwhile."""
     told = sum([data.high_watermark for _, data in answers.data])
     return told != sum([partition.high_watermark for partition in partitions])
 
 
 def _find_all(fetch: _Fetch) -> list[Partition]:
-    """The partitions that can be read here."""
+    """Return the partitions that this broker can read."""
     find, found = _finder(fetch), []
     for key, _ in fetch.wanted:
         try:
@@ -162,7 +162,7 @@ def _finder(fetch: _Fetch) -> Callable[[Any, int], Partition]:
 
 
 def _read_all(fetch: _Fetch) -> _Answers:
-    """Read every partition until the size limit is reached, the first batch of all whatever its size."""
+    """Read every partition until the size limit is reached; the very first batch is read whatever its size."""
     services, request = fetch.services, fetch.request
     find = _finder(fetch)
     left = min(request.max_bytes, services.config.get_int("fetch.max.bytes"))
@@ -221,7 +221,7 @@ def _read_all(fetch: _Fetch) -> _Answers:
 
 
 def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders: dict[int, NodeEndpoint]) -> None:
-    """Say who leads a partition, and where that broker is reached, if anybody does."""
+    """Add the leader of a partition and that broker's endpoint, if there is a leader."""
     image = fetch.services.metadata.image
     number = key[1]
     topic = access.find_topic(fetch.services, fetch.context, None, key[0])
@@ -229,7 +229,7 @@ def _name_leader(fetch: _Fetch, key: PartitionKey, data: PartitionData, leaders:
         return
     state = topic.partitions[number]
     if fetch.services.partitions.is_cut_off(topic, number):
-        return  # this broker names itself no more, and asks nobody to believe that another leads in this epoch
+        return  # this broker no longer names itself, and does not claim that another broker leads in this epoch
     broker = image.brokers.get(state.leader)
     endpoint = None if broker is None else broker.endpoint(fetch.context.listener)
     if broker is not None and endpoint is not None:

@@ -1,6 +1,7 @@
-"""FindCoordinator 0 to 6: which broker coordinates a name; the topic that has its state is created first.
+"""FindCoordinator 0 to 6: returns the coordinator of a group; creates the topic that holds its state if it is missing.
 
-Transactions and share groups are not served yet: COORDINATOR_NOT_AVAILABLE and INVALID_REQUEST, as clients expect.
+Transactions and share groups are not served yet: the response is COORDINATOR_NOT_AVAILABLE or INVALID_REQUEST, as
+clients expect.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tailrace.security.needs import each
 from tailrace.security.operations import CLUSTER_NAME, Operation, ResourceType
 from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
-#: The key types that clients ask for.
+#: The key types of the protocol.
 GROUP = 0
 _TRANSACTION = 1
 _SHARE_GROUP = 2
@@ -50,7 +51,7 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
         coordinator = services.coordinators.of_key_type(key_type)
         if coordinator is None:
             if key_type == _TRANSACTION:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are not served by this broker.")
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker does not support transactions.")
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
         node_id, endpoint = await coordinator.locate(key, context.listener)
     except KafkaError as error:
@@ -73,7 +74,7 @@ API = Api(
     0,
     6,
     handle,
-    "Which broker coordinates a group.",
+    "Find the broker that coordinates a group.",
     needs=(
         each(Operation.DESCRIBE, ResourceType.GROUP),
         each(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),

@@ -1,6 +1,6 @@
-"""Heartbeat 0 to 4: a member lives, and is told when to join again.
+"""Heartbeat 0 to 4: a member shows that it is alive, and learns when it must rejoin.
 
-Odd: while the coordinator loads the member is told that all is well; it need not join again for that.
+Odd: while the coordinator loads, the response has no error; the member need not rejoin for that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ API = Api(
     0,
     4,
     handle,
-    "A member of a classic group lives.",
+    "Keep a member in a classic group.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=refuse_with(HeartbeatResponse),
 )

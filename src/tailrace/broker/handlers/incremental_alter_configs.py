@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs 0 and 1: single keys are set, deleted, appended to or subtracted from; the rest stays."""
+"""IncrementalAlterConfigs 0 and 1: sets, deletes, appends to or subtracts from single keys; the others stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId 0 to 5: a fresh id with epoch 0 for an idempotent producer. Transactions are not served yet."""
+"""InitProducerId 0 to 5: returns a new id with epoch 0 to an idempotent producer. Transactions are not served yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def handle(services: Services, context: RequestContext, request: InitProdu
 def _require(services: Services, context: RequestContext, transactional_id: str | None) -> None:
     if transactional_id is not None:
         access.require(services, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    # A client that may write to some topic may do so idempotently (KIP-679).
+    # A client that may write to any topic may write to it as an idempotent producer (KIP-679).
     elif not access.is_allowed_on_any(services, context, Operation.WRITE, ResourceType.TOPIC):
         access.require(services, context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -34,7 +34,7 @@ API = Api(
     0,
     5,
     handle,
-    "An identity for an idempotent producer.",
+    "Return a producer id to an idempotent producer.",
     needs=(
         each(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
         each(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER).unless(each(Operation.WRITE, ResourceType.TOPIC)),

@@ -1,7 +1,7 @@
-"""JoinGroup 0 to 9: answered when the generation that the member belongs to is complete.
+"""JoinGroup 0 to 9: responds when the member's generation is complete.
 
-Odd: before version 1 the session timeout is also the rebalance timeout; from 4 on a newcomer is given an id first and
-comes back with it; a null protocol exists only from 7 on.
+Odd: before version 1, the session timeout is also the rebalance timeout. From version 4 on, a new member first gets an
+id and rejoins with it. A null protocol exists only from version 7 on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def handle(
 
 async def _wait(version: int, member_id: str, result: asyncio.Future[JoinResult]) -> JoinGroupResponse:
     try:
-        # Shielded: a member whose connection broke is still being joined, and comes back for it.
+        # Shielded: a member whose connection broke still joins, and sends its request again to get the result.
         return _response(version, await asyncio.shield(result))
     except KafkaError as error:
         return _response(version, JoinResult(error.code, member_id=member_id))
@@ -86,7 +86,7 @@ API = Api(
     0,
     9,
     handle,
-    "Enter a classic group, or its next generation.",
+    "Join a classic group, or its next generation.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=lambda version, request, error: _response(version, JoinResult(error.code)),
 )

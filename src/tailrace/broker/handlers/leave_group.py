@@ -1,4 +1,4 @@
-"""LeaveGroup 0 to 5: members go; from version 3 on several at once, static ones by their instance id."""
+"""LeaveGroup 0 to 5: removes members; from version 3 on several at once, static ones by their instance id."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ API = Api(
     0,
     5,
     handle,
-    "Members leave a classic group.",
+    "Remove members from a classic group.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=refuse_with(LeaveGroupResponse),
 )

@@ -1,4 +1,4 @@
-"""ListConfigResources 0 and 1: what can have a configuration. There are no client metrics and no groups with one."""
+"""ListConfigResources 0 and 1: the resources that can have a configuration; no client metrics or groups have one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ API = Api(
     0,
     1,
     handle,
-    "What can have a configuration. Version 0 asks for client metrics, of which there are none.",
+    "List what can have a configuration. Version 0 asks for client metrics; the list is empty.",
     needs=(whole(Operation.DESCRIBE_CONFIGS, Secured.CLUSTER),),
     refuse=refuse_with(ListConfigResourcesResponse),
 )

@@ -1,4 +1,4 @@
-"""ListGroups 0 to 5: the groups that this broker coordinates, by state and type if asked."""
+"""ListGroups 0 to 5: the groups that this broker coordinates, filtered by state and type."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ API = Api(
     0,
     5,
     handle,
-    "Groups, by state and type.",
+    "List groups, by state and type.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP).unless(each(Operation.DESCRIBE, ResourceType.CLUSTER)),),
 )

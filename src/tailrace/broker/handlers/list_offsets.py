@@ -1,10 +1,11 @@
 """ListOffsets 1 to 11: earliest (-2), latest (-1), largest timestamp (-3), by timestamp, and ends of the archive.
 
-With an archive, -4 is the local log start, -5 the last archived offset and -6 the first that is still to be archived.
-Odd: for clients the latest offset is the high watermark, for followers the log end. A leader that was elected lately
-does not know the high watermark yet: OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is a
-person with a tool, who is answered by followers too. A peer that names a broker must have proved to be that one. The
-earliest offset and searches by time include the archive.
+With an archive, -4 is the local log start, -5 the last archived offset and -6 the first offset to be archived next.
+
+Odd: for clients the latest offset is the high watermark, for followers the log end. A newly elected leader does not
+know the high watermark yet: the response is OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is
+a debugging tool; followers answer it too. A peer that names a broker must have proved its identity. The earliest offset
+and searches by time include the archive.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-#: By the replica id of a request; any other is a follower's.
+#: By the replica id of a request; any other id is a follower.
 _AUDIENCES = {-1: Audience.CLIENT, -2: Audience.INSPECTOR}
-#: A search by time reads from disk: others get their turn in between.
+#: A search by time reads from disk, so other requests run in between.
 _LOOK_UPS_PER_TURN = 20
 _OFFSET_NOT_AVAILABLE_FROM = 5
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -108,7 +109,7 @@ async def _look_up(
 
 
 def _failed(partition: Partition, error: StorageError) -> ErrorCode:
-    """What a disk's error means: nothing where the log was closed or deleted while it was searched."""
+    """Map a disk error to an error code; if the log was closed or deleted meanwhile, the disk has not failed."""
     try:
         partition.require_served()
     except KafkaError as gone:
@@ -120,12 +121,12 @@ def _failed(partition: Partition, error: StorageError) -> ErrorCode:
 async def _find_archived(
     services: Services, partition: Partition, wanted: ListOffsetsPartition
 ) -> TimestampedOffset | None:
-    """The first record at or after a time, or with the largest of all, if it is one that only the archive has."""
+    """Find the first record at or after a time, or with the largest timestamp; None unless only the archive has it."""
     if wanted.timestamp == MAX_TIMESTAMP:
         found = await services.archive_reads.offset_of_max_timestamp(partition)
     else:
         found = await services.archive_reads.offset_for_timestamp(partition, wanted.timestamp)
-    # Others had their turn: it may be led elsewhere by now, or have been deleted.
+    # Other requests ran meanwhile: the leader may have changed, or the topic may be gone.
     partition.require_served()
     partition.require_epoch(wanted.current_leader_epoch)
     return found if 0 <= found.offset < partition.log.start_offset else None
@@ -136,7 +137,7 @@ async def _find(
 ) -> TimestampedOffset:
     log = partition.log
     is_client = audience is Audience.CLIENT
-    # A tool that compares replicas is told the log end, though it reads committed records only.
+    # A tool that compares replicas gets the log end, though it reads only committed records.
     limit = partition.reader.limit(Audience.CLIENT if is_client else Audience.REPLICA, isolation)
     if version < _SINCE_VERSION.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -158,10 +159,10 @@ async def _find(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     else:
         found = await log.offset_for_timestamp(timestamp, limit, services.partitions.long_work)
-    # Others had their turn: it may be led elsewhere by now, or have been deleted.
+    # Other requests ran meanwhile: the leader may have changed, or the topic may be gone.
     partition.require_served()
     if found.offset == NO_OFFSET and is_client and not partition.has_current_high_watermark:
-        # It may be among the records of which it is not known yet that they are committed.
+        # The record may be one that is not known to be committed yet.
         raise _not_available(version)
     return found
 
@@ -183,6 +184,6 @@ API = Api(
     1,
     11,
     handle,
-    "Earliest, latest, by timestamp, largest timestamp.",
+    "Find offsets: earliest, latest, by timestamp, or with the largest timestamp.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

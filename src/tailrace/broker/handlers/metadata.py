@@ -1,10 +1,10 @@
-"""Metadata 0 to 13: brokers and topics, by name or id; creates topics that clients ask for, where both sides allow.
+"""Metadata 0 to 13: brokers and topics, by name or id; creates missing topics if the client and the broker allow it.
 
-Odd: a leader that cannot be reached is none: LEADER_NOT_AVAILABLE, from version 6 LISTENER_NOT_FOUND where it only
-lacks the listener; and this broker names another replica where that may lead in its place by now. Version 0 lists no
-replicas that are offline. Every broker takes what clients send to the controller, so while there is none this broker is
-named. Whoever asks before any broker is registered, which is in the first moments of the first one, is answered when
-one is: some clients that are told of no broker ask again only minutes later.
+Odd: a leader that the client cannot reach does not count: LEADER_NOT_AVAILABLE, from version 6 on LISTENER_NOT_FOUND if
+it only lacks the listener. If another replica may lead instead of this broker by now, the response names that replica.
+Version 0 omits offline replicas. Every broker takes requests for the controller, so without a controller the response
+names this broker. The first moments of the very first broker, in which no broker is registered, are waited out: some
+clients that receive an empty list of brokers ask again only minutes later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_VERSION_WITH_NULL_NAMES = 12
 _FIRST_VERSION_WITH_THROTTLE_TIME = 3
 _THROTTLE_TIME_BYTES = 4
-#: How often it is looked whether a broker is registered.
+#: The interval at which to check whether a broker is registered.
 _REGISTRATION_SECONDS = 0.01
 
 
@@ -52,7 +52,7 @@ def handle(
     authorizer = services.authorizer
     rights = None if authorizer is None else authorizer.rights(context.principal, context.host)
     question = (context.version, context.listener, names, asks, rights)
-    # Who leads may be another without the image being another while there is no lease.
+    # Without a lease, leaders may change while the image does not.
     is_sure = services.partitions.holds_lease()
     known = services.metadata_cache.find(services.metadata.image, question) if is_sure else None
     return known if known is not None else _describe(services, context, request, question)
@@ -64,14 +64,14 @@ async def _describe(
     while not services.metadata.image.brokers:  # noqa: ASYNC110  # for milliseconds, once in a broker's life
         await asyncio.sleep(_REGISTRATION_SECONDS)
     before = services.metadata.image
-    # In version 0 an empty list asks for all topics; later null does.
+    # In version 0 an empty list means all topics; later null does.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
     view = ListenerView(before, context.listener, services.partitions.is_cut_off)
     if wants_all:
         topics = [_topic(topic, view, context.version) for topic in access.visible_topics(services, context, before)]
     else:
         topics = []
-        # Named twice is answered once.
+        # A topic that is named twice is described once.
         named = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or ()}
         for count, wanted in enumerate(named.values(), 1):
             topics.append(await _find(services, context, request, wanted, view))
@@ -105,7 +105,7 @@ async def _describe(
 
 
 def _up_to_date(services: Services, context: RequestContext, view: ListenerView) -> ListenerView:
-    """What clients of the listener see now, which may have changed while a topic was created."""
+    """Return the listener's current view, which may have changed while a topic was created."""
     image = services.metadata.image
     return view if view.image is image else ListenerView(image, context.listener, services.partitions.is_cut_off)
 
@@ -117,7 +117,7 @@ async def _find(
     wanted: MetadataRequestTopic,
     view: ListenerView,
 ) -> MetadataResponseTopic:
-    # The Java client leaves the name empty where it names a topic by its id, others make it null.
+    # To name a topic by id, the Java client leaves the name empty; others set it to null.
     if wanted.name is None or wanted.topic_id.int:
         return _find_by_id(services, context, wanted.topic_id, view)
     try:
@@ -128,7 +128,7 @@ async def _find(
         return _topic(topic, view, context.version)
     if topic_name_problem(wanted.name) is not None:
         return MetadataResponseTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name)
-    # Before version 4 a request could not say that it does not want topics to be created.
+    # Before version 4, a request could not disable auto-creation.
     may_create = context.version < 4 or request.allow_auto_topic_creation
     if not may_create or not services.config.get_bool("auto.create.topics.enable"):
         return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
@@ -159,7 +159,7 @@ async def _auto_create(
         await services.metadata.create_topic(planned)
         create_topics.log_created(context, planned)
     except KafkaError as error:
-        if error.code is ErrorCode.NOT_CONTROLLER:  # consumers and producers retry only what is said of leaders
+        if error.code is ErrorCode.NOT_CONTROLLER:  # consumers and producers retry only errors about leaders
             return MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=name)
         # Another request may have created it meanwhile.
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -202,7 +202,7 @@ def _partition(topic: TopicImage, number: int, view: ListenerView, version: int)
 
 
 def _encode(version: int, response: MetadataResponse | bytes, throttle_ms: int = 0) -> list[Part]:
-    """An answer may be encoded already, with a throttle time of 0 at its beginning."""
+    """Encode a response; it may be encoded already, beginning with a throttle time of 0."""
     if isinstance(response, MetadataResponse):
         return encode_message(version, response, throttle_ms)
     if throttle_ms and version >= _FIRST_VERSION_WITH_THROTTLE_TIME:
@@ -215,7 +215,7 @@ API = Api(
     0,
     13,
     handle,
-    "Brokers, topics, partitions and their leaders; may create topics.",
+    "Return brokers, topics, partitions and their leaders; may create topics.",
     needs=(
         each(Operation.DESCRIBE, ResourceType.TOPIC),
         each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),

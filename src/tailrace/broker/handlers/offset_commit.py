@@ -1,6 +1,6 @@
-"""OffsetCommit 2 to 10: how far a group has come, kept in the offsets topic before it is acknowledged.
+"""OffsetCommit 2 to 10: stores a group's offsets in the offsets topic before it acknowledges them.
 
-Odd: topics are named by id from version 10; an unknown topic is refused for itself and the rest is committed.
+Odd: topics are named by id from version 10 on; an unknown topic gets an error, and the others are committed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tailrace.wire.messages.offset_commit import (
 _IDS_FROM = 10
 _MISSING_GROUPS_FROM = 9
 
-#: A partition that exists, and the place in the response that says what became of its offset.
+#: A partition that exists, and its place in the response.
 _Asked: TypeAlias = tuple[TopicPartition, OffsetCommitResponsePartition]
 
 
@@ -71,7 +71,7 @@ def handle(services: Services, context: RequestContext, request: OffsetCommitReq
 
 
 def _finish(services: Services, response: OffsetCommitResponse, written: Outcome[None]) -> OffsetCommitResponse:
-    """The answer when it is known whether the offsets are committed: they all are, or none."""
+    """Return the response once the offsets are committed or refused, all together."""
     error = written.exception()
     if error is None:
         return response
@@ -81,14 +81,14 @@ def _finish(services: Services, response: OffsetCommitResponse, written: Outcome
 
 
 def refuse(services: Services, response: OffsetCommitResponse, error: KafkaError) -> OffsetCommitResponse:
-    """The answer when none of the offsets could be written."""
+    """Return the response when none of the offsets could be written."""
     return _refuse_all(services, response, error.code)
 
 
 def _find(
     services: Services, context: RequestContext, topic: OffsetCommitRequestTopic
 ) -> tuple[TopicImage | None, ErrorCode]:
-    """The topic that is meant, and the error of what it does not have."""
+    """Find the topic, and the error for a partition that it does not have."""
     by_id = context.version >= _IDS_FROM
     try:
         known = access.find_topic(services, context, Operation.READ, topic.topic_id if by_id else topic.name)
@@ -98,7 +98,7 @@ def _find(
 
 
 def _refuse_request(version: int, request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
-    """The answer to a client that may not commit offsets of the group."""
+    """Return the response to a client that may not commit offsets of the group."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -115,7 +115,7 @@ def _refuse_request(version: int, request: OffsetCommitRequest, error: KafkaErro
 
 
 def _in_version(code: ErrorCode, version: int) -> ErrorCode:
-    """Clients of earlier versions know of no group that is not there; they take it for one that has gone on."""
+    """Clients of earlier versions know no error for a missing group; ILLEGAL_GENERATION makes them rejoin."""
     if code is ErrorCode.GROUP_ID_NOT_FOUND and version < _MISSING_GROUPS_FROM:
         return ErrorCode.ILLEGAL_GENERATION
     return code
@@ -142,7 +142,7 @@ API = Api(
     2,
     10,
     handle,
-    "How far a group has come.",
+    "Commit offsets of a group.",
     needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
     refuse=_refuse_request,
 )

@@ -1,4 +1,4 @@
-"""OffsetDelete 0: forget committed offsets of topics that no member of the group reads."""
+"""OffsetDelete 0: deletes committed offsets of topics that no member of the group reads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ API = Api(
     0,
     0,
     handle,
-    "Forget committed offsets.",
+    "Delete committed offsets.",
     needs=(whole(Operation.DELETE, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
     refuse=refuse_with(OffsetDeleteResponse),
 )

@@ -1,7 +1,7 @@
-"""OffsetFetch 1 to 10: from where groups go on; one group up to version 7, many from 8.
+"""OffsetFetch 1 to 10: committed offsets; of one group up to version 7, of many from version 8 on.
 
-Odd: null topics ask for all offsets; a partition without one is answered with -1 and no error, and so is one that only
-an earlier topic of its name has one for; before version 2 an error of the group is told for each partition.
+Odd: null topics ask for all offsets. A partition without a commit gets -1 and no error, also if only an earlier topic
+of the same name has a commit. Before version 2, an error of the group is repeated for each partition.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
 
 
 class _Offsets:
-    """What a group has committed, as far as it is of the topics that there are now."""
+    """The committed offsets of a group, limited to topics that still exist."""
 
     def __init__(self, shard: GroupShard, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         self._shard = shard
         self._offsets = offsets
 
     def find(self, name: str, number: int) -> CommittedOffset | None:
-        """What counts for a partition; refused while it cannot be known whether that does."""
+        """Return the offset that applies to a partition; refuse if it is not known yet whether it applies."""
         found = self._offsets.get(TopicPartition(name, number))
         return found if found is not None and self._shard.counts(name, found) else None
 
     def by_topic(self, services: Services, context: RequestContext) -> list[tuple[str, list[int]]]:
-        """The partitions of all that counts and that the client may know of."""
+        """Return the partitions with offsets that apply, of topics that the client may see."""
         topics: dict[str, list[int]] = {}
         for (name, number), committed in self._offsets.items():
             if self._shard.counts(name, committed):
@@ -89,7 +89,7 @@ async def _one_group(services: Services, context: RequestContext, request: Offse
     except KafkaError as error:
         if context.version >= _GROUP_ERROR_FROM:
             return OffsetFetchResponse(error_code=error.code)
-        # How it was told before there was an error of the whole answer.
+        # Before version 2, the response has no error code of its own.
         return OffsetFetchResponse(topics=[_refused(topic, error.code) for topic in request.topics or ()])
 
 
@@ -201,6 +201,6 @@ API = Api(
     1,
     10,
     handle,
-    "From where groups go on.",
+    "Return committed offsets of groups.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
 )

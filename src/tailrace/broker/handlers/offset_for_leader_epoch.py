@@ -1,8 +1,8 @@
-"""OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that a reader learns whether its log was cut (KIP-320).
+"""OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that a reader can tell whether its log was truncated (KIP-320).
 
-Odd: the present epoch ends at the log end, not at the high watermark, which a new leader does not know yet: a reader
-that was further would believe that records were lost. A controller asks replicas that do not lead, in an epoch without
-a leader, by a replica id of -2. A peer that names a broker must have proved to be that one.
+Odd: the current epoch ends at the log end, not at the high watermark, which a new leader does not know yet: a reader
+beyond that would believe that records were lost. In an epoch without a leader, a controller asks the replicas with
+replica id -2. A peer that names a broker must have proved its identity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-#: In place of a replica's id where a client asks.
+#: The replica id of a client.
 _CLIENT = -1
 
 
@@ -64,13 +64,13 @@ def _look_up(
         partition = find(topic, wanted.partition)
         if replica_id == ANY_REPLICA and partition.leader_id == NO_LEADER:
             partition.require_whole(wanted.current_leader_epoch)
-            # Nothing was written in an epoch without a leader: what counts is the last record, whatever its epoch.
+            # An epoch without a leader has no records: the last record counts, whatever its epoch.
             end_offset, epoch = partition.following.last_position()
             return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
         partition.require_leader(wanted.current_leader_epoch, by_replica=replica_id != _CLIENT)
     except KafkaError as error:
         if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH and replica_id == ANY_REPLICA:
-            # An election waits for this broker, and not for long.
+            # An election waits for this broker, but not for long.
             services.metadata.look_soon(lambda: partition.leader_epoch >= wanted.current_leader_epoch)
         return EpochEndOffset(partition=wanted.partition, error_code=error.code)
     epoch, end_offset = partition.log.leader_epochs.end_offset_for(wanted.leader_epoch, partition.log.end_offset)
@@ -82,6 +82,6 @@ API = Api(
     2,
     4,
     handle,
-    "Where a leader epoch ended.",
+    "Return where a leader epoch ended.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC).unless(each(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)),),
 )

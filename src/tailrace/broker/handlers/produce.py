@@ -1,9 +1,9 @@
-"""Produce 3 to 13: one batch per partition, checked by header and CRC, appended inline, acknowledged as acks asks for.
+"""Produce 3 to 13: one batch per partition, checked by header and CRC, appended inline, acknowledged as acks demands.
 
-Odd: acks may be any number of replicas, not only 0, 1 and -1 (all). acks=0 gets no response at all, but an error closes
-the connection so that the producer looks for news. From version 13 topics are named by id. The records are patched
-where they were received and must not outlive the call, so everything is appended before anything is awaited, or copied
-where a topic wants it prepared beside the loop.
+Odd: acks may be any number of replicas, not only 0, 1 and -1 (all). acks=0 gets no response, but an error closes the
+connection so that the producer refreshes its metadata. Topics are named by id from version 13 on. The records are
+patched in the receive buffer and must not outlive the call. So everything is appended before the first await, or copied
+if the topic's batches are prepared outside the event loop.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _ATTRIBUTES_LOW_BYTE_AT = 22
 _WRITE = Operation.WRITE
 
 
-#: Batches of which not all is known yet: the last offset of one that is in the log but may not be acknowledged, or what
-#: will say where one is that is still being prepared.
+#: Batches without a final result: the last offset of one that is in the log but not acknowledged yet, or the future of
+#: one that is still being prepared.
 _Waiting: TypeAlias = list[tuple[ProduceResult, Partition, int | asyncio.Future[Appended]]]
 
 
@@ -64,7 +64,7 @@ def handle(
     if call.acks == 0:
         if failed:
             context.disconnect()
-        # The request counts as open until its batches are in: a producer that waits for nothing must be slowed down.
+        # The request counts as open until its batches are appended: a producer with acks=0 must be slowed down too.
         return _finish_silently(services, context, call, results, waiting) if waiting else None
     return _finish(services, call, results, waiting) if waiting else results
 
@@ -112,24 +112,22 @@ def _fail(result: ProduceResult, error: KafkaError) -> None:
 
 
 def _too_old_a_duplicate() -> KafkaError:
-    """What every client takes for success, without an offset; told once the batch may be acknowledged."""
+    """Return the error that every client treats as success without an offset; sent once an ack is due."""
     return KafkaError(
-        ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "The batch is in the log, at an offset that is not remembered any more."
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "The batch is in the log, but its offset is no longer known."
     )
 
 
 def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
-    """Why a request is refused whatever its records are."""
+    """Return why a request is refused regardless of its records."""
     if call.acks < ACKS_ALL:
         return KafkaError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1 (all), 0, 1 or a number of replicas, not {call.acks}"
         )
     if call.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker.")
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions.")
     if partition.is_internal:
-        return KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.partition.topic} is written by brokers alone."
-        )
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Only brokers may write to {partition.partition.topic}.")
     return KafkaError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch per partition")
 
 
@@ -147,7 +145,7 @@ def _count_refused(services: Services, results: ProduceResults) -> None:
 
 
 async def _finish(services: Services, call: ProduceCall, results: ProduceResults, waiting: _Waiting) -> ProduceResults:
-    """Answer when everything appended may be acknowledged, or the producer's patience ends."""
+    """Respond when everything appended may be acknowledged, or when the producer's timeout is over."""
     unacknowledged = await _append_rest(call.acks, waiting)
     if unacknowledged:
         await _wait_for_acknowledgements(call, unacknowledged)
@@ -165,10 +163,10 @@ async def _finish_silently(
 
 
 async def _append_rest(acks: int, waiting: _Waiting) -> list[tuple[ProduceResult, Partition, int]]:
-    """Wait until batches that are being prepared are in their logs, or refused; what may not be acknowledged yet."""
+    """Wait until all prepared batches are appended or refused; return those that cannot be acknowledged yet."""
     futures = [where for _, _, where in waiting if not isinstance(where, int)]
     if futures:
-        # Not awaited one by one: that would call them off when whoever asked goes away, and others stand behind them.
+        # Awaiting them one by one would cancel them if the client disconnects, and other batches queue behind them.
         await asyncio.wait(futures)
     unacknowledged = []
     for result, partition, where in waiting:
@@ -207,8 +205,8 @@ def _encode(version: int, response: ProduceResults, throttle_ms: int = 0) -> lis
     return [encode_produce(version, response, throttle_ms)]
 
 
-# Advertised from 0 because older librdkafka takes a broker without version 0 for one that has no
-# compression (KAFKA-18659); versions 0 to 2 themselves are refused.
+# Advertised from version 0 because older librdkafka assumes that a broker without version 0 has no compression
+# (KAFKA-18659); versions 0 to 2 themselves are refused.
 API = Api(
     ProduceRequest,
     0,

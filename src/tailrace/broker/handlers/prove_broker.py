@@ -1,7 +1,8 @@
-"""ProveBroker 0: a challenge for a peer that says which broker it is, then the check of its proof.
+"""ProveBroker 0: sends a challenge to a peer that claims to be a broker, then checks its proof.
 
-Odd: a conversation of two requests, whose state is in the connection. A wrong proof is answered and closes the
-connection. A broker that is not known in its epoch may be in a moment: it is told so, and nobody else.
+Odd: a conversation of two requests, with its state in the connection. A wrong proof gets a response, and then the
+connection is closed. A broker epoch that is unknown here may become known in a moment: only then the error code says
+so.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def handle(services: Services, context: RequestContext, request: ProveBrokerRequ
     except KafkaError as error:
         if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             logger.warning(
-                "Closed the connection from %s, which says that it is a broker: %s",
+                "closed the connection from %s, which claims to be a broker: %s",
                 context.peer,
                 error,
                 extra={"peer": context.peer, "repeats": "broker not proved"},
             )
-            # After the answer, which is sent when this returns.
+            # After the response, which is sent when this returns.
             asyncio.get_running_loop().call_soon(context.disconnect)
         return ProveBrokerResponse(error_code=error.code)
     return ProveBrokerResponse()
@@ -51,7 +52,7 @@ API = Api(
     0,
     0,
     handle,
-    "Our own, between brokers: proves which one connects.",
+    "tailrace's own, between brokers: prove which broker connects.",
     max_bytes=_MAX_BYTES,
     needs=NOTHING,
 )

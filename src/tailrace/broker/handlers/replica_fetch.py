@@ -1,10 +1,10 @@
-"""Fetch by followers: up to the log end, and what they ask for tells the leader how far they are.
+"""Fetch by followers: reads up to the log end, and tells the leader the followers' positions.
 
-Odd: the position that a request names counts as the follower's log end only if its log does not part from ours and is
-in range; what waits for the follower is acknowledged before anything is read. Only appends end a follower's wait, while
-a high watermark that moved travels with the next answer. A request that comes while the one before it in the same
-session is held back ends that wait: followers do that when they have more partitions to name.
-The peer must have proved that it is the follower (`peer_identity`).
+Odd: the offset in a request counts as the follower's log end only if its log does not diverge from this one and the
+offset is in range; waiting acknowledgements are sent before anything is read. Only appends end a follower's wait; a new
+high watermark travels with the next response. A new request in the same session ends the wait of the previous one:
+followers do that when they have more partitions to name. The peer must have proved that it is the follower
+(`peer_identity`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 _FIRST_VERSION_WITH_REFUSALS = 7
-#: In the time after which a follower counts as lagging, all its partitions are looked at so often.
+#: How often all partitions of a follower are checked within replica.lag.time.max.ms.
 _VISITS_PER_LAG = 4
 
 
@@ -53,12 +53,12 @@ class _Fetch(NamedTuple):
     replica_id: int
     broker_epoch: int
     session: ReplicaSession
-    #: Its number in the session.
+    #: The number of the request in its session.
     number: int
 
 
 class _Answers(NamedTuple):
-    """What looking at the partitions of a session gave."""
+    """The results of checking the partitions of a session."""
 
     data: list[tuple[FollowedPartition, PartitionData]]
     size: int
@@ -75,13 +75,13 @@ def handle(
     *,
     by_topic_id: bool,
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-    """Answer a follower, now or when there is something to tell."""
+    """Respond to a follower, now or when there is news."""
 
     def make(session_id: int, by_topic_id: bool, now: float) -> ReplicaSession:
         session = ReplicaSession(
             session_id, by_topic_id, last_used=now, replica_id=replica_id, broker_epoch=broker_epoch
         )
-        # Who does not say which process of a broker it is takes no client's session away.
+        # A follower that does not name its broker epoch must not evict a client's session.
         session.is_privileged = broker_epoch >= 0
         return session
 
@@ -92,7 +92,7 @@ def handle(
         _require_incarnation(services, replica_id, broker_epoch)
         session = services.fetch_sessions.resolve(request, by_topic_id, make)
         if session is not None and not isinstance(session, ReplicaSession):
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # a client's
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # a client's session
     except KafkaError as error:
         services.counters.refused(ApiKey.FETCH, error.code)
         return _refusal(context.version, request, error.code)
@@ -104,7 +104,7 @@ def handle(
         session.waiter.end()
         session.waiter = None
     interval = services.config.get_int("replica.lag.time.max.ms") / 1000 / _VISITS_PER_LAG
-    # Without a lease, that a follower still fetches is all that says who leads.
+    # Without a lease, only the followers' fetches show that this broker still leads.
     session.visit(now, interval if services.partitions.holds_lease() else min(interval, VISIT_SECONDS))
     fetch = _Fetch(services, context, request, replica_id, broker_epoch, session, session.requests)
     answers = _look(fetch, is_first=True)
@@ -112,13 +112,13 @@ def handle(
         return _warm(fetch, answers)
     if _has_news(fetch, answers) or request.max_wait_ms <= 0:
         return _respond(fetch, answers)
-    # From here on, not from when the wait begins: what is appended in between must end it.
+    # Watch from now on, not from when the wait begins: an append in between must end it.
     waiter = session.waiter = FetchWaiter(request.min_bytes - answers.size, asyncio.get_running_loop())
     return _wait(fetch, waiter)
 
 
 def _refuse(services: Services, request: FetchRequest, by_topic_id: bool) -> FetchResponse:
-    """The answer to a client that may not act as a follower: no session is opened or continued."""
+    """Return the response to a client that may not act as a follower; no session is opened or continued."""
     if request.session_id != NO_SESSION and not request.topics:
         services.counters.refused(ApiKey.FETCH, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -132,7 +132,7 @@ def _refuse(services: Services, request: FetchRequest, by_topic_id: bool) -> Fet
 
 
 def _refusal(version: int, request: FetchRequest, code: ErrorCode) -> FetchResponse:
-    """Refuse a whole request; before version 7 only partitions have an error."""
+    """Refuse a whole request; before version 7, only partitions have an error."""
     if version >= _FIRST_VERSION_WITH_REFUSALS:
         return FetchResponse(error_code=code)
     refused: list[tuple[PartitionKey, PartitionData]] = []
@@ -144,13 +144,14 @@ def _refusal(version: int, request: FetchRequest, code: ErrorCode) -> FetchRespo
 
 
 def _require_incarnation(services: Services, replica_id: int, broker_epoch: int) -> None:
-    """Refuse a process that has been replaced by another one of the same broker (KIP-903), and one that is not known.
+    """Refuse an unknown process, and one that a newer process of the same broker has replaced (KIP-903).
 
-    Who names a larger epoch than the image may have registered a moment ago, and comes again; believed, anybody could
-    shut a follower out by naming one. A broker that has lost its registration goes on in the epoch that it had.
+    A peer with a larger epoch than the image has may have registered a moment ago; it retries. If such epochs were
+    trusted, any peer could shut a follower out by naming one. A broker that lost its registration continues in its last
+    epoch.
     """
     if broker_epoch < 0:
-        return  # such a fetch is answered, and counts for nothing
+        return  # such a fetch gets a response, but its position does not count
     broker = services.metadata.image.brokers.get(replica_id)
     known = services.partitions.last_broker_epochs.get(replica_id) if broker is None else broker.epoch
     if broker_epoch != known:
@@ -166,11 +167,11 @@ async def _wait(fetch: _Fetch, waiter: FetchWaiter) -> FetchResponse:
     session = fetch.session
     is_alone = session.session_id == NO_SESSION
     try:
-        # Without a session nothing was watched so far: nobody would end that if the client were gone by now.
+        # Without a session, nothing was watched so far, and nobody would end the wait if the client were gone by now.
         if not (is_alone and _has_news(fetch, _look(fetch, is_first=False))):
             await waiter.wait(fetch.request.max_wait_ms / 1000)
         if session.waiter is not waiter:
-            return FetchResponse(session_id=session.session_id)  # the request after this one is answered instead
+            return FetchResponse(session_id=session.session_id)  # the response to the next request has the data
         answers = _look(fetch, is_first=False)
         if answers.cold:
             return await _warm(fetch, answers)
@@ -183,7 +184,7 @@ async def _wait(fetch: _Fetch, waiter: FetchWaiter) -> FetchResponse:
 
 
 def _has_news(fetch: _Fetch, answers: _Answers) -> bool:
-    """Whether answers are worth a response before the time of the request is over."""
+    """True if the answers are worth a response before the request's wait is over."""
     return bool(answers.cold) or answers.has_error or answers.size >= fetch.request.min_bytes
 
 
@@ -193,7 +194,7 @@ async def _warm(fetch: _Fetch, answers: _Answers) -> FetchResponse:
 
 
 def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
-    """Look at all partitions of which there may be something to say; records up to the size limit."""
+    """Check all partitions that may have news; read records up to the size limit."""
     services, session = fetch.services, fetch.session
     left = fetch.request.max_bytes
     answers: list[tuple[FollowedPartition, PartitionData]] = []
@@ -241,26 +242,26 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
         elif data.diverging_epoch is not None:
             has_error = True
         elif left > 0 and followed.has_told(data):
-            # With no room left nothing was read, and there may be records.
+            # Without room left, nothing was read, and there may be records.
             del session.ready[followed.key]
     return _Answers(answers, size, has_error, cold)
 
 
 def _require_replica(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> None:
-    """Refuse followers of another leader or epoch, and brokers that have no replica."""
+    """Refuse followers of another leader or epoch, and brokers without a replica."""
     leader_epoch = followed.wanted.current_leader_epoch
     partition.require_leader(leader_epoch, by_replica=True)
     if fetch.replica_id not in partition.replicas:
-        # It may be one since a change that is not known here yet; without an epoch nobody can tell.
+        # A newer assignment that is unknown here may have added it; without an epoch that is undecidable.
         has_epoch = leader_epoch != NO_LEADER_EPOCH
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _acknowledge(fetch: _Fetch, followed: FollowedPartition, partition: Partition) -> bool:
-    """Take the position of a follower for what it has, if its log is part of this one; whether it is."""
+    """Record a follower's position if its log is a prefix of this one; return whether it is."""
     wanted = followed.wanted
     if wanted.fetch_offset < partition.log.start_offset:
-        return False  # it has to begin anew
+        return False  # the follower has to start over
     if partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset) is not None:
         return False
     partition.leading.follower_fetched(
@@ -284,5 +285,5 @@ def _respond(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     ]
     for key, data in news:
         if data.records and (served := session.ready.pop(key, None)) is not None:
-            session.ready[key] = served  # others first, next time
+            session.ready[key] = served  # serve other partitions first next time
     return FetchResponse(session_id=session.session_id, responses=by_topic(news))

@@ -1,6 +1,6 @@
-"""ReplicaStart 0: where the leader's own log starts, and which epochs and producers were before that.
+"""ReplicaStart 0: where the leader's own log starts, and the epochs and producers from before that.
 
-Odd: producers with records in the log of the leader are learned from those; of the others nothing else would tell.
+Odd: followers learn producers with records in the leader's log from those records; the response has all others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ API = Api(
     0,
     0,
     handle,
-    "Our own, between brokers: where a follower begins.",
+    "tailrace's own, between brokers: return where a follower must start.",
     needs=(whole(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
     refuse=refuse_with(ReplicaStartResponse),
 )

@@ -1,4 +1,4 @@
-"""SyncGroup 0 to 5: a member's part of the leader's plan, when the plan is in the journal."""
+"""SyncGroup 0 to 5: returns a member's assignment once the leader's assignment is in the journal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def handle(
     try:
         result = services.groups.shard(request.group_id).sync(request.group_id, call)
     except KafkaError as error:
-        # A coordinator that has yet to learn of the group would make its members start over.
+        # A loading coordinator has lost the rebalance. REBALANCE_IN_PROGRESS makes members rejoin at once.
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -62,7 +62,7 @@ API = Api(
     0,
     5,
     handle,
-    "The part of a member in the leader's plan.",
+    "Return the assignment of a member.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=lambda version, request, error: _response(SyncResult(error.code)),
 )

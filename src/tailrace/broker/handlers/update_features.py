@@ -1,7 +1,7 @@
-"""UpdateFeatures 0 to 2: other levels for features of the cluster, or only whether they could be. All or none.
+"""UpdateFeatures 0 to 2: changes or only checks the levels of cluster features. All change or none.
 
-Odd: a downgrade also rewrites the topics that older releases could not read, and does so again when it is repeated, so
-that one that was interrupted can be finished.
+Odd: a downgrade also rewrites topics that older releases could not read. A repeated downgrade rewrites them again, so
+that an interrupted one can be finished.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def handle(services: Services, context: RequestContext, request: UpdateFea
     try:
         updates = [_update(each, context.version) for each in request.feature_updates]
         if len({update.name for update in updates}) < len(updates):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature is in the request more than once.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a feature more than once.")
         await _apply(services, context, updates, request.validate_only)
     except KafkaError as error:
         reason = f"The update failed for all features since the following feature had an error: {error.message}"
@@ -76,7 +76,7 @@ async def _apply(
             "finalized features %s in epoch %d%s",
             levels,
             after.epoch,
-            f", and stored {rewritten} topics in the older format" if rewritten else "",
+            f", and rewrote {rewritten} topics in the older format" if rewritten else "",
             features=levels,
             epoch=after.epoch,
         )
@@ -88,13 +88,13 @@ async def _rewrite_topics(services: Services, may_lose: bool) -> int:
     except KafkaError as error:
         raise KafkaError(
             ErrorCode.FEATURE_UPDATE_FAILED,
-            "The level is finalized, but some topics are still stored in a format that older releases cannot read: "
-            f"repeat the downgrade. {error.message}",
+            "The level is finalized, but some topics are still stored in a format that older releases cannot "
+            f"read: repeat the downgrade. {error.message}",
         ) from error
 
 
 async def _supported(services: Services) -> Mapping[int, SupportedFeatures]:
-    """What each registered broker supports, and this one in any case."""
+    """Return what each registered broker, and this one in any case, supports."""
     try:
         brokers = await services.metadata.registered_brokers()
     except Unavailable as error:
@@ -108,8 +108,8 @@ def _check_no_topic_is_renamed(services: Services) -> None:
         if topic.is_renamed:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"Refusing to perform the requested downgrade because topic {topic.name} has another id than at first: "
-                "older releases would take it for another topic and remove its records.",
+                f"Refusing to perform the requested downgrade because the id of topic {topic.name} has changed: "
+                "older releases would treat it as another topic and delete its records.",
             )
 
 
@@ -128,7 +128,7 @@ API = Api(
     0,
     2,
     handle,
-    "The levels of features that the cluster goes by.",
+    "Change the finalized levels of the cluster's features.",
     needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
     refuse=refuse_with(UpdateFeaturesResponse),
 )

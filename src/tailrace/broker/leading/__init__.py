@@ -1,4 +1,4 @@
-"""Leadership: the controller, handing leadership over, the ISRs of what is led here, and what an ended lease means.
+"""Leadership: the controller, leadership handover, the ISRs of led partitions, and what a lost lease means.
 
 Owns when leaders and ISRs change. Writes them only through `cluster/`; must not touch records.
 """

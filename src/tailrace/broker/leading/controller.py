@@ -1,9 +1,9 @@
-"""The controller: the one broker that sees to it that every partition has a leader while brokers come and go.
+"""The controller: the one broker that keeps a leader for every partition while brokers come and go.
 
-Every broker campaigns; the elected one works in rounds. At the start of each it asks the store who is alive, so that
-late news never makes it act on yesterday's cluster. `cluster/decisions` says what to ask and what to change; the
-controller asks it and writes it. Everything it writes is checked against the controller epoch; a refused write or a
-lost session ends its rule, and it campaigns again.
+Every broker campaigns; the elected one works in rounds. Each round first asks the store which brokers are alive, so
+that late news never makes the controller act on an old state. `cluster/decisions` decides what to ask and what to
+change; the controller asks the brokers and writes the changes. The store checks every write against the controller
+epoch. A broker whose write is refused, or that loses its session, steps down and campaigns again.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.controller")
 
-#: Asks brokers how far their logs of partitions without a leader reach; for how long, and while they are alive.
+#: Asks brokers for the log ends of leaderless partitions; takes the longest time to wait and a test whether a broker is
+#: alive.
 AskLogEnds: TypeAlias = Callable[
     [Mapping[int, BrokerImage], Sequence[Leaderless], float, Callable[[int], bool]],
     Awaitable[Mapping[TopicPartition, Mapping[int, LogEnd]]],
 ]
 
 _RETRY_SECONDS = 0.5
-#: How long a leader may take to confirm that it leads; then brokers that are gone stay in its ISR for now.
+#: How long a leader may take to confirm that it leads; otherwise dead brokers stay in its ISR for now.
 _LEADERS_SECONDS = 2.0
-#: How often all is looked at without an event.
+#: The interval of a full check without an event.
 _LOOK_SECONDS = 300.0
-#: A transaction has room for so many checks of who is gone, beside the changes.
+#: The number of checks that fit into a transaction beside the changes.
 _MOST_CHECKED = 50
 
 
 class Controller:
-    """One broker's readiness to be the controller, and its work while it is."""
+    """One broker's candidacy for controller, and its work while it is the controller."""
 
     def __init__(
         self,
@@ -78,37 +79,37 @@ class Controller:
         self._broker_id = broker_id
         self._tasks = tasks
         self._ask_log_ends = ask_log_ends
-        # How many replicas internal topics should have, by name.
+        # The replication factors that internal topics should have, by name.
         self._replication_factors = replication_factors
         self._election = Election(store, broker_id)
         self._fence: Fence | None = None
         self._news = asyncio.Event()
         self._work: list[asyncio.Task[None]] = []
-        #: What the last round has seen to: who was alive, and which topics.
+        #: What the last round handled: the live brokers and the topics.
         self._live: tuple[int, ...] = ()
         self._settled: dict[Lineage, TopicImage] = {}
         self._is_look_due = False
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """True if this broker is the controller, as far as it knows."""
         return self._fence is not None
 
     async def start(self) -> None:
-        """Campaign once, so that a broker alone is its own controller before it serves, and from now on."""
+        """Campaign once, so that a single broker is its own controller before it serves, then campaign from now on."""
         self._metadata.on_news = self._news.set
         self._registration.on_change = self._news.set
         try:
             await self._campaign()
         except Unavailable as error:
-            logger.warning("no controller is elected yet: %s", error)
+            logger.warning("no controller is elected yet: %s; retrying", error)
         self._work = [
             self._tasks.spawn(self._run(), "controller"),
-            self._tasks.spawn(self._look_now_and_then(), "partitions at large"),
+            self._tasks.spawn(self._look_now_and_then(), "periodic check of all partitions"),
         ]
 
     async def close(self) -> None:
-        """Work no more, and let another broker be elected at once."""
+        """Stop, and let another broker be elected at once."""
         for task in self._work:
             task.cancel()
         fence, self._fence = self._fence, None
@@ -116,7 +117,10 @@ class Controller:
             try:
                 await self._election.resign(fence)
             except Unavailable as error:
-                logger.warning("another controller is elected only when this broker's session has ended: %s", error)
+                logger.warning(
+                    "cannot resign as controller: %s; another broker is elected when this broker's session expires",
+                    error,
+                )
 
     # --- being elected
 
@@ -132,20 +136,20 @@ class Controller:
                 self._step_down(str(error))
             except Unavailable as error:
                 if not is_told:
-                    logger.error("the metadata store does not answer the controller, which tries on: %s", error)
+                    logger.error("the metadata store does not answer the controller: %s; retrying", error)
                 is_told = True
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _wait_for_election(self) -> None:
         while True:
             self._news.clear()
-            # A controller of this broker's own id is one of an earlier session of it, or one that nobody told it of.
+            # A controller with this broker's own id is from an earlier session, or one that it has not heard of.
             if self._metadata.controller_id not in (NO_LEADER, self._broker_id):
                 await self._news.wait()
                 continue
             if await self._campaign():
                 return
-            # If the store answered nobody, nobody was elected, and no news comes.
+            # If the store did not answer, no broker may have been elected, and no news comes.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_SECONDS):
                     await self._news.wait()
@@ -159,7 +163,7 @@ class Controller:
             return False
         self._live, self._settled = (), {}
         logger.info(
-            "this broker is the controller now, in epoch %d",
+            "this broker became the controller in epoch %d",
             self._fence.epoch,
             extra={"controller_epoch": self._fence.epoch},
         )
@@ -168,10 +172,10 @@ class Controller:
 
     def _step_down(self, reason: str) -> None:
         if self._fence is not None:
-            logger.warning("this broker is the controller no more: %s", reason)
+            logger.warning("this broker is no longer the controller: %s", reason)
         self._fence = None
 
-    # --- ruling
+    # --- working as the controller
 
     async def _rule(self) -> None:
         """Work until the session is lost; a refused write raises FencedError."""
@@ -183,29 +187,30 @@ class Controller:
         while True:
             self._news.clear()
             if self._metadata.controller_id not in (NO_LEADER, self._broker_id):
-                await self._election.renew(fence)  # by the news another rules, which may be old
+                await self._election.renew(fence)  # another broker is the controller, according to news that may be old
             is_held = not session.is_lost and session is self._registration.session
             if not is_held or not await self._round(fence):
-                self._step_down("its session in the metadata store is over")
-                await asyncio.sleep(_RETRY_SECONDS)  # where the store knows that before this broker does
+                self._step_down("its session in the metadata store ended")
+                await asyncio.sleep(_RETRY_SECONDS)  # the store may know that before this broker does
                 return
             if not self._news.is_set():
                 await self._news.wait()
-            # What happens at once is seen to at once: events that belong together come in turns of the loop.
+            # Handle simultaneous changes together: related events arrive in turns of the loop.
             await asyncio.sleep(0)
 
     async def _wait_for_return(self) -> None:
-        """Take nobody for gone who may only not be back yet.
+        """Wait for brokers that may only not be back yet.
 
-        When the store was away the sessions of all have ended, while they go on to follow each other. Whoever has been
-        registered for less than a session, a broker that was just started too, cannot tell.
+        After an outage of the store all sessions have ended, while brokers still follow each other. A broker that has
+        been registered for less than the length of a session, such as one that just started, cannot tell which ones are
+        dead.
         """
         if self._registration.settling_seconds > 0:
             await self._metadata.refresh()
         while (seconds := self._registration.settling_seconds) > 0:
             self._news.clear()
             brokers = await self._metadata.registered_brokers()
-            # Where nobody leads one that is not in sync may be the one that has most.
+            # In a partition without a leader, a replica outside the ISR may have the longest log.
             awaited = {
                 member
                 for topic in self._metadata.topics
@@ -221,7 +226,7 @@ class Controller:
                 return
 
     async def _load(self, fence: Fence) -> None:
-        """Read everything there is to rule over, as it is now."""
+        """Load the present state of everything that the controller manages."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._metadata.refresh()
@@ -229,7 +234,7 @@ class Controller:
         topics = self._metadata.topics
         partitions, seconds = sum(len(topic.partitions) for topic in topics), loop.time() - began
         logger.info(
-            "%d topics with %d partitions loaded in %.3f s",
+            "loaded %d topics with %d partitions in %.3f s",
             len(topics),
             partitions,
             seconds,
@@ -237,30 +242,30 @@ class Controller:
         )
 
     async def _round(self, fence: Fence) -> bool:
-        """See to everything that is not as it should be; False where this broker is not alive itself to the store."""
+        """Repair all partitions that need it; return False if the store does not list this broker as alive."""
         brokers = await self._metadata.registered_brokers()
         live = tuple(brokers)
         if self._broker_id not in brokers:
             return False
         seen = self._metadata.topics
-        # Now and then all are looked at, for what no event tells: a default that was changed, above all.
+        # Once in a while check all topics, for changes without an event, mainly changed defaults.
         topics = seen if live != self._live or self._is_look_due else self._unsettled(seen)
         self._is_look_due = False
         undecided: Sequence[Lineage] = ()
         if topics:
             factors = self._replication_factors()
             undecided = await self._carry_out(fence, Situation(brokers, topics, self._is_unclean, factors))
-        # What was changed meanwhile, by this round too, is looked at in the next one.
+        # The next round checks what changed meanwhile, also by this round.
         self._live = live
         self._settled = {topic.lineage: topic for topic in seen if topic.lineage not in undecided}
         return True
 
     def _unsettled(self, topics: Sequence[TopicImage]) -> Sequence[TopicImage]:
-        """Those that changed since they were seen to."""
+        """Return the topics that changed since a round handled them."""
         return [topic for topic in topics if self._settled.get(topic.lineage) is not topic]
 
     async def _carry_out(self, fence: Fence, situation: Situation) -> Sequence[Lineage]:
-        """Carry out what `decide` says until nothing is left; the topics with partitions that have to wait."""
+        """Carry out the decisions of `decide` until none is left; return the topics with partitions that must wait."""
         undecided: list[Lineage] = []
         past: Answers | Change | None = None
         while (decision := decide(self._metadata.topics, situation, past)) is not None:
@@ -287,7 +292,7 @@ class Controller:
         )
 
     async def _alter(self, fence: Fence, situation: Situation, change: Change) -> None:
-        """Write a change, if this broker is still the controller and what the change relies on still holds."""
+        """Write a change, if this broker is still the controller and the change's assumptions still hold."""
         live = list(situation.brokers)
 
         async def checks() -> Sequence[Check]:
@@ -299,21 +304,21 @@ class Controller:
         await self._metadata.alter_topics(changes, first, checks)
 
     async def _checks_of(self, change: Change, situation: Situation, live: list[int]) -> Sequence[Check]:
-        """What a transaction has to check for a change; `live` becomes the brokers that the change may rely on."""
+        """Return what a transaction must check for a change; `live` becomes the brokers that the change may rely on."""
         if isinstance(change, FailOver):
-            # A leader that is registered again relies on still leading what it led.
+            # A leader that has registered again assumes that it still leads.
             live[:] = dict.fromkeys([*live, *await self._metadata.registered_brokers()])
             return [Check(broker_key(broker_id), ABSENT) for broker_id in change.gone(live)[:_MOST_CHECKED]]
         if isinstance(change, Elect):
-            # A broker in sync that was started again, and may have lost records, leaves the ISR. Nothing shows the
-            # restart of one that is not in sync.
+            # An in-sync broker that restarted, and may have lost records, leaves the ISR. Only the broker epoch shows
+            # the restart of one outside the ISR.
             epochs, checks = await self._metadata.broker_epochs(change.outsiders)
             live[:] = change.eligible(situation.brokers, epochs)
             return checks
         return ()
 
     def _waiting_after(self, change: Change) -> Sequence[PartitionKey]:
-        """The partitions to ask about again in a moment, because too few replicas answered."""
+        """Return the partitions to ask about again soon, because too few replicas answered."""
         if isinstance(change, Elect):
             return change.waiting(self._metadata.topics)
         return change.silent if isinstance(change, Shrink) else ()
@@ -324,7 +329,7 @@ class Controller:
             gone = [broker_id for broker_id in self._live if broker_id not in live]
             back = [broker_id for broker_id in live if broker_id not in self._live]
             logger.info(
-                "brokers alive %s%s%s: %d partitions have another leader, %d have none",
+                "live brokers %s%s%s: %d partitions have a new leader, %d have none",
                 live,
                 f", gone {gone}" if gone else "",
                 f", new {back}" if back and self._live else "",
@@ -334,27 +339,27 @@ class Controller:
             )
         elif isinstance(change, Elect):
             asked = sum(len(numbers) for numbers in change.found.values())
-            logger.info("%d partitions got leaders, by how far their replicas are", asked - waiting)
+            logger.info("elected leaders of %d partitions: each is the replica with the longest log", asked - waiting)
         elif isinstance(change, Shrink):
             logger.info(
-                "brokers alive %s: %d partitions have a smaller ISR%s",
+                "live brokers %s: shrank the ISRs of %d partitions%s",
                 live,
                 sum(len(numbers) for numbers in change.confirmed.values()),
-                f", {waiting} wait for their leaders to answer" if waiting else "",
+                f"; {waiting} more wait for their leaders to answer" if waiting else "",
             )
         else:
             for name in change.names:
-                logger.info("%s gets more replicas, now that there are %d brokers", name, len(live))
+                logger.info("topic %s: adding replicas, as there are now %d live brokers", name, len(live))
 
     def _is_unclean(self, topic: TopicImage) -> bool:
         try:
             return self._config.topic_bool("unclean.leader.election.enable", topic.configs)
         except ConfigError as error:
-            logger.error("topic %s gets no unclean leaders: %s", topic.name, error)
+            logger.error("topic %s: no unclean leader election: %s", topic.name, error)
             return False
 
     async def _remove_orphans(self, fence: Fence) -> None:
-        """Free names whose topics are not there: a store that was restored or filled by hand may hold some."""
+        """Free names whose topics do not exist: a store that was restored or filled by hand may have some."""
         known = dict.fromkeys(str(topic.lineage) for topic in self._metadata.topics)
         for entry in await self._store.list(TOPIC_NAMES):
             lineage = entry.value.decode()
@@ -362,7 +367,7 @@ class Controller:
                 continue
             checks = [fence.check, Check(entry.key, entry.version), Check(f"{TOPICS}/{lineage}", ABSENT)]
             if await self._store.txn(checks, [Write(entry.key, None)]) is not None:
-                logger.warning("the name %s is free again: its topic is not there", entry.key.rpartition("/")[2])
+                logger.warning("freed the topic name %s: its topic does not exist", entry.key.rpartition("/")[2])
 
     async def _look_now_and_then(self) -> None:
         while True:

@@ -1,7 +1,7 @@
-"""The in-sync replicas of what this broker leads: who has fallen behind goes, who has caught up comes back.
+"""Maintains the ISRs of the partitions that this broker leads: removes lagging followers, adds those that caught up.
 
-A change counts for a partition from the moment it is asked for until it is known what became of it. So one that the
-store does not answer is asked for again until it does, and nothing else is asked for that partition meanwhile.
+A change counts for a partition from the moment it is requested until its outcome is known. So if the store does not
+answer, the same change is requested until it does, and no other one for that partition meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RETRY_SECONDS = 0.5
 
 
 class IsrKeeper:
-    """Keeps the ISRs of one broker's partitions as they should be."""
+    """Maintains the ISRs of one broker's partitions."""
 
     def __init__(
         self, config: BrokerConfig, clock: Clock, metadata: ClusterMetadata, partitions: Partitions, tasks: Tasks
@@ -37,12 +37,12 @@ class IsrKeeper:
         self._wake = asyncio.Event()
 
     def start(self) -> None:
-        """Look after the ISRs from now on."""
+        """Maintain the ISRs from now on."""
         self._partitions.on_isr_wanted = self._look_at
         self._tasks.spawn(self._run(), "in-sync replicas")
 
     def _look_at(self, partition: Partition) -> None:
-        """A follower has caught up."""
+        """Note that a follower has caught up."""
         self._due[partition] = None
         self._wake.set()
 
@@ -60,7 +60,8 @@ class IsrKeeper:
             due, self._due = self._due, {}
             now = self._clock.monotonic()
             if all_are_due or now >= next_look:
-                # Who falls behind says nothing: all are looked at, often enough to notice in time.
+                # A follower that falls behind sends no signal, so all partitions are checked often enough to notice in
+                # time.
                 next_look = now + lag_ms / 2000
                 due = dict.fromkeys(self._partitions)
             wanted = [(partition, change) for partition in due if (change := partition.leading.wanted_isr(now, lag_ms))]
@@ -68,9 +69,11 @@ class IsrKeeper:
                 await self._make(wanted)
 
     async def _make(self, wanted: list[tuple[Partition, IsrChange]]) -> None:
-        """Have changes made, however long the store takes to say so."""
+        """Make the changes, however long the store takes to answer."""
         for partition, change in wanted:
-            logger.info("%s: ISR %s is to be %s", partition.partition, list(partition.isr), list(change.isr))
+            logger.info(
+                "%s: changing the ISR from %s to %s", partition.partition, list(partition.isr), list(change.isr)
+            )
         is_told = False
         while True:
             try:
@@ -78,7 +81,7 @@ class IsrKeeper:
                 break
             except Unavailable as error:
                 if not is_told:
-                    logger.error("ISRs cannot be changed, which is tried on: %s", error)
+                    logger.error("cannot update ISRs: the metadata store does not answer: %s; retrying", error)
                 is_told = True
             await asyncio.sleep(_RETRY_SECONDS)
         for partition, change in wanted:

@@ -1,11 +1,12 @@
-"""Handing leadership of what this broker leads to another replica, without losing anything that was appended.
+"""Hands leadership of this broker's partitions to other replicas, without losing anything that was appended.
 
-The leader takes no more records, waits until its heir has all that it has, and has the store make the heir the leader
-in a new epoch. So nothing is cut off afterwards, not even what was acknowledged by the leader alone. It is done when a
-broker stops, and for preferred leaders: now and then, and when a client asks.
+The leader stops accepting records, waits until the new leader has all of its log, and has the store make that replica
+the leader in a new epoch. So nothing is truncated afterwards, not even what only the leader acknowledged. This happens
+when a broker stops, and for preferred leaders: periodically, and when a client asks.
 
-Invariant: from the moment in which the store may have made another the leader, no record is taken until it is known
-that it has not. A store that does not answer may still do it, until something else was written in its place.
+Invariant: from the moment in which the store may have made another replica the leader, the partition accepts no record
+until it is known that the store has not. A store that does not answer may still do it, until something else is written
+instead.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from tailrace.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeade
 
 logger = logging.getLogger("tailrace.replication")
 
-#: How long producers are kept waiting for a preferred leader to catch up; a broker that stops waits for longer.
+#: How long producers wait for a preferred leader to catch up; a broker that stops waits longer.
 _PATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.005
-#: So many are handed over at once: the others are served meanwhile.
+#: The number of partitions to hand over at once; the others are served meanwhile.
 _AT_ONCE = 200
-#: The client id of a broker that passes on what it was asked and does not lead itself.
+#: The client id of a broker that forwards a request for partitions that it does not lead.
 FORWARDING_BROKER = "tailrace-broker"
 _ELECT_LEADERS_VERSION = 2
 _FORWARD_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
-#: Of partitions that were not handed over, so many are named.
+#: The number of partitions to name in a log line.
 _MOST_NAMED = 5
 
 
 class Leadership:
-    """Gives away what this broker leads."""
+    """Hands over leadership of this broker's partitions."""
 
     def __init__(
         self,
@@ -71,16 +72,16 @@ class Leadership:
         self._tasks = tasks
 
     def start(self) -> None:
-        """Give leadership back to preferred replicas from now on."""
+        """Hand leadership back to preferred replicas from now on."""
         self._tasks.spawn(self._balance_now_and_then(), "preferred leaders")
 
-    # --- what cannot be served any more
+    # --- failed disks
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """A disk has failed: other replicas shall lead what is on it."""
+        """Let other replicas lead the partitions of a failed disk."""
         lost = [_key(partition) for partition in self._partitions if partition.directory is directory]
         if lost:
-            self._tasks.spawn(self._give_up(lost), f"give up what is in {directory.path}")
+            self._tasks.spawn(self._give_up(lost), f"give up leadership of partitions in {directory.path}")
 
     async def _give_up(self, lost: Sequence[tuple[Lineage, int]]) -> None:
         numbers: dict[Lineage, list[int]] = {}
@@ -95,7 +96,9 @@ class Leadership:
                 await self._metadata.alter_topics(dict.fromkeys(numbers, given_up))
                 return
             except Unavailable as error:
-                logger.error("%d partitions on a failed disk are not given up yet: %s", len(lost), error)
+                logger.error(
+                    "cannot give up leadership of %d partitions on a failed disk: %s; retrying", len(lost), error
+                )
             await asyncio.sleep(_RETRY_SECONDS)
 
     # --- preferred leaders
@@ -107,10 +110,12 @@ class Leadership:
                 try:
                     await self.balance()
                 except Unavailable as error:
-                    logger.warning("leadership is not given back to preferred replicas for now: %s", error)
+                    logger.warning(
+                        "cannot hand leadership back to preferred replicas: %s; retrying at the next check", error
+                    )
 
     async def balance(self) -> None:
-        """Give back what other brokers should lead, where they lead too little of it."""
+        """Hand back partitions that other brokers should lead, if those lead too few of them."""
         image = self._metadata.image
         percent = self._config.get_int("leader.imbalance.per.broker.percentage")
         planned = plan_preferred(image.topics.values(), list(image.brokers), percent)
@@ -122,10 +127,10 @@ class Leadership:
         }
         moved = await self.hand_over(heirs)
         if moved:
-            logger.info("%d partitions are led by their preferred replicas again", len(moved))
+            logger.info("handed leadership of %d partitions back to their preferred replicas", len(moved))
 
     async def prefer(self, wanted: Sequence[TopicPartition], *, may_forward: bool) -> dict[TopicPartition, KafkaError]:
-        """Have the first replicas of partitions lead, whoever leads them now; why it could not be."""
+        """Make the first replicas of partitions their leaders, whichever broker leads now; return the errors."""
         image = self._metadata.image
         heirs: dict[tuple[Lineage, int], int] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
@@ -149,7 +154,7 @@ class Leadership:
         return refusals
 
     async def _forward(self, leader: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-        """Ask the broker that leads partitions to hand them over."""
+        """Ask the broker that leads the partitions to hand them over."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions:
             topics.setdefault(topic, []).append(number)
@@ -164,11 +169,13 @@ class Leadership:
             connection = await PeerConnection.connect(
                 self._runtime.network, endpoint.host, endpoint.port, FORWARDING_BROKER, _FORWARD_SECONDS
             )
-            with suppress(UnknownBrokerError):  # any client may ask this
+            with suppress(UnknownBrokerError):  # any client may send this request
                 await self._identity.prove_to(broker, connection, _FORWARD_SECONDS)
             response = await connection.call(request, _ELECT_LEADERS_VERSION, ElectLeadersResponse, _FORWARD_SECONDS)
         except (OSError, TimeoutError, KeyError) as error:
-            refusal = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader}, which leads, does not answer: {error}")
+            refusal = KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader}, the current leader, does not answer: {error}"
+            )
             return dict.fromkeys(partitions, refusal)
         finally:
             if connection is not None:
@@ -185,9 +192,9 @@ class Leadership:
     # --- handing over
 
     async def hand_over_all(self) -> None:
-        """Give everything away that another replica in sync can lead, the one that is furthest.
+        """Hand over every partition that another in-sync replica can lead, to the one with the longest log.
 
-        No more records are taken from now on. Followers in sync get the time in which they would leave the ISR.
+        No more records are accepted from now on. In-sync followers get as long to catch up as they may lag in the ISR.
         """
         self._partitions.hold_appends()
         led = sum(partition.is_leader and partition.is_replicated for partition in self._partitions)
@@ -201,12 +208,12 @@ class Leadership:
                     break
                 await asyncio.sleep(_LOOK_SECONDS)
         except Unavailable as error:
-            # The logs have to be closed all the same.
-            logger.warning("stopping without having handed over leadership of %d partitions: %s", len(heirs), error)
+            # The logs must be closed nevertheless.
+            logger.warning("stopping without handing over leadership of %d partitions: %s", len(heirs), error)
             return
         if led:
             logger.info(
-                "leadership of %d of %d partitions handed over in %.2f s",
+                "handed over leadership of %d of %d partitions in %.2f s",
                 moved,
                 led,
                 self._clock.monotonic() - began,
@@ -214,7 +221,7 @@ class Leadership:
         self._warn_of_loss(self._heirs())
 
     def _heirs(self) -> dict[tuple[Lineage, int], int]:
-        """Who of those in sync is furthest, for each partition that is led here and has one."""
+        """Return the in-sync follower with the longest log, for each led partition that has one."""
         live = [broker_id for broker_id in self._metadata.image.brokers if broker_id != self._broker_id]
         return {
             _key(partition): heir
@@ -226,14 +233,14 @@ class Leadership:
         if left:
             names = [str(found.partition) for key in left if (found := self._find(*key)) is not None]
             logger.warning(
-                "stopping while no follower in sync has caught up with %d partitions (%s): another one leads them now, "
-                "and records are lost that only this broker acknowledged (acks=1)",
+                "stopping before any in-sync follower caught up with %d partitions (%s): another replica leads "
+                "them now, and records that only this broker acknowledged (acks=1) are lost",
                 len(names),
                 ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else ""),
             )
 
     async def hand_over(self, heirs: Mapping[tuple[Lineage, int], int]) -> list[tuple[Lineage, int]]:
-        """Make heirs the leaders of partitions led here; those that were handed over."""
+        """Make the heirs leaders of partitions that this broker leads; return those that were handed over."""
         moved: list[tuple[Lineage, int]] = []
         keys = list(heirs)
         for first in range(0, len(keys), _AT_ONCE):
@@ -260,22 +267,22 @@ class Leadership:
             for partition in held:
                 if partition not in undecided:
                     partition.leading.release_appends()
-            if undecided:  # not answered, or not waited for
-                self._tasks.spawn(self._find_out(undecided), "leadership that was perhaps handed over")
+            if undecided:  # the store has not answered, or the wait was cancelled
+                self._tasks.spawn(self._find_out(undecided), "resolve undecided handovers")
 
     async def _find_out(self, undecided: Sequence[Partition]) -> None:
-        """Take records again when the image shows whether others lead, and nothing can change that any more."""
+        """Accept records again once the image shows which broker leads, and nothing can change that any more."""
         changes: dict[Lineage, TopicChange] = dict.fromkeys([each.lineage for each in undecided], lambda topic: topic)
         is_told = False
         while True:
             try:
-                # Written again where a change was not answered: that can no longer be applied then.
+                # Rewritten because a change was not answered: that change cannot be applied any more then.
                 await self._metadata.alter_topics(changes, await self._metadata.own_checks(), self._metadata.own_checks)
                 break
             except Unavailable as error:
                 if not is_told:
                     logger.warning(
-                        "%d partitions take no records until the metadata store says who leads them: %s",
+                        "%d partitions accept no records until the metadata store says who leads them: %s; retrying",
                         len(undecided),
                         error,
                     )
@@ -285,7 +292,7 @@ class Leadership:
             partition.leading.release_appends()
 
     async def _wait_for(self, held: Sequence[Partition], heirs: Mapping[tuple[Lineage, int], int]) -> list[Partition]:
-        """Those whose heirs have everything, when all have or the time is over."""
+        """Return the partitions whose heirs have everything, once all have or the time is over."""
         deadline = self._clock.monotonic() + _PATIENCE_SECONDS
         while True:
             ready = [partition for partition in held if partition.leading.has_everything(heirs[_key(partition)])]
@@ -303,7 +310,7 @@ class Leadership:
 def _not_handed_over(partition: TopicPartition) -> KafkaError:
     return KafkaError(
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        f"The first replica of {partition} did not catch up with its leader in time: try again.",
+        f"The preferred leader of {partition} did not catch up in time; retry.",
     )
 
 
@@ -314,7 +321,7 @@ def _key(partition: Partition) -> tuple[Lineage, int]:
 def _changes(
     epochs: Mapping[tuple[Lineage, int], int], heirs: Mapping[tuple[Lineage, int], int], leader: int
 ) -> dict[Lineage, TopicChange]:
-    """For each topic the function that makes the heirs its leaders, where nothing else has happened to it."""
+    """Return for each topic the function that makes the heirs leaders, unless something else has changed it."""
     by_topic: dict[Lineage, dict[int, tuple[int, int]]] = {}
     for (lineage, number), epoch in epochs.items():
         by_topic.setdefault(lineage, {})[number] = (epoch, heirs[lineage, number])

@@ -1,12 +1,12 @@
-"""What becomes of leadership while this broker's lease in the metadata store is over.
+"""What happens to leadership while this broker has no lease in the metadata store.
 
-Without a lease another may lead, and this broker would be the last to know. But mostly the store is away for all, and
-then nobody else does: followers go on to fetch, in the epoch that they know. So a partition that followers still fetch
-is served as ever; one that none of them has fetched for a while counts as led elsewhere, until one fetches again or the
-lease is back. Owns when that is looked at; what it means for clients is the partition's.
+Without a lease, another broker may lead, and this one would be the last to know. But mostly the store is down for all
+brokers, and no other one leads: followers keep fetching in the epoch that they know. So this broker serves a partition
+that followers still fetch. A partition that no follower has fetched for a while counts as led elsewhere, until one
+fetches again or the lease is back. Owns when this is checked; the partition owns what it means for clients.
 
-A broker that was suspended or stopped wakes up with a lease that is over and without having noticed. It does not know
-whether it leads anything before it has waited for as long as its followers take to fetch.
+A broker that was suspended wakes up without a lease and does not notice. It must first wait as long as its followers
+take to fetch before it knows whether it leads anything.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tailrace.runtime.tasks import Tasks
 logger = logging.getLogger("tailrace.replication")
 
 _LOOK_SECONDS = 0.5
-#: While the lease is over, followers' fetches tell of all their partitions so often.
+#: How often followers' fetches check all their partitions while there is no lease.
 VISIT_SECONDS = 1.0
-#: Partitions that are looked at before others are served.
+#: The number of partitions to check before other work runs.
 _AT_ONCE = 500
 
 
 class LeaseWatch:
-    """Looks after one broker's partitions while it does not reach the store."""
+    """Checks one broker's partitions while it cannot reach the store."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class LeaseWatch:
         self._partitions = partitions
         self._tasks = tasks
         self._lease_end = lease_end
-        #: The lease after whose end all partitions were looked at.
+        #: The lease after whose end all partitions were checked.
         self._settled_lease: float | None = None
         partitions.is_unsettled = self.is_unsettled
 
     def is_unsettled(self) -> bool:
-        """Whether the lease is over, and it is not known yet which partitions followers still fetch."""
+        """True if the lease is over and it is not known yet which partitions followers still fetch."""
         return not self._partitions.holds_lease() and self._settled_lease != self._lease_end()
 
     def start(self) -> None:
-        """Look from now on."""
+        """Check from now on."""
         self._tasks.spawn(self._run(), "lease")
 
     async def _run(self) -> None:
@@ -73,7 +73,7 @@ class LeaseWatch:
                 await self._doubt(silence)
 
     async def _doubt(self, silence: float) -> None:
-        """Send clients elsewhere that ask for what no follower asks for any more."""
+        """Stop serving partitions that no follower fetches any more; clients then look for another leader."""
         doubted = 0
         lease = self._lease_end()
         for count, partition in enumerate(self._partitions, 1):
@@ -85,13 +85,13 @@ class LeaseWatch:
         self._settled_lease = lease
         if doubted:
             logger.warning(
-                "%d partitions are not served: this broker does not reach the metadata store and no follower fetches "
-                "them, so another broker may lead them; check the connection to the store",
+                "%d partitions are not served: this broker cannot reach the metadata store and no follower "
+                "fetches them, so another broker may lead them; check the connection to the store",
                 doubted,
             )
 
     async def _trust(self) -> None:
-        """Lead again what the store says, which the image showed before the lease was back."""
+        """Lead again according to the store, whose state the image had before the lease was back."""
         for count, partition in enumerate(self._partitions, 1):
             partition.leading.trust()
             if count % _AT_ONCE == 0:

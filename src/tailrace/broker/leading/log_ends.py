@@ -1,8 +1,8 @@
-"""How far the logs of replicas reach, asked of their brokers while a partition has no leader.
+"""Asks brokers for the log ends of replicas while a partition has no leader.
 
-A record that was acknowledged by some of the replicas is in the longest of their logs. A broker answers only in the
-leader epoch that it is asked for: it follows nobody in an epoch without a leader, so what it says cannot grow any more,
-whatever a leader that was deposed still sends.
+The longest log of the replicas has every record that some of them acknowledged. A broker answers only in the leader
+epoch of the question. In an epoch without a leader it follows no one, so its log cannot grow after the answer, whatever
+a deposed leader still sends.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
 logger = logging.getLogger("tailrace.controller")
 
 _VERSION = 4
-#: In place of a replica's id: whoever asks may ask a broker that does not lead.
+#: A replica id that lets the request reach a broker that does not lead.
 ANY_REPLICA = -2
 #: How long a leader may take to confirm that it leads.
 _LEADERS_SECONDS = 2.0
 _RETRY_SECONDS = 0.01
-#: How often it is looked whether a silent broker is still alive to the store.
+#: The interval at which to check whether a silent broker is still alive to the store.
 _LOOK_SECONDS = 0.2
 
 
 class Leaderless(NamedTuple):
-    """A partition without a leader, and its replicas that are alive."""
+    """A partition without a leader, and its live replicas."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -53,10 +53,10 @@ async def ask_log_ends(
     patience_seconds: float,
     is_alive: Callable[[int], bool],
 ) -> dict[TopicPartition, dict[int, LogEnd]]:
-    """What the replicas say of their logs, all asked at once.
+    """Ask all replicas at once for their log ends.
 
-    A replica that is silent may have records that no other one has. It is waited for while it is alive to the store,
-    up to a bound for one that reaches the store and nobody else.
+    A silent replica may have records that no other one has. So it is waited for while it is alive to the store, but
+    with a limit, as it may reach the store and nothing else.
     """
     asked: dict[int, dict[TopicPartition, int]] = {}
     for partition, leader_epoch, replicas in leaderless:
@@ -81,7 +81,7 @@ async def ask_leaders(
     brokers: Mapping[int, BrokerImage],
     led: Sequence[tuple[TopicPartition, int, int]],
 ) -> Collection[TopicPartition]:
-    """The partitions, each with an epoch and its leader in it, whose leaders answer in that epoch."""
+    """Return the partitions whose leaders confirm that they lead in the given epoch."""
     asked = [Leaderless(partition, leader_epoch, (leader,)) for partition, leader_epoch, leader in led]
     found = await ask_log_ends(runtime, listener, brokers, asked, _LEADERS_SECONDS, lambda _: True)
     return [partition for partition, ends in found.items() if ends]
@@ -112,7 +112,7 @@ async def _ask(
         raise error
     if len(found) < len(wanted):
         logger.warning(
-            "broker %d did not say how far its logs reach, leaders of %d partitions are elected without it: %s",
+            "broker %d did not report its log ends: electing leaders of %d partitions without it: %s",
             broker.broker_id,
             len(wanted) - len(found),
             error or "no answer in time",
@@ -127,7 +127,7 @@ async def _ask_until_told(
     wanted: Mapping[TopicPartition, int],
     found: dict[TopicPartition, LogEnd],
 ) -> None:
-    """Ask one broker until it has answered for every partition; OSError where it cannot be asked."""
+    """Ask one broker until it has answered for every partition; OSError if it cannot be reached."""
     waiting = dict(wanted)
     endpoint = peer_endpoint(broker, listener)
     connection = await PeerConnection.connect(
@@ -158,13 +158,13 @@ def _take(
     waiting: Mapping[TopicPartition, int],
     found: dict[TopicPartition, LogEnd],
 ) -> dict[TopicPartition, int]:
-    """Note what was answered; what has to be asked again, because the broker has not heard of the epoch yet."""
+    """Record the answers; return what to ask again, because the broker does not know the epoch yet."""
     later: dict[TopicPartition, int] = {}
     for topic in response.topics:
         for result in topic.partitions:
             partition = TopicPartition(topic.topic, result.partition)
             if partition not in waiting:
-                continue  # nobody asked for it
+                continue  # not asked for
             if result.error_code == ErrorCode.NONE:
                 found[partition] = LogEnd(result.leader_epoch, result.end_offset)
             elif result.error_code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE):

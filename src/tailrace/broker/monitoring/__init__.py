@@ -1,1 +1,1 @@
-"""A broker seen from outside: counters, metrics as text, health, and the HTTP port that serves them."""
+"""The broker's monitoring: counters, metrics as text, health checks, and the HTTP port that serves them."""

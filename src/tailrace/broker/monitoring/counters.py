@@ -1,6 +1,6 @@
-"""What is counted of requests where they are answered: plain numbers, turned into text only when somebody looks.
+"""Counters of requests: plain numbers, turned into text only when someone reads them.
 
-A counter costs the hot path an addition; it must not know how it will be shown.
+A counter costs the hot path one addition. This module must not know how counters are shown.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from typing import Any
 from tailrace.runtime.histogram import Histogram
 from tailrace.wire.codec import Message, Struct
 
-#: Bounds of the time that a request takes, in milliseconds as they are shown.
+#: The buckets of request times, in milliseconds as shown.
 REQUEST_TIME_BOUNDS_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 _BOUNDS_SECONDS = tuple(bound / 1000 for bound in REQUEST_TIME_BOUNDS_MS)
 
 
 class VersionCounter:
-    """The requests of one version of an API."""
+    """Requests of one version of an API."""
 
     __slots__ = ("requests", "times")
 
     def __init__(self, times: Histogram) -> None:
         self.requests = 0
-        #: Of all versions of the API.
+        #: Shared by all versions of the API.
         self.times = times
 
     def answered(self, requests: int, seconds: float) -> None:
-        """Count requests that took that long each."""
+        """Count requests that each took this long."""
         self.requests += requests
-        # As Histogram.observe does, without the call: this is done for every read of every connection.
+        # Histogram.observe without the call: this runs for every read of every connection.
         times = self.times
         times.counts[bisect_left(_BOUNDS_SECONDS, seconds)] += requests
         times.total += seconds * requests
 
 
 class RequestCounters:
-    """The requests of one API."""
+    """Requests of one API."""
 
     __slots__ = ("errors", "times", "versions")
 
     def __init__(self, max_version: int) -> None:
-        #: Seconds from when a request had been received until its answer was handed to the connection.
+        #: Seconds from when a request was received until its response was handed to the connection.
         self.times = Histogram(_BOUNDS_SECONDS)
-        #: How many came, by version.
+        #: Requests by version.
         self.versions = [VersionCounter(self.times) for _ in range(max_version + 1)]
-        #: How often an answer carried an error, by its code; a request for many partitions may carry many.
+        #: Responses with an error, by error code; the response to a request for many partitions may have many errors.
         self.errors: dict[int, int] = {}
 
     def refused(self, code: int, times: int = 1) -> None:
-        """An answer carries an error."""
+        """Count a response with an error."""
         self.errors[code] = self.errors.get(code, 0) + times
 
 
 class Counters:
-    """The requests of a broker, by API key."""
+    """Requests of a broker, by API key."""
 
     __slots__ = ("requests",)
 
@@ -64,21 +64,21 @@ class Counters:
         self.requests: dict[int, RequestCounters] = {}
 
     def of_api(self, api_key: int, max_version: int) -> RequestCounters:
-        """The counters of an API, made when they are first asked for."""
+        """Return the counters of an API; the first call creates them."""
         counters = self.requests.get(api_key)
         if counters is None:
             counters = self.requests[api_key] = RequestCounters(max_version)
         return counters
 
     def refused(self, api_key: int, code: int) -> None:
-        """An answer of an API carries an error that its handler knows best."""
+        """Count an error that only the handler sees."""
         counters = self.requests.get(api_key)
         if counters is not None:
             counters.refused(code)
 
 
 def count_errors(counters: RequestCounters, response: Message) -> None:
-    """Count every error code that a response carries, at its top or in anything that it lists."""
+    """Count every error code in a response, at its top level and in all its lists."""
     search = _search(type(response))
     if search is None:
         return
@@ -91,7 +91,7 @@ def count_errors(counters: RequestCounters, response: Message) -> None:
 
 @cache
 def _search(kind: type[Struct]) -> Callable[[Any, dict[int, int]], None] | None:
-    """How to find error codes in a struct; None where its description has no place for them."""
+    """Return a function that finds the error codes in a struct; None if its description has none."""
     has_code = "error_code" in kind.FIELDS
     inner = [
         (name, search_inner)

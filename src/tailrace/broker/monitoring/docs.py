@@ -1,7 +1,7 @@
-"""Writes docs/metrics.md out of the table of metrics.
+"""Writes docs/metrics.md from the table of metrics.
 
-Keeps one invariant: a metric on the page is one that `/metrics` has. Nothing that serves requests imports it. Run it
-with `python -m tailrace.broker.monitoring.docs [file]`.
+Invariant: `/metrics` has every metric on the page. Nothing that serves requests imports this module. Run it with
+`python -m tailrace.broker.monitoring.docs [file]`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.monitoring.docs`; change src/tailrace/broker/monitoring, not this page. -->
 # Metrics and health
 
-A broker shows how it is doing over HTTP, on a port of its own that is off unless it is set:
+A broker serves metrics and health checks over HTTP, on a separate port that is off by default:
 
 ```sh
 tailrace serve --set metrics.port=9404
 curl http://127.0.0.1:9404/metrics
 ```
 
-| path | answers |
+| path | response |
 |---|---|
 | `/metrics` | every metric below, in Prometheus's text format (version 0.0.4) |
 | `/healthz` | 200 while the process is alive and its event loop runs, from before the logs are opened |
-| `/readyz` | 200 while requests are served: the logs have been opened, at least one log directory is online, and the \
-broker is not stopping. Otherwise 503. The body is JSON and has a `reason` |
+| `/readyz` | 200 while the broker serves requests: its logs are open, at least one log directory is online, and it \
+is not stopping. Otherwise 503, with a `reason` in the JSON body |
 
-The port is opened on `metrics.host`, {host} by default, which only the machine itself reaches. To be scraped from \
-elsewhere set it to an address of the machine, or to 0.0.0.0 for all of them. There is no password and no TLS: \
-whoever reaches the port may read topic names and figures, and nothing else.
+The port listens on `metrics.host`, by default {host}, which is only reachable from the same machine. To scrape it \
+from elsewhere, set `metrics.host` to an address of the machine, or to 0.0.0.0 for all of them. There is no password \
+and no TLS: everyone who can reach the port can read topic names and metrics, and nothing else.
 
-Only GET and HEAD are answered, connections may be kept. A request may have {head_bytes} bytes; there may be \
-{connections} connections; a client has {patience:.0f} s to send a request it has begun and to take the answer, and \
+Only GET and HEAD are allowed; connections can be kept alive. The limits are {head_bytes} bytes for a request, \
+{connections} connections, {patience:.0f} s for a client to send a request or to receive the response, and \
 {idle:.0f} s between two requests.
 
 ```yaml
@@ -51,48 +51,48 @@ scrape_configs:
 
 ## What a scrape costs
 
-Counters are plain numbers, added to where something happens; text is made of them only when somebody asks. A scrape \
-of thousands of partitions is written in turns with requests, which wait a fraction of a millisecond for it at most. \
-Scrapes that come while one is being written share it.
+Counters are plain numbers; they become text only for a scrape. A scrape of thousands of partitions is written in \
+turns with requests, which it delays by a fraction of a millisecond at most. Scrapes that arrive while one is being \
+written share its result.
 
 ## Names
 
-They are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, so that dashboards made for Kafka \
-find what they look for; what Kafka does not have begins with `tailrace_`. Where Kafka has a rate (`…PerSec`) there is \
-a counter that ends in `_total`: take `rate()` of it. A metric with a `topic` label also has one sample without it, \
-for all topics; leave that out of sums with `{{topic!=""}}`.
+Metrics have Kafka's names, as the usual rules of the Prometheus JMX exporter spell them, so that dashboards for Kafka \
+work; metrics that Kafka does not have begin with `tailrace_`. Where Kafka has a rate (`…PerSec`), tailrace has \
+a counter that ends in `_total`: apply `rate()` to it. A metric with a `topic` label also has a sample without it, \
+for all topics; exclude it from sums with `{{topic!=""}}`.
 
-Lag has the names that exporters of lag for Kafka use (`kafka_consumergroup_lag`), without another process that reads \
-the offsets. Each broker shows the groups that it coordinates.
+Lag has the names that lag exporters for Kafka use (`kafka_consumergroup_lag`); you need no separate exporter. \
+Each broker shows the groups that it coordinates.
 
-Request times are a histogram, not quantiles, so that they can be added up over brokers. The bounds are {bounds} ms:
+Request times are a histogram, not quantiles, so that you can add them up over brokers. The buckets are {bounds} ms:
 
 ```promql
 histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltimems_bucket{{request="Produce"}}[5m])))
 ```
 
-## Worth an alert
+## Recommended alerts
 
-| what | why |
+| condition | meaning |
 |---|---|
 | `up == 0`, or `/readyz` not 200 | the broker does not serve |
 | `kafka_log_logmanager_offlinelogdirectorycount > 0` | a disk failed; its partitions answer KAFKA_STORAGE_ERROR |
-| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | partitions that nobody serves |
+| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | partitions without a leader that can serve them |
 | `kafka_server_replicamanager_underminisrpartitioncount > 0` | producers with acks=all are refused |
 | `rate(kafka_server_brokertopicmetrics_failedproducerequests_total{{topic=""}}[5m]) > 0` | batches are refused; \
 `kafka_network_requestmetrics_errors_total` says why |
-| `histogram_quantile(0.99, rate(tailrace_event_loop_lag_seconds_bucket[5m])) > 0.1` | everything waits: too much \
-work for one core, or a machine that swaps |
+| `histogram_quantile(0.99, rate(tailrace_event_loop_lag_seconds_bucket[5m])) > 0.1` | everything is slow: too \
+much work for one core, or a machine that swaps |
 | `histogram_quantile(0.99, rate(tailrace_log_sync_duration_seconds_bucket[5m])) > 1` | the disk does not keep up |
 | `sum by (consumergroup, topic) (kafka_consumergroup_lag) > 10000`, or growing for long | a group does not keep up, \
-or nobody is in it: see `kafka_consumergroup_members` |
+or has no members: see `kafka_consumergroup_members` |
 | `rate(kafka_server_group_coordinator_metrics_group_rebalance_count_total[10m]) > 0.1` | members come and go: \
 processing takes longer than `max.poll.interval.ms`, or they crash |
-| `tailrace_archive_lag_ms > 86400000` | nobody archives the topic: its records are kept beyond their retention |
+| `tailrace_archive_lag_ms > 86400000` | the topic is not being archived: its records are kept beyond their retention |
 | `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
 refused |
-| `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps what it should remove: see \
-`tailrace archive status` |
+| `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps records that it \
+should delete: see `tailrace archive status` |
 | `rate(tailrace_archive_read_failures_total[5m]) > 0` | consumers of old records wait: the archive cannot be read |
 | `process_open_fds / process_max_fds > 0.8` | raise the limit of file descriptors |
 
@@ -104,7 +104,7 @@ refused |
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     introduction = _INTRODUCTION.format(
         host=f"`{BROKER_KEYS['metrics.host'].default}`",
         head_bytes=MAX_HEAD_BYTES,

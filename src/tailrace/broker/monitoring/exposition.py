@@ -1,4 +1,4 @@
-"""Prometheus's text format: names, labels and values as lines. It must not know what any metric means."""
+"""Prometheus's text format: names, labels and values as lines. This module must not know what any metric means."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Kind(Enum):
-    """What a metric's values do: grow, move, or count measurements by size."""
+    """The kind of a metric: it only grows, goes up and down, or counts measurements by size."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 class Sample(NamedTuple):
-    """One value of a metric, and its labels as `labels` writes them."""
+    """One value of a metric, with its labels as `labels` writes them."""
 
     labels: str
     value: float | Histogram
@@ -29,28 +29,28 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a reader of a metric has to know."""
+    """The name, kind and meaning of a metric."""
 
     name: str
     kind: Kind
     meaning: str
     labels: tuple[str, ...] = ()
-    #: By how much a histogram's measurements are multiplied to be in the unit that the name says.
+    #: The factor that converts a histogram's measurements to the unit in the metric's name.
     scale: float = 1.0
 
 
 def labels(**values: str | int) -> str:
-    """Labels as they stand between the braces."""
+    """Format labels for the space between the braces."""
     return ",".join(f'{name}="{escape(str(value))}"' for name, value in values.items())
 
 
 def escape(value: str) -> str:
-    """A label's value with what would end it made harmless."""
+    """Escape a label's value."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def lines(description: Description, samples: Iterable[Sample]) -> Iterator[str]:
-    """A metric as text, line by line, so that the writer may pause in between."""
+    """Yield a metric as text, line by line, so that the writer may pause in between."""
     name = description.name
     meaning = description.meaning.replace("\\", "\\\\").replace("\n", "\\n")
     yield f"# HELP {name} {meaning}\n# TYPE {name} {description.kind.value}\n"
@@ -76,7 +76,7 @@ def _histogram_lines(name: str, text: str, histogram: Histogram, scale: float) -
 
 
 def number(value: float) -> str:
-    """A value as text; whole numbers stay whole, however large."""
+    """Format a value; integers stay integers, however large."""
     if isinstance(value, int):
         return str(int(value))
     if value != value:

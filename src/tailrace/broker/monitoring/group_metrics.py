@@ -1,7 +1,7 @@
-"""The metrics of consumer groups: how far each has come, and what their coordinator does.
+"""Metrics of consumer groups: their progress, and what their coordinator does.
 
-Progress has the names that exporters of lag for Kafka use, so that their dashboards and alerts fit; the rest is
-Kafka's. A broker shows the groups that it coordinates, and lag where it also leads the partition.
+Progress has the names that lag exporters for Kafka use, so that their dashboards and alerts work; the rest has Kafka's
+names. A broker shows the groups that it coordinates, and their lag in partitions that it also leads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLACE = ("consumergroup", "topic", "partition")
 
 
 def _progress(value: Callable[[Look, str, int, int], int | None]) -> Samples:
-    """One sample for each committed offset, from topic, partition and offset; none where there is no value."""
+    """Return one sample for each committed offset, from its topic, partition and offset; none if there is no value."""
 
     def samples(look: Look) -> Iterator[Sample]:
         for shard in look.observed.groups:
@@ -35,7 +35,7 @@ def _progress(value: Callable[[Look, str, int, int], int | None]) -> Samples:
                         continue
                     found = value(look, topic, number, committed.offset)
                     if found is not None:
-                        # A topic's name has no character that would have to be escaped.
+                        # Topic names have no characters that need escaping.
                         yield Sample(f'consumergroup="{group}",topic="{topic}",partition="{number}"', found)
 
     return samples
@@ -45,14 +45,14 @@ def _counts(shard: GroupShard, topic: str, committed: CommittedOffset) -> bool:
     try:
         return shard.counts(topic, committed)
     except KafkaError:
-        return False  # shown when it is known
+        return False  # shown once it is known
 
 
 def _lag(look: Look, topic: str, number: int, committed: int) -> int | None:
     try:
         partition = look.observed.partitions.find(topic, number)
     except KafkaError:
-        return None  # led elsewhere, deleted, or its disk has failed
+        return None  # another broker leads it, it was deleted, or its disk failed
     return max(0, partition.high_watermark - committed)
 
 
@@ -63,7 +63,7 @@ def _members(look: Look) -> Iterator[Sample]:
 
 
 def _states(look: Look) -> Counter[tuple[str, str]]:
-    """How many groups there are, by type and state; counted once in a look."""
+    """Count groups by type and state, once per scrape."""
     if look.group_states is None:
         look.group_states = Counter()
         for shard in look.observed.groups:
@@ -100,20 +100,20 @@ def _counted(value: Callable[[GroupCounters], int]) -> Samples:
 GROUP_METRICS: tuple[Metric, ...] = (
     gauge(
         "kafka_consumergroup_lag",
-        "Offsets between what a group has committed in a partition and the partition's high watermark.",
+        "The number of offsets between a group's committed offset in a partition and the partition's high watermark.",
         _progress(_lag),
         *_PLACE,
     ),
     gauge(
         "kafka_consumergroup_current_offset",
-        "The offset that a group has committed in a partition.",
+        "A group's committed offset in a partition.",
         _progress(lambda look, topic, number, committed: committed),
         *_PLACE,
     ),
     gauge("kafka_consumergroup_members", "Members of a group.", _members, "consumergroup"),
     gauge(
         "kafka_coordinator_group_groupmetadatamanager_numgroups",
-        "Classic groups that this broker coordinates, those that only have offsets included.",
+        "Classic groups that this broker coordinates, including those that only have offsets.",
         one(_of_type(CLASSIC)),
     ),
     *(_in_state(state) for state in GroupState),
@@ -136,32 +136,32 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_rebalance_count_total",
-        "How often the members of classic groups were called together.",
+        "Rebalances of classic groups that were started.",
         _counted(lambda counters: counters.rebalances),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_completed_rebalance_count_total",
-        "Rebalances of classic groups at whose end members got their assignments.",
+        "Rebalances of classic groups after which members got their assignments.",
         _counted(lambda counters: counters.completed_rebalances),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_consumer_group_rebalance_count_total",
-        "New epochs of groups of the newer protocol.",
+        "New target assignments of groups of the newer protocol.",
         _counted(lambda counters: counters.consumer_rebalances),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_commit_count_total",
-        "Offsets that were committed, one for each partition of a commit.",
+        "Committed offsets, one for each partition of a commit.",
         _counted(lambda counters: counters.offset_commits),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_expiration_count_total",
-        "Offsets that were forgotten after offsets.retention.minutes.",
+        "Offsets that expired after offsets.retention.minutes.",
         _counted(lambda counters: counters.offset_expirations),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_deletion_count_total",
-        "Offsets that were deleted by administrators, alone, with their group or with their topic.",
+        "Offsets that were deleted by administrators, or with their group or topic.",
         _counted(lambda counters: counters.offset_deletions),
     ),
 )

@@ -1,4 +1,4 @@
-"""Whether a broker is alive, and whether it serves: what a load balancer, an orchestrator or a person asks first."""
+"""Whether a broker is alive, and whether it serves requests: checks for load balancers, orchestrators and people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHY_NOT_YET = {
 
 
 def unready_reason(observed: Observed) -> str | None:
-    """Why requests are not served, None where they are."""
+    """Return why the broker does not serve requests, or None if it does."""
     if (reason := _WHY_NOT_YET.get(observed.lifecycle.state)) is not None:
         return reason
     directories = observed.partitions.directories
@@ -26,7 +26,7 @@ def unready_reason(observed: Observed) -> str | None:
 
 
 def describe_readiness(observed: Observed) -> tuple[bool, dict[str, Any]]:
-    """Whether the broker serves, and the same for people and programs to read."""
+    """Return whether the broker serves requests, and a description for people and programs."""
     reason = unready_reason(observed)
     status: dict[str, Any] = {"status": "ready" if reason is None else "not ready"}
     if reason is not None:

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server over the network port: GET and HEAD of a few pages, nothing else.
 
-It serves people and scrapers on a port of their own and is not trusted with more than it needs: heads are bounded,
-bodies are not read, connections are few, and whoever is slow to ask or to take the answer is let go.
+It serves people and scrapers on its own port and trusts them little: it limits the size of heads, ignores bodies,
+accepts few connections, and drops clients that send or receive too slowly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ logger = logging.getLogger("tailrace.broker")
 #: The longest request line with its headers.
 MAX_HEAD_BYTES = 8192
 MAX_CONNECTIONS = 64
-#: How long a client may take to send a request it has begun, or to take an answer.
+#: How long a client may take to send a request that it has begun, or to receive a response.
 PATIENCE_SECONDS = 10.0
-#: How long a connection may stay without a request; scrapers come back once a minute at least.
+#: How long a connection may stay without a request; scrapers return at least once a minute.
 IDLE_SECONDS = 120.0
-#: How long to read on after an answer that ends the connection: closing with bytes unread would take it back.
+#: How long to read on after a final response: closing with unread bytes would reset the connection and lose the
+#: response.
 _LINGER_SECONDS = 1.0
 
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
@@ -33,7 +34,7 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (\S+) HTTP/(\d)\.(\d
 
 
 class Content(NamedTuple):
-    """What a page answers."""
+    """The response of a page."""
 
     status: HTTPStatus
     content_type: str
@@ -55,7 +56,7 @@ class _BadRequestError(Exception):
 
 
 def plain(status: HTTPStatus, text: str) -> Content:
-    """A line of text."""
+    """Return a response with one line of text."""
     return Content(status, "text/plain; charset=utf-8", [f"{text}\n".encode()])
 
 
@@ -66,7 +67,7 @@ def _parse(head: bytes) -> _Request:
         raise _BadRequestError("this is not an HTTP request")
     method, target, major, minor = matched.groups()
     if major != b"1":
-        raise _BadRequestError("only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise _BadRequestError("this server only supports HTTP/1.0 and HTTP/1.1")
     headers: dict[bytes, bytes] = {}
     for line in rest:
         name, colon, value = line.partition(b":")
@@ -77,13 +78,13 @@ def _parse(head: bytes) -> _Request:
     keeps_alive = b"close" not in wishes and (minor != b"0" or b"keep-alive" in wishes)
     has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
     path = target.decode("latin-1").partition("?")[0].partition("#")[0]
-    if "://" in path:  # a proxy's way of asking
+    if "://" in path:  # absolute form, as proxies send it
         path = "/" + path.partition("://")[2].partition("/")[2]
     return _Request(method.decode(), path, keeps_alive, has_body)
 
 
 class _HttpConnection:
-    """One client: its requests are answered one after another."""
+    """One client; its requests are answered one after another."""
 
     def __init__(self, server: HttpServer, transport: Transport) -> None:
         self._server = server
@@ -93,16 +94,16 @@ class _HttpConnection:
         self._filled = 0
         self._is_ending = False
         self._is_closed = False
-        # Set when an answer that not all was taken of ends in another request, not in the end.
+        # Set while a partly sent response must be followed by the next request instead of the end.
         self._resumes_when_taken = False
         self._timer = self._loop.call_later(PATIENCE_SECONDS, transport.abort)
 
     def _wait(self, seconds: float) -> None:
-        """The client has this long for what is expected of it next."""
+        """Give the client this long for its next step."""
         self._timer.cancel()
         self._timer = self._loop.call_later(seconds, self._transport.abort)
 
-    # --- what the transport tells
+    # --- calls from the transport
 
     def lend_buffer(self) -> memoryview:
         return memoryview(self._buffer)[0 if self._is_ending else self._filled :]
@@ -125,7 +126,7 @@ class _HttpConnection:
         self._timer.cancel()
         self._server.forget(self)
 
-    # --- asking and answering
+    # --- requests and responses
 
     def _look_for_request(self) -> None:
         found = _END_OF_HEAD.search(self._buffer, 0, self._filled)
@@ -134,7 +135,7 @@ class _HttpConnection:
                 self._end_with(
                     plain(
                         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                        f"a request line and its headers may have {MAX_HEAD_BYTES} bytes",
+                        f"request line and headers must not exceed {MAX_HEAD_BYTES} bytes",
                     )
                 )
             return
@@ -173,7 +174,7 @@ class _HttpConnection:
             self._look_for_request()
 
     def _end_with(self, content: Content, *, has_content: bool = True, has_more: bool = True) -> None:
-        """Answer for the last time; where the client may still be sending, hear it out for a moment."""
+        """Send the final response; if the client may still be sending, read on for a moment."""
         self._is_ending = True
         self._send(content, "close", has_content=has_content)
         if self._is_closed:
@@ -190,11 +191,11 @@ class _HttpConnection:
         self._transport.close()
 
     def close(self) -> None:
-        """End the connection once what was answered is sent."""
+        """Close the connection once the responses are sent."""
         self._close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
     def _send(self, content: Content, connection: str, *, has_content: bool) -> None:
@@ -224,7 +225,7 @@ class HttpServer:
         self._connections: dict[_HttpConnection, None] = {}
 
     async def listen(self, host: str, port: int) -> int:
-        """Begin to serve; the port it is bound to."""
+        """Start to listen, and return the port."""
         self._listener = await self._network.listen(host, port, self._accept)
         return self._listener.port
 
@@ -239,12 +240,12 @@ class HttpServer:
         self._connections.pop(connection, None)
 
     async def content(self, method: str, path: str) -> Content:
-        """What a request is answered with, whatever it is."""
+        """Return the response to any request."""
         page = self._pages.get(path)
         if page is None:
-            return plain(HTTPStatus.NOT_FOUND, f"There is nothing here; there is {', '.join(self._pages)}.")
+            return plain(HTTPStatus.NOT_FOUND, f"No such page; available: {', '.join(self._pages)}.")
         if method not in ("GET", "HEAD"):
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are answered here.")
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed.")
         try:
             return await page()
         except Exception as error:
@@ -252,7 +253,7 @@ class HttpServer:
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     async def close(self) -> None:
-        """Accept no more and let every client go."""
+        """Accept no more connections and close all."""
         self.is_closing = True
         if self._listener is not None:
             self._listener.close()

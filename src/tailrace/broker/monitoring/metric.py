@@ -1,4 +1,4 @@
-"""One row of the table of metrics, and the short ways to write it."""
+"""One row of the table of metrics, and short functions that create it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Samples: TypeAlias = Callable[[Look], Iterable[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric, and where its values come from."""
+    """A metric, and the source of its values."""
 
     description: Description
     samples: Samples
@@ -26,15 +26,15 @@ def counter(name: str, meaning: str, samples: Samples, *label_names: str) -> Met
 
 
 def gauge(name: str, meaning: str, samples: Samples, *label_names: str) -> Metric:
-    """A metric that moves."""
+    """A metric that goes up and down."""
     return Metric(Description(name, Kind.GAUGE, meaning, label_names), samples)
 
 
 def histogram(name: str, meaning: str, samples: Samples, *label_names: str, scale: float = 1.0) -> Metric:
-    """Measurements by size."""
+    """A metric that counts measurements by size."""
     return Metric(Description(name, Kind.HISTOGRAM, meaning, label_names, scale), samples)
 
 
 def one(value: Callable[[Look], float]) -> Samples:
-    """A single sample without labels."""
+    """Return a single sample without labels."""
     return lambda look: [Sample("", value(look))]

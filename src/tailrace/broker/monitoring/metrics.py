@@ -1,8 +1,8 @@
-"""Every metric of a broker in one table: its name, its meaning, and where its values are.
+"""Every metric of a broker in one table: its name, its meaning, and the source of its values.
 
-Names are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, wherever Kafka has the same thing;
-the rest begins with `tailrace_`, or with `process_` and `python_` as Prometheus's own clients have it. Values are
-read when somebody looks. A look is taken in turns with other work, so samples come from copies of what may change.
+Names are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, if Kafka has the same metric; the
+others begin with `tailrace_`, or with `process_` and `python_` as in Prometheus's own clients. Values are read at each
+scrape. A scrape runs in turns with other work, so samples come from copies of what may change.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tailrace.replication.traffic import TopicTraffic
 from tailrace.runtime.process import ProcessUsage
 from tailrace.wire.apis import ApiKey
 
-# --- where values come from
+# --- sources of values
 
 
 def _traffic(value: Callable[[TopicTraffic], int]) -> Samples:
-    """One sample without a topic for all of them, and one for each."""
+    """Return one sample without a topic label for all topics, and one for each topic."""
 
     def samples(look: Look) -> Iterator[Sample]:
         traffic = look.observed.partitions.traffic
@@ -42,7 +42,7 @@ def _traffic(value: Callable[[TopicTraffic], int]) -> Samples:
 
 
 def _partitions(value: Callable[[Partition], int]) -> Samples:
-    """One sample for each log; one whose disk has failed has none."""
+    """Return one sample for each log, except logs on failed disks."""
 
     def samples(look: Look) -> Iterator[Sample]:
         for partition in look.observed.partitions:
@@ -50,10 +50,10 @@ def _partitions(value: Callable[[Partition], int]) -> Samples:
                 continue
             topic, number = partition.partition
             try:
-                # A topic's name has no character that would have to be escaped.
+                # Topic names have no characters that need escaping.
                 yield Sample(f'topic="{topic}",partition="{number}"', value(partition))
             except StorageError:
-                continue  # deleted since this look began
+                continue  # deleted since this scrape began
 
     return samples
 
@@ -63,7 +63,7 @@ def _process(value: Callable[[ProcessUsage], float]) -> Samples:
 
 
 def _request_name(api_key: int) -> str:
-    """An API's name in Kafka's spelling: LIST_OFFSETS is ListOffsets."""
+    """Return an API's name in Kafka's spelling: LIST_OFFSETS is ListOffsets."""
     return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
 
 
@@ -94,7 +94,7 @@ def _error_name(code: int) -> str:
 
 
 def _connections(value: Callable[[int, int], int]) -> Samples:
-    """By listener, from how many were accepted and how many of those have ended."""
+    """Return samples by listener, from the numbers of accepted and of ended connections."""
 
     def samples(look: Look) -> Iterator[Sample]:
         server = look.observed.server
@@ -119,7 +119,7 @@ def _under_replicated(look: Look) -> int:
 
 
 def _offline_partitions(look: Look) -> int:
-    """Partitions of the cluster that nobody leads, or that their leader cannot serve for its disk."""
+    """Return the number of partitions without a leader, or whose leader cannot serve them because of its disk."""
     observed = look.observed
     leaderless = sum(
         1 for topic in observed.metadata.image.topics.values() for state in topic.partitions if state.leader < 0
@@ -189,74 +189,75 @@ METRICS: tuple[Metric, ...] = (
     # --- Topics.
     _counter(
         "kafka_server_brokertopicmetrics_messagesin_total",
-        "Records that were appended. Without a topic label: of all topics, deleted ones included.",
+        "Appended records. The sample without a topic label covers all topics, including deleted ones.",
         _traffic(lambda traffic: traffic.records_in),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_bytesin_total",
-        "Bytes of record batches that were appended, as producers sent them.",
+        "Bytes of appended record batches, as producers sent them.",
         _traffic(lambda traffic: traffic.bytes_in),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_bytesout_total",
-        "Bytes of record batches in answers to Fetch.",
+        "Bytes of record batches in responses to Fetch.",
         _traffic(lambda traffic: traffic.bytes_out),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedproducerequests_total",
-        "Batches, one per partition of a Produce request, that were refused, whatever the reason; those for topics "
-        "that do not exist count only without a topic label. Kafka leaves out the reasons it expects.",
+        "Refused batches (one per partition of a Produce request), whatever the reason; batches for topics that "
+        "do not exist count only in the sample without a topic label. Kafka does not count the reasons that it "
+        "expects.",
         _traffic(lambda traffic: traffic.failed_produces),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedfetchrequests_total",
-        "Partitions of Fetch requests that were answered with an error, counted as failed produce requests are.",
+        "Partitions of Fetch requests that were answered with an error; counted like failed produce requests.",
         _traffic(lambda traffic: traffic.failed_fetches),
         "topic",
     ),
     # --- Requests.
     _counter(
         "kafka_network_requestmetrics_requests_total",
-        "Requests that were received, by API and version.",
+        "Received requests, by API and version.",
         _requests,
         "request",
         "version",
     ),
     _counter(
         "kafka_network_requestmetrics_errors_total",
-        "Errors that answers carried, by API and error; an answer for many partitions may carry many. Kafka counts "
-        "the error NONE too.",
+        "Errors in responses, by API and error; the response to a request for many partitions may have many. "
+        "Kafka also counts the error NONE.",
         _request_errors,
         "request",
         "error",
     ),
     _histogram(
         "kafka_network_requestmetrics_totaltimems",
-        "Milliseconds from when a request had been received until its answer was handed to the connection, waiting "
-        "for data (Fetch) or for a sync (Produce) included. A histogram, where Kafka has quantiles.",
+        "Milliseconds from when a request was received until its response was handed to the connection, "
+        "including waits for data (Fetch) or for a sync (Produce). A histogram, where Kafka has quantiles.",
         _request_times,
         "request",
         scale=1000.0,
     ),
     _gauge(
         "kafka_server_socketservermetrics_connection_count",
-        "Connections of clients that are open.",
+        "Open client connections.",
         _connections(lambda accepted, ended: accepted - ended),
         "listener",
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_creation_total",
-        "Connections of clients that were accepted, those refused by a limit included.",
+        "Accepted client connections, including those that a limit then refused.",
         _connections(lambda accepted, ended: accepted),
         "listener",
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_close_total",
-        "Connections of clients that have ended, whoever ended them.",
+        "Closed client connections, whichever side closed them.",
         _connections(lambda accepted, ended: ended),
         "listener",
     ),
@@ -267,13 +268,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_network_socketserver_memorypoolused",
-        "Bytes that requests being received and answers being sent take in memory; bounded by "
-        "queued.max.request.bytes where that is set.",
+        "Bytes of memory for requests being received and responses being sent; limited by "
+        "queued.max.request.bytes if that is set.",
         _one(lambda look: look.observed.server.held_bytes),
     ),
     _gauge(
         "kafka_server_fetchsessioncache_numincrementalfetchsessions",
-        "Incremental fetch sessions that are kept.",
+        "Incremental fetch sessions.",
         _one(lambda look: len(look.observed.fetch_sessions)),
     ),
     _gauge(
@@ -283,13 +284,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-        "Incremental fetch sessions that were taken away from silent clients for others.",
+        "Incremental fetch sessions of silent clients that were evicted for others.",
         _one(lambda look: look.observed.fetch_sessions.evictions),
     ),
     # --- Partitions and their replicas.
     _gauge(
         "kafka_server_replicamanager_partitioncount",
-        "Partitions that this broker has a replica of and has opened.",
+        "Partitions of which this broker has opened a replica.",
         _count_partitions(lambda partition: True),
     ),
     _gauge(
@@ -299,19 +300,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
-        "Partitions that this broker leads and that have fewer replicas in sync than they should have.",
+        "Partitions led by this broker that have fewer in-sync replicas than replicas.",
         _one(_under_replicated),
     ),
     _gauge(
         "kafka_server_replicamanager_underminisrpartitioncount",
-        "Partitions that this broker leads and that have fewer replicas in sync than min.insync.replicas, so that "
+        "Partitions led by this broker that have fewer in-sync replicas than min.insync.replicas, so that "
         "producers with acks=all are refused.",
         _count_partitions(lambda partition: _leads(partition) and partition.isr_count < partition.min_insync_replicas),
     ),
     _gauge(
         "kafka_server_replicamanager_offlinereplicacount",
-        "Partitions of this broker that are not served because their log directory is offline or their log could "
-        "not be opened.",
+        "Partitions of this broker that are not available because their log directory is offline or their log "
+        "could not be opened.",
         _one(lambda look: look.observed.partitions.offline_count),
     ),
     # --- Consumer groups.
@@ -319,12 +320,12 @@ METRICS: tuple[Metric, ...] = (
     # --- The cluster.
     _gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",
-        "1 on the broker that is the controller, 0 elsewhere; over a cluster the sum is 1.",
+        "1 on the broker that is the controller, 0 elsewhere; the sum over the cluster is 1.",
         _one(lambda look: int(look.observed.metadata.image.controller_id == look.observed.broker_id)),
     ),
     _gauge(
         "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions of the cluster that nobody can serve.",
+        "Partitions of the cluster that no broker can serve.",
         _one(_offline_partitions),
     ),
     _gauge(
@@ -339,12 +340,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_controller_kafkacontroller_activebrokercount",
-        "Brokers of the cluster that are alive.",
+        "Live brokers of the cluster.",
         _one(lambda look: len(look.observed.metadata.image.brokers)),
     ),
     _gauge(
         "kafka_server_kafkaserver_brokerstate",
-        "How far the broker is: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
+        "The broker's state: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
         _one(lambda look: int(look.observed.lifecycle.state)),
     ),
     # --- Logs.
@@ -357,14 +358,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_log_log_logstartoffset",
-        "The first offset of a partition that can be read.",
+        "The first readable offset of a partition.",
         _partitions(lambda partition: partition.log_start_offset),
         "topic",
         "partition",
     ),
     _gauge(
         "kafka_log_log_logendoffset",
-        "The offset that the next record of a partition will have.",
+        "The offset of a partition's next record.",
         _partitions(lambda partition: partition.log.end_offset),
         "topic",
         "partition",
@@ -383,19 +384,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_log_logmanager_logdirectoryoffline",
-        "1 where a log directory is offline, 0 where it is in use.",
+        "1 if a log directory is offline, 0 if it is in use.",
         _directories(int),
         "logDirectory",
     ),
     _gauge(
         "tailrace_log_unsynced_bytes",
-        "Bytes that were written to logs and that no sync has begun to take to the disk.",
+        "Bytes that were written to logs and that no sync has started to write to disk.",
         _unsynced,
         "logDirectory",
     ),
     _histogram(
         "tailrace_log_sync_duration_seconds",
-        "How long syncs took; one sync may cover many logs. Those that failed are not in it: they take the "
+        "The duration of syncs; one sync may cover many logs. Failed syncs are not counted: they take the "
         "directory offline.",
         _sync_times,
         "logDirectory",
@@ -408,38 +409,38 @@ METRICS: tuple[Metric, ...] = (
     # --- Compaction and scrub.
     _gauge(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "The share of the dirtiest compacted log that is new since it was last compacted, in percent.",
+        "The largest share, in percent, of a compacted log that is new since its last compaction.",
         _one(lambda look: look.observed.cleaner.max_dirty_percent),
     ),
     _gauge(
         "kafka_log_logcleanermanager_time_since_last_run_ms",
-        "Milliseconds since a log was last compacted; absent until one was.",
+        "Milliseconds since the last compaction of a log; absent before the first one.",
         _since_last_cleaning,
     ),
     _gauge(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
-        "Partitions that are not compacted any more because something in their logs is damaged.",
+        "Partitions that are no longer compacted because something in their logs is damaged.",
         _uncleanable,
         "logDirectory",
     ),
     _gauge(
         "kafka_log_logcleaner_cleaner_recopy_percent",
-        "Of all bytes that compaction has read since the start, how many it had to write again, in percent.",
+        "The percentage of the bytes read by compaction since the start that it had to write again.",
         _one(_recopied_percent),
     ),
     _gauge(
         "kafka_log_logcleaner_max_clean_time_secs",
-        "How long the last compaction of a log took, in seconds.",
+        "The duration of the last compaction of a log, in seconds.",
         _one(lambda look: look.observed.cleaner.last_run_seconds),
     ),
     _counter(
         "tailrace_log_cleaner_runs_total",
-        "Logs that were compacted.",
+        "Compactions of logs.",
         _one(lambda look: look.observed.cleaner.runs),
     ),
     _counter(
         "tailrace_log_cleaner_removed_records_total",
-        "Records that compaction has removed.",
+        "Records that compaction removed.",
         _one(lambda look: look.observed.cleaner.records_read - look.observed.cleaner.records_kept),
     ),
     _counter(
@@ -449,19 +450,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "tailrace_scrub_problems_total",
-        "Batches that were found damaged that way; what follows them in their segment is not served.",
+        "Damaged batches found by that verification; records behind them in the same segment are not served.",
         _one(lambda look: look.observed.scrubber.problems),
     ),
     *ARCHIVE_METRICS,
     # --- The process.
     _histogram(
         "tailrace_event_loop_lag_seconds",
-        "How much later than due the event loop came to a timer, measured twice a second: what anything else waits.",
+        "How late the event loop ran a timer, measured twice a second: the delay of any other work.",
         lambda look: [Sample("", look.observed.loop_lag)],
     ),
     _counter(
         "tailrace_loop_slow_steps_total",
-        "Steps of the event loop that took more CPU time than tailrace.loop.slow.step.ms; the log has their stacks.",
+        "Steps of the event loop that took more CPU time than tailrace.loop.slow.step.ms; their stacks are logged.",
         lambda look: [Sample("", look.observed.slow_steps())],
     ),
     _gauge(
@@ -472,32 +473,32 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "process_cpu_seconds_total",
-        "User and system time that the process has used.",
+        "User and system CPU time of the process.",
         _process(lambda usage: usage.cpu_seconds),
     ),
     _gauge(
         "process_resident_memory_bytes",
-        "Memory that the process really takes.",
+        "Resident memory of the process.",
         _process(lambda usage: usage.resident_bytes),
     ),
     _gauge(
         "process_virtual_memory_bytes",
-        "Address space that the process has reserved.",
+        "Virtual memory of the process.",
         _process(lambda usage: usage.virtual_bytes),
     ),
     _gauge(
         "process_start_time_seconds",
-        "When the process started, in seconds since the Unix epoch.",
+        "The start time of the process, in seconds since the Unix epoch.",
         _process(lambda usage: usage.start_time),
     ),
     _gauge(
         "process_open_fds",
-        "File descriptors that are open.",
+        "Open file descriptors.",
         _process(lambda usage: usage.open_descriptors),
     ),
     _gauge(
         "process_max_fds",
-        "File descriptors that may be open.",
+        "The limit of open file descriptors.",
         _process(lambda usage: usage.max_descriptors),
     ),
     _gauge(

@@ -1,8 +1,7 @@
-"""What a broker shows on its monitoring port: /metrics, /healthz and /readyz, over HTTP.
+"""The broker's monitoring port: /metrics, /healthz and /readyz, over HTTP.
 
-The port is open from before the logs are opened until after they are closed, so that the states in between can be
-seen. Metrics of many partitions are written in turns with other work; whoever asks while they are being written
-gets the same ones.
+The port is open from before the logs are opened until after they are closed, so that the states in between are visible.
+The metrics of many partitions are written in turns with other work; scrapes that arrive meanwhile get the same result.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from tailrace.runtime.tasks import Tasks
 logger = logging.getLogger("tailrace.broker")
 
 OFF = -1
-#: So many lines are written before others have their turn: a tenth of a millisecond.
+#: The number of lines to write before other work runs: a tenth of a millisecond.
 _LINES_PER_TURN = 100
 _LAG_INTERVAL_SECONDS = 0.5
 
 
 class MonitoringPortError(TailraceError):
-    """The monitoring port cannot be listened on."""
+    """The broker cannot listen on the monitoring port."""
 
 
 class Monitoring:
-    """The monitoring port of one broker, if it is configured to have one."""
+    """The monitoring port of one broker, if one is configured."""
 
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, observed: Observed, background: Tasks, requests: Tasks
     ) -> None:
         self.observed = observed
-        #: Where it really listens, None where it does not.
+        #: The address it listens on; None if it does not.
         self.address: tuple[str, int] | None = None
         self._host = config.get_str("metrics.host")
         self._port = config.get_int("metrics.port")
@@ -58,21 +57,21 @@ class Monitoring:
         )
 
     async def start(self) -> None:
-        """Begin to listen, unless no port is configured."""
+        """Start to listen, unless no port is configured."""
         if self._port == OFF:
             return
         try:
             port = await self._server.listen(self._host, self._port)
         except OSError as error:
             raise MonitoringPortError(
-                f"cannot listen on {self._host}:{self._port} for metrics: {error.strerror or error}; choose another "
-                "address with metrics.host and metrics.port, or -1 as the port for none"
+                f"cannot listen on {self._host}:{self._port} for metrics: {error.strerror or error}; choose "
+                "another address with metrics.host and metrics.port, or set the port to -1 for none"
             ) from error
         self.address = (self._host, port)
         self._background.spawn(self._measure_lag(), "event loop lag")
 
     async def close(self) -> None:
-        """Let go of every client."""
+        """Close all connections."""
         await self._server.close()
 
     async def _measure_lag(self) -> None:
@@ -88,7 +87,7 @@ class Monitoring:
         if self._writing is None:
             self._writing = self._requests.spawn(self._write(), "metrics")
             self._writing.add_done_callback(self._written)
-        # Shielded: who goes away must not take the others' answer along.
+        # Shielded: a client that disconnects must not cancel the others' result.
         return Content(HTTPStatus.OK, exposition.CONTENT_TYPE, await asyncio.shield(self._writing))
 
     def _written(self, task: asyncio.Task[list[bytes]]) -> None:
@@ -103,7 +102,7 @@ class Monitoring:
         try:
             return await self._runtime.disk.offload(self.observed.process_usage)
         except OSError as error:
-            logger.debug("the process cannot be asked what it uses: %s", error)
+            logger.debug("cannot read the resource usage of the process: %s", error)
             return None
 
     async def _health_page(self) -> Content:
@@ -115,7 +114,7 @@ class Monitoring:
 
 
 async def write_metrics(look: Look) -> list[bytes]:
-    """All metrics as text, in pieces."""
+    """Return all metrics as text, in pieces."""
     pieces: list[bytes] = []
     for metric in METRICS:
         waiting: list[str] = []

@@ -1,4 +1,4 @@
-"""The parts of a broker that are looked at from outside, and what was found in one look."""
+"""The parts of a broker that monitoring reads, and the results of one reading."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tailrace.cluster.metadata import ClusterMetadata
 from tailrace.runtime.histogram import Histogram
 from tailrace.runtime.process import ProcessUsage
 
-#: Seconds by which the event loop may come too late.
+#: The buckets of the event loop's lag, in seconds.
 _LAG_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 @dataclass(slots=True)
 class Observed:
-    """What metrics and health are read from."""
+    """What metrics and health checks read."""
 
     broker_id: int
     metadata: ClusterMetadata
@@ -40,19 +40,19 @@ class Observed:
     groups: GroupCoordinator
     archive_reads: ArchiveReads
     archive_watch: ArchiveWatch
-    #: How much later than asked for the event loop woke a task up.
+    #: How late the event loop woke up a task.
     loop_lag: Histogram = field(default_factory=lambda: Histogram(_LAG_BOUNDS))
-    #: Where the process can be asked what it uses; a simulated broker is no process. May block.
+    #: Returns the resource usage of the process; a simulated broker has none. May block.
     process_usage: Callable[[], ProcessUsage] | None = None
-    #: How often a step of the event loop took too long, where somebody watches it.
+    #: The number of slow steps of the event loop, if they are watched.
     slow_steps: Callable[[], int] = lambda: 0
 
 
 @dataclass(slots=True)
 class Look:
-    """One look at a broker: its parts as they are, and what had to be asked for first."""
+    """One reading of a broker: its live parts, and what had to be collected first."""
 
     observed: Observed
     usage: ProcessUsage | None
-    #: Groups by type and state: worked out when it is first asked for, for several metrics need it.
+    #: Groups by type and state: computed on first use, as several metrics need it.
     group_states: Counter[tuple[str, str]] | None = None

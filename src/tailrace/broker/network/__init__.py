@@ -1,4 +1,4 @@
-"""Connections of one broker: listeners, frames in, answers out in order, routing to handlers, calls to other brokers.
+"""The connections of one broker: listeners, requests in, responses out in order, routing, and calls to other brokers.
 
-Owns sockets' bytes and the memory they may take. Must not know what a request means: `handlers/` does.
+Owns the bytes of sockets and the memory they may use. Must not know what a request means: `handlers/` does.
 """

@@ -1,7 +1,7 @@
-"""Which broker this process is to the brokers that it connects to, and how it proves that to them (ADR 21).
+"""The identity that this process shows to other brokers, and how it proves it to them (ADR 21).
 
-Owns the token of this start of the broker. Invariant: the token never leaves this object. What a broker that is
-connected to makes of a proof is in `peer_identity`.
+Owns the token of this start of the broker. Invariant: the token never leaves this object. `peer_identity` checks proofs
+on the other side.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _VERSION = 0
 
 
 class UnknownBrokerError(ConnectionError):
-    """Another broker has not heard yet that this one is registered, or holds another process for this broker."""
+    """The other broker does not know yet that this one is registered, or knows another process with its id."""
 
 
 class BrokerIdentity:
-    """One start of a broker, as it shows itself to others."""
+    """The identity of one start of a broker."""
 
     def __init__(
         self, broker_id: int, broker_epoch: Callable[[], int], cluster_id: Callable[[], str], runtime: Runtime
@@ -34,18 +34,18 @@ class BrokerIdentity:
         self._cluster_id = cluster_id
         self._runtime = runtime
         self._token = runtime.secret_bytes(TOKEN_BYTES)
-        #: What is registered, for others to check proofs with.
+        #: The registered value with which other brokers check proofs.
         self.verifier = verifier_of(self._token)
 
     def new_nonce(self) -> bytes:
-        """A nonce for one challenge."""
+        """Return a nonce for one challenge."""
         return self._runtime.secret_bytes(NONCE_BYTES)
 
     async def prove_to(self, peer: BrokerImage, connection: PeerConnection, seconds: float) -> None:
         """Prove on a new connection which broker this is, if the other side can check it.
 
-        `UnknownBrokerError` where the other side may accept it in a moment; the connection can be used all the same.
-        Any other `ConnectionError` where it does not answer in time, or refuses.
+        Raises `UnknownBrokerError` if the other side may accept the proof in a moment; the connection still works.
+        Raises another `ConnectionError` if the other side does not answer in time, or refuses.
         """
         if not supports_level(peer.features, TAILRACE_VERSION, PROVEN_BROKERS_LEVEL):
             return
@@ -60,11 +60,11 @@ class BrokerIdentity:
     def _require_accepted(self, peer: BrokerImage, epoch: int, answer: ProveBrokerResponse) -> None:
         if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
             raise UnknownBrokerError(
-                f"broker {peer.broker_id} does not know broker {self._broker_id} in epoch {epoch}; it learns of a new "
-                "epoch from the metadata store"
+                f"broker {peer.broker_id} does not know broker {self._broker_id} in epoch {epoch} yet; it learns "
+                "new epochs from the metadata store"
             )
         if answer.error_code != ErrorCode.NONE:
             raise ConnectionError(
-                f"broker {peer.broker_id} does not believe that this is broker {self._broker_id} in epoch {epoch} "
-                f"(error {answer.error_code}); check that no other process uses this node.id"
+                f"broker {peer.broker_id} refused the proof that this is broker {self._broker_id} in epoch "
+                f"{epoch} (error {answer.error_code}); check that no other process uses this node.id"
             )

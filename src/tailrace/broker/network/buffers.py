@@ -1,6 +1,6 @@
-"""Large receive buffers, used again: fresh memory costs more than the copy that goes into it.
+"""Large receive buffers, reused: allocating memory costs more than the copy into it.
 
-Bounded in total; what does not fit is left to the allocator. Who gives a buffer back must hold no view of it.
+The pool has a size limit; the allocator serves the rest. The caller that returns a buffer must hold no view of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class BufferPool:
         self._kept_bytes = 0
 
     def take_spare(self, size: int) -> bytearray | None:
-        """A buffer of at least the size, with whatever is in it; None where there is no spare one."""
+        """Return a buffer of at least this size, with its old content; None if there is no spare one."""
         rounded = 1 << (size - 1).bit_length()
         spare = self._spare.get(rounded)
         if not spare:
@@ -27,7 +27,7 @@ class BufferPool:
         return spare.pop()
 
     def give(self, buffer: bytearray) -> None:
-        """Take back a buffer of which nobody holds a view any more."""
+        """Take back a buffer without any views."""
         size = len(buffer)
         is_worth_it = _SMALLEST_BYTES <= size <= _LARGEST_BYTES and size & (size - 1) == 0
         if is_worth_it and self._kept_bytes + size <= _KEPT_BYTES:

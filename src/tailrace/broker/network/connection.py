@@ -1,9 +1,9 @@
-"""One client connection: cuts frames out of the bytes, has them answered, keeps the answers in order.
+"""One client connection: cuts frames from the received bytes, and sends responses in order.
 
-Bytes are parsed where they were received; a request's buffer is only valid until its handler returns, so
-handlers that wait keep nothing of it. All answers that one read event produces go out in one send. A client that
-does not read its answers, or has too many requests open, is not read from until it catches up. What a connection
-holds is counted in the memory that all share, and a request that finds none there waits for it.
+Frames are parsed in the receive buffer. A request's buffer is only valid until its handler returns, so handlers that
+wait keep nothing of it. All responses of one read event go out in one send. A client that does not read its responses,
+or has too many open requests, is not read from until it catches up. The bytes that a connection holds count against
+memory that all connections share; a request that finds none there waits for it.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ logger = logging.getLogger("tailrace.broker")
 
 _unpack_length = struct.Struct(">i").unpack_from
 _LENGTH_BYTES = 4
-#: Less than API key, version and correlation id cannot be a request.
+#: A request has at least an API key, a version and a correlation id.
 _MIN_FRAME_BYTES = 8
 _MIN_READ_BYTES = _LENGTH_BYTES + _MIN_FRAME_BYTES
 _MAX_OPEN_REQUESTS = 64
 _MAX_OPEN_BYTES = 32 << 20
 _MAX_UNSENT_BYTES = 8 << 20
-#: So many small requests of one read are answered at once; then other connections have their turn.
+#: The number of small requests of one read to answer before other connections run.
 _MAX_FRAMES_PER_TURN = 256
-#: A frame that arrives in pieces gets a new buffer of at most this size before its bytes really come.
+#: A frame that arrives in pieces gets a new buffer of at most this size before its bytes arrive.
 _FIRST_BUFFER_BYTES = 64 * 1024
-#: Answers of one read are sent together, up to this size.
+#: The responses of one read are sent together, up to this size.
 _SEND_BYTES = 256 * 1024
-#: What one part of an answer takes beside its bytes.
+#: The memory that one part of a response uses beside its bytes.
 _PART_BYTES = 200
 _SMALL_BUFFER_BYTES = 4096
 
 
-#: An answer that is still to come.
+#: A response that is not ready yet.
 Pending: TypeAlias = asyncio.Future[list[Part]] | Outcome[list[Part]]
 
 
 class Answer(Protocol):
-    """What the router makes of a request: parts now or later, or None where none is due."""
+    """The router's function for a request: returns parts now or later, or None if no response is due."""
 
     def __call__(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None: ...
 
@@ -107,16 +107,16 @@ class Connection:
     ) -> None:
         self.transport = transport
         self.listener = listener
-        #: Of the last request; most of them come in one version from one client.
+        #: Of the last request; most requests of a client have the same version.
         self.context: RequestContext | None = None
         self._principal = ANONYMOUS
-        #: The broker that the peer has proved to be and in which epoch, and what it was asked to prove.
+        #: The broker and epoch that the peer has proved to be, and the challenge that it was sent.
         self.peer_broker: int | None = None
         self.peer_epoch = -1
         self.challenge: Challenge | None = None
-        #: When the last whole request came.
+        #: When the last complete request arrived.
         self.last_active = clock.monotonic()
-        #: The kinds of the requests that were answered at once since then, to be counted together.
+        #: The counters of the requests that were answered at once since then, to be updated together.
         self.answered: list[VersionCounter] = []
         self._clock = clock
         self._pool = pool
@@ -125,13 +125,13 @@ class Connection:
         self._scratch = scratch
         self._frame_limit = frame_limit
         self._on_closed = on_closed
-        # The beginning of a frame whose rest has not come, or frames held back while the client catches up.
+        # The beginning of an incomplete frame, or frames held back while the client catches up.
         self._buffer: bytearray | None = None
         self._filled = 0
-        # Requests without an answer, answers that wait for those before them, and what each of them holds.
+        # Requests without a response, responses that wait for earlier ones, and the bytes that each holds.
         self._open: deque[tuple[Pending | list[Part], int]] = deque()
         self._open_bytes = 0
-        # Answers in memory that the client has not read.
+        # Responses in memory that the client has not read.
         self._unsent_bytes = 0
         # Whether the rest of a request waits for memory.
         self._is_starved = False
@@ -145,26 +145,26 @@ class Connection:
 
     @property
     def principal(self) -> Principal:
-        """Whom it speaks for."""
+        """The principal of the client."""
         return self._principal
 
     @principal.setter
     def principal(self, principal: Principal) -> None:
         self._principal = principal
-        self.context = None  # says who asked so far
+        self.context = None  # contains the previous principal
 
     # --- receiving
 
     def lend_buffer(self) -> memoryview:
         if self._buffer is not None:
             return memoryview(self._buffer)[self._filled :]
-        # What is left of a read has to be kept, so where memory is short little is read at once.
+        # The rest of a read must be kept, so read little at once while memory is short.
         return self._scratch[:FREE_BYTES] if self._memory.is_short else self._scratch
 
     def _make_room(self) -> bool:
-        """Let a full buffer take more; False where there is no memory for it now.
+        """Enlarge a full buffer; return False if there is no memory for it now.
 
-        It grows by doubling, so that memory follows what was sent and not what was announced.
+        It grows by doubling, so that memory follows the bytes that were sent, not those that were announced.
         """
         buffer = self._buffer
         if buffer is None or self._filled < len(buffer):
@@ -183,7 +183,7 @@ class Connection:
         return True
 
     def memory_granted(self) -> None:
-        """There is memory for more of a request."""
+        """Continue a request: there is memory for more of it."""
         self._is_starved = False
         if not self._closed and self._make_room():
             self._stall_or_resume()
@@ -214,7 +214,7 @@ class Connection:
         self._process(data)
 
     def _answer_one(self, frame: memoryview) -> None:
-        """What `_process` does, where all that came is one whole frame and nobody waits: most reads of most clients."""
+        """Do what `_process` does, for a read of exactly one whole frame while nothing waits, which most reads are."""
         self.last_active = self._clock.monotonic()
         try:
             answer = self._answer(self, frame)
@@ -237,7 +237,7 @@ class Connection:
         self._stall_or_resume()
 
     def _process(self, data: memoryview) -> None:
-        """Answer every whole frame, keep what is left, and send all answers at once."""
+        """Answer every whole frame, keep the rest, and send all responses at once."""
         self.last_active = self._clock.monotonic()
         while True:
             try:
@@ -250,20 +250,20 @@ class Connection:
             self._flush()
             if self._buffer is None or not self._holds_back or self._closed or self._is_overloaded():
                 break
-            # Sending made room for the frames held back, and no event would come to say so.
+            # Sending made room for the frames held back, and no event would follow.
             data = memoryview(self._buffer)[: self._filled]
         self._stall_or_resume()
 
     def _refuse(self, error: WireError) -> None:
-        """Let go of a client that sends what cannot be understood, after what it asked before has been answered."""
+        """Close the connection of a client that sends malformed bytes, after answering its earlier requests."""
         self.count_answered()
         peer = self.transport.peer
-        logger.warning("connection from %s closed: %s", peer, error, extra={"peer": peer, "repeats": "bad request"})
+        logger.warning("closed the connection from %s: %s", peer, error, extra={"peer": peer, "repeats": "bad request"})
         self._flush()
         self.transport.close()
 
     def count_answered(self) -> None:
-        """Count the requests that were answered at once: mostly all of one kind, and all in the same time."""
+        """Count the requests that were answered at once: mostly all of one kind, and all with the same duration."""
         answered = self.answered
         if answered:
             seconds = self._clock.monotonic() - self.last_active
@@ -285,8 +285,8 @@ class Connection:
             (length,) = _unpack_length(data, position)
             if not _MIN_FRAME_BYTES <= length <= self._frame_limit:
                 raise WireError(
-                    f"a request of {length} bytes; the least is {_MIN_FRAME_BYTES}, "
-                    f"the most is socket.request.max.bytes={self._frame_limit}"
+                    f"request of {length} bytes; expected at least {_MIN_FRAME_BYTES} and at most "
+                    f"socket.request.max.bytes={self._frame_limit} bytes"
                 )
             start = position + _LENGTH_BYTES
             if end - start < length:
@@ -315,12 +315,12 @@ class Connection:
         return position
 
     def _take_next_turn(self) -> None:
-        """Go on with frames that were left so that others could be served in between."""
+        """Process the frames that were left so that other connections could run in between."""
         if self._buffer is not None and not self._closed and not self._stalled:
             self._process(memoryview(self._buffer)[: self._filled])
 
     def _keep(self, data: memoryview, used: int) -> None:
-        """Move what is left after the answered frames into a buffer of its own, or into none."""
+        """Move the bytes behind the answered frames into their own buffer, or into none."""
         rest = len(data) - used
         before = self._buffer
         if before is not None:
@@ -342,7 +342,7 @@ class Connection:
             self._pool.give(before)
 
     def _new_buffer(self, rest: int, announced: int) -> bytearray:
-        """A buffer for bytes that are there, and for some or all of those that are to come."""
+        """Return a buffer for the received bytes, and for some or all of the announced ones."""
         announced = max(rest, announced)
         size = _rounded(announced)
         if size <= FREE_BYTES:
@@ -352,7 +352,7 @@ class Connection:
         size = min(size, max(_FIRST_BUFFER_BYTES, _rounded(2 * rest)))
         return bytearray(size if self._memory.grants(self, size) else max(rest, FREE_BYTES))
 
-    # --- answering
+    # --- responses
 
     def _is_overloaded(self) -> bool:
         if self._open and (len(self._open) >= _MAX_OPEN_REQUESTS or self._open_bytes > _MAX_OPEN_BYTES):
@@ -385,11 +385,11 @@ class Connection:
         else:
             self._answer_open(future)
         if self._stalled or self.transport.unsent_bytes:
-            # In a turn of its own: whoever ended the answer may be in the middle of another request.
+            # In its own turn: the caller may be in the middle of another request.
             asyncio.get_running_loop().call_soon(self._stall_or_resume)
 
     def _answer_open(self, future: Pending) -> None:
-        """Send all answers that wait for none before them, one of which is new."""
+        """Send all responses that wait for no earlier one; one of them is new."""
         while self._open:
             first, size = self._open[0]
             if isinstance(first, list):
@@ -441,7 +441,7 @@ class Connection:
     # --- the peer
 
     def proved(self, broker_id: int, epoch: int) -> None:
-        """The peer has proved which broker it is; requests from now on say so."""
+        """Note which broker the peer has proved to be; later requests carry that."""
         self.peer_broker, self.peer_epoch = broker_id, epoch
         self.context = None
 
@@ -449,16 +449,16 @@ class Connection:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client waits for an answer, so that its silence is no idleness."""
+        """True if the client waits for a response, so that its silence does not count as idle."""
         return bool(self._open)
 
     @property
     def held_bytes(self) -> int:
-        """The memory that requests and answers of this connection take."""
+        """The memory that requests and responses of this connection use."""
         return (0 if self._buffer is None else len(self._buffer)) + self._open_bytes + self._unsent_bytes
 
     def seconds_stuck(self) -> float:
-        """For how long nothing has moved that the client alone could move, by what the last calls saw."""
+        """Return for how long only the client could make progress but has not, as seen by successive calls."""
         now = self._clock.monotonic()
         seen = (self._filled, self.transport.unsent_bytes)
         is_up_to_client = (self._buffer is not None and not self._stalled) or self._unsent_bytes > 0
@@ -482,7 +482,7 @@ class Connection:
             self._memory.hold(-held)
         if reason is not None:
             peer = self.transport.peer
-            logger.debug("connection from %s lost: %s", peer, reason, extra={"peer": peer})
+            logger.debug("lost the connection from %s: %s", peer, reason, extra={"peer": peer})
         self._on_closed(self)
 
 
@@ -491,10 +491,10 @@ def _ended_well(answer: Pending) -> bool:
 
 
 def _bytes_in_memory(parts: list[Part]) -> int:
-    """What parts of an answer take for as long as they are not sent; ranges of files take little."""
+    """Return the memory that parts of a response use until they are sent; ranges of files use little."""
     return _PART_BYTES * len(parts) + sum([len(part) for part in parts if not isinstance(part, FileRange)])
 
 
 def _rounded(size: int) -> int:
-    """The next power of two, so that buffers can be used again."""
+    """Round up to a power of two, so that buffers can be reused."""
     return 1 << (size - 1).bit_length()

@@ -1,8 +1,8 @@
-"""A connection to another broker: requests in frames, their answers in order, over the network port.
+"""A connection to another broker: framed requests and their responses in order, over the network port.
 
-Owns frames, correlation ids and the memory that answers are received into: a large answer comes straight into memory
-of its own, and what is decoded of it are views of that. It retries nothing and hides nothing: a lost connection is a
-`ConnectionError` for every request that had no answer. `Backoff` says how long to wait before the next one.
+Owns frames, correlation ids and the memory for responses: a large response is received into its own memory, and decoded
+values are views of it. It never retries: a lost connection is a `ConnectionError` for every request without a response.
+`Backoff` says how long to wait before the next connection.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Response = TypeVar("Response", bound=Message)
 
 _unpack_length = struct.Struct(">i").unpack_from
 _LENGTH_BYTES = 4
-#: What is received at once while no large answer is under way.
+#: The most bytes to receive at once while no large response is under way.
 _SCRATCH_BYTES = 64 * 1024
-#: No broker answers with more: a batch is bounded by socket.request.max.bytes where it is produced.
+#: No broker sends more: socket.request.max.bytes limits a batch when it is produced.
 _FRAME_LIMIT_BYTES = 1 << 30
-#: Memory of a former answer that is kept for the next one.
+#: The largest memory of a former response to keep for the next one.
 _SPARE_LIMIT_BYTES = 16 << 20
-#: Pauses differ by so much, so that brokers who lost each other do not all come back at one moment.
+#: The relative variation of pauses, so that brokers do not all reconnect at the same moment.
 _JITTER = 0.2
 
 
 class _Waiting(NamedTuple):
-    """A request without an answer."""
+    """A request without a response."""
 
     correlation_id: int
     has_flexible_answer: bool
@@ -52,9 +52,9 @@ class PeerConnection:
         self._name = name
         self._transport: Transport | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        # How much at the start of the scratch buffer is the beginning of a frame's length.
+        # The number of bytes of an incomplete frame length at the start of the scratch buffer.
         self._kept = 0
-        # The rest of an answer goes here.
+        # The rest of a response goes here.
         self._frame: memoryview | None = None
         self._filled = 0
         self._spare: bytearray | None = None
@@ -64,7 +64,7 @@ class PeerConnection:
 
     @classmethod
     async def connect(cls, network: Network, host: str, port: int, name: str, seconds: float | None = None) -> Self:
-        """Open a connection; OSError where nobody answers, in time if that is given."""
+        """Open a connection; OSError if there is no answer, within the given time if any."""
         connection = cls(name)
 
         def attach(transport: Transport) -> PeerConnection:
@@ -80,7 +80,7 @@ class PeerConnection:
         return self._transport is not None and self._lost is None
 
     def send(self, request: Message, version: int) -> asyncio.Future[memoryview]:
-        """Send a request; the future is the body of its response."""
+        """Send a request; the future's result is the body of its response."""
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self._lost is not None or self._transport is None:
             future.set_exception(ConnectionError(f"{self._name} is not connected"))
@@ -94,29 +94,29 @@ class PeerConnection:
         return future
 
     async def call(self, request: Message, version: int, response: type[Response], seconds: float = 30.0) -> Response:
-        """Send a request and decode its response; OSError where there is none, or none that can be understood."""
+        """Send a request and decode its response; OSError if there is none, or a malformed one."""
         try:
             async with asyncio.timeout(seconds):
                 return response.decode(version, await self.send(request, version))
         except TimeoutError:
             self.close()
-            raise ConnectionError(f"{self._name} had no answer in {seconds} s") from None
+            raise ConnectionError(f"{self._name} got no response within {seconds} s") from None
         except WireError as error:
             self.malformed(error)
-            raise ConnectionError(f"{self._name} got a malformed answer: {error}") from error
+            raise ConnectionError(f"{self._name} got a malformed response: {error}") from error
 
     def give_back(self, body: memoryview) -> None:
-        """Nobody looks into a response any more: the next one may be received into its memory."""
+        """Release the memory of a response without any views, so that the next one may use it."""
         memory = body.obj
         if isinstance(memory, bytearray) and len(memory) <= _SPARE_LIMIT_BYTES:
             self._spare = memory
 
     def close(self) -> None:
-        """End the connection; requests without an answer fail."""
+        """Close the connection; requests without a response fail."""
         if self._transport is not None and self._lost is None:
             self._transport.abort()
 
-    # --- what the transport tells
+    # --- calls from the transport
 
     def lend_buffer(self) -> memoryview:
         return self._frame[self._filled :] if self._frame is not None else self._scratch[self._kept :]
@@ -134,13 +134,13 @@ class PeerConnection:
             self.malformed(error)
 
     def _cut_frames(self, size: int) -> None:
-        """Take every whole frame out of the scratch buffer; what is left of one goes on in memory of its own."""
+        """Take every whole frame from the scratch buffer; the rest of an incomplete one gets its own memory."""
         data = self._scratch[:size]
         position = 0
         while (start := position + _LENGTH_BYTES) <= size:
             (length,) = _unpack_length(data, position)
             if not 0 <= length <= _FRAME_LIMIT_BYTES:
-                raise WireError(f"an answer of {length} bytes")
+                raise WireError(f"response of {length} bytes, which is impossible")
             if start + length > size:
                 self._frame = self._memory_for(length)
                 self._filled = size - start
@@ -160,25 +160,25 @@ class PeerConnection:
 
     def _answered(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise WireError("an answer that nobody asked for")
+            raise WireError("response without a request")
         expected, is_flexible, answer = self._waiting[0]
         correlation_id, position = decode_response_header(frame, is_flexible)
         if correlation_id != expected:
-            raise WireError(f"answer {correlation_id} came where {expected} was due")
+            raise WireError(f"response {correlation_id} arrived when {expected} was due")
         self._waiting.popleft()
         if not answer.done():
             answer.set_result(frame[position:])
 
     def malformed(self, error: WireError) -> None:
-        """The other side does not speak the protocol: there is no way on from here."""
-        logger.error("%s: connection closed: %s", self._name, error)
+        """Close the connection: the other side does not speak the protocol."""
+        logger.error("%s: closed the connection: %s", self._name, error)
         self.close()
 
     def drained(self) -> None:
-        """Nothing waits for it."""
+        """Nothing waits for this event."""
 
     def disconnected(self, reason: Exception | None) -> None:
-        self._lost = reason or ConnectionError("closed by the other side")
+        self._lost = reason or ConnectionError("the other side closed it")
         lost = ConnectionError(f"{self._name} lost its connection: {self._lost}")
         for waiting in self._waiting:
             if not waiting.answer.done():
@@ -187,7 +187,7 @@ class PeerConnection:
 
 
 def peer_endpoint(broker: BrokerImage, listener: str | None) -> BrokerEndpoint:
-    """Where a broker is reached by another one: through `inter.broker.listener.name`, or its first listener."""
+    """Return the endpoint that other brokers use: that of `inter.broker.listener.name`, or the first one."""
     endpoint = broker.endpoint(listener) if listener else next(iter(broker.endpoints), None)
     if endpoint is None:
         raise ConnectionError(f"broker {broker.broker_id} has no listener {listener} (inter.broker.listener.name)")
@@ -195,7 +195,7 @@ def peer_endpoint(broker: BrokerImage, listener: str | None) -> BrokerEndpoint:
 
 
 class Backoff:
-    """How long to wait after each failure in a row: longer each time, up to a bound, and never quite the same."""
+    """How long to wait after each consecutive failure: longer each time, up to a limit, with random variation."""
 
     def __init__(self, random: Random, first_seconds: float, most_seconds: float) -> None:
         self._random = random
@@ -204,17 +204,17 @@ class Backoff:
         self._failures = 0
 
     def failed(self) -> float:
-        """One more failure: how many seconds to wait now."""
+        """Record a failure; return how many seconds to wait now."""
         seconds = self.after(self._failures)
         self._failures += 1
         return seconds
 
     def after(self, failures: int) -> float:
-        """How many seconds to wait after so many failures before this one."""
-        # No power of more than 30: a number of that size has no float.
+        """Return how many seconds to wait after this many previous failures."""
+        # No power above 30: larger numbers do not fit a float.
         seconds = min(self._first_seconds * (1 << min(failures, 30)), self._most_seconds)
         return seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
 
     def succeeded(self) -> None:
-        """The next failure is the first in a row."""
+        """Start over: the next failure is the first one."""
         self._failures = 0

@@ -1,10 +1,10 @@
-"""Requests that members of groups send again and again: heartbeats and commits of which the bytes are known already.
+"""Requests that group members repeat: heartbeats and commits whose bytes were decoded before.
 
-Owns what such bytes mean, so that they are not decoded each time, and the bytes of the answer when all is well. The
-same bytes always mean the same, so nothing here can be out of date: who coordinates the group, who is in it and in
-which generation is asked of the group every time, as the handlers do. Whatever is not well is left to the handlers,
-which begin anew: nothing was changed. Requests that the authorizer does not allow are left to them too. What is
-remembered is bounded, and when it is too much all of it is forgotten.
+Owns the meaning of such bytes, so that they are not decoded each time, and the bytes of the successful response. The
+same bytes always mean the same, so nothing here can become stale: each time, the group itself says who coordinates it,
+who its members are, and in which generation, as for the handlers. Anything unusual goes to the handlers, which start
+from the beginning, as nothing was changed. Requests that the authorizer does not allow go there too. The memory is
+bounded: when it is full, it is cleared.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tailrace.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-#: API key, version and correlation id; what comes after them is what is remembered.
+#: API key, version and correlation id; the bytes behind them are remembered.
 _START_BYTES = 8
 _CORRELATION_BYTES = 4
-#: Longer ones are decoded each time, and so many are remembered of all together: some ten megabytes at most.
+#: Longer requests are decoded each time. The limits allow some ten megabytes in all.
 _MOST_BYTES = 400
 _MOST_REQUESTS = 10_000
 _NONE = ErrorCode.NONE
 _pack_start = struct.Struct(">ii").pack
 
-# The one part of a commit that is new each time: its offset and leader epoch.
+# The only part of a commit that changes each time: its offset and leader epoch.
 _PROGRESS = struct.Struct(">qi")
 _PROGRESS_BYTES = _PROGRESS.size
 _unpack_progress = _PROGRESS.unpack_from
-#: From here on a commit has a leader epoch, from there on a topic's id in place of its name.
+#: From the first version on, a commit has a leader epoch; after the last one, topic ids instead of names.
 _COMMITS_FROM = 6
 _COMMITS_UNTIL = 9
 
@@ -52,20 +52,20 @@ _COMMITS_UNTIL = 9
 class Repeated(Protocol):
     """The requests of one version of an API."""
 
-    #: What was remembered, by the bytes that are always the same.
+    #: The remembered requests, by the bytes that never change.
     calls: dict[bytes, Any]
 
     def answer(self, connection: Connection, correlation_id: int, frame: memoryview) -> list[Part] | Pending | None:
-        """The answer to a request that is known and that nothing stands against, else None."""
+        """Return the response to a known request without problems, else None."""
         ...
 
     def call_of(self, frame: memoryview, position: int, request: Any) -> tuple[bytes, Any] | None:
-        """What to remember of a request whose body begins at a position, if it is of a kind that comes again."""
+        """Return what to remember of a request, whose body begins at a position, if its kind repeats."""
         ...
 
 
 class RepeatedRequests:
-    """Every version of an API whose requests are remembered, by the four bytes that a request for it begins with."""
+    """Every API version whose requests are remembered, by the first four bytes of such a request."""
 
     def __init__(self, services: Services) -> None:
         self._all: dict[int, Repeated] = {}
@@ -73,11 +73,11 @@ class RepeatedRequests:
             self._all[ApiKey.HEARTBEAT << 16 | version] = RepeatedHeartbeats(services, version)
         for version in range(_COMMITS_FROM, _COMMITS_UNTIL + 1):
             self._all[ApiKey.OFFSET_COMMIT << 16 | version] = RepeatedCommits(services, version)
-        #: Who knows a request, by its first four bytes as a number; None for most.
+        #: Looks up a request by its first four bytes as a number; None for most.
         self.find = self._all.get
 
     def remember(self, repeated: Repeated, frame: memoryview, position: int, request: Any) -> None:
-        """Know a request that was decoded when it comes again."""
+        """Remember a request that was decoded."""
         if len(frame) > _MOST_BYTES:
             return
         known = repeated.call_of(frame, position, request)
@@ -122,7 +122,7 @@ class RepeatedHeartbeats:
 
 
 class _Commit(NamedTuple):
-    """A commit for one partition without metadata, but for its offset and leader epoch, and its answer."""
+    """A commit for one partition without metadata, except its offset and leader epoch, and its response."""
 
     group_id: str
     member_id: str
@@ -135,10 +135,10 @@ class _Commit(NamedTuple):
 
 
 class RepeatedCommits:
-    """Commits of one version for one partition, which differ in their offset and leader epoch.
+    """Commits of one version for one partition, which differ only in their offset and leader epoch.
 
-    A request is read from its beginning to its end, so bytes that are the same up to the offset, and the same again
-    after the leader epoch, mean the same but for those two.
+    A request is parsed from beginning to end. So two requests with the same bytes before the offset and the same bytes
+    after the leader epoch differ only in these two.
     """
 
     def __init__(self, services: Services, version: int) -> None:
@@ -146,7 +146,7 @@ class RepeatedCommits:
         self._version = version
         self._counters = services.counters.requests[ApiKey.OFFSET_COMMIT]
         self._counter = self._counters.versions[version]
-        # No metadata, and where there are tagged fields none for the partition, the topic and the request.
+        # No metadata, and no tagged fields for the partition, the topic and the request.
         self._end_bytes = 4 if OffsetCommitRequest.is_flexible(version) else 2
         self.calls: dict[bytes, _Commit] = {}
 
@@ -177,11 +177,11 @@ class RepeatedCommits:
         return answer
 
     def took(self, received: float) -> None:
-        """Count how long it took to answer a request."""
+        """Record how long a request took."""
         self._counters.times.observe(self._services.clock.monotonic() - received)
 
     def refusal(self, partition: TopicPartition, error: KafkaError) -> bytes:
-        """The answer to a commit that could not be written, after its correlation id."""
+        """Return the response to a commit that could not be written, without its correlation id."""
         return _after_correlation(offset_commit.refuse(self._services, _response(partition), error), self._version)
 
     def call_of(self, frame: memoryview, position: int, request: OffsetCommitRequest) -> tuple[bytes, _Commit] | None:
@@ -189,7 +189,7 @@ class RepeatedCommits:
             return None
         topic = request.topics[0]
         item = topic.partitions[0]
-        # Encoded as we would: then the offset is where it is looked for.
+        # It is encoded as this broker would encode it, so the offset is in the expected place.
         if item.committed_metadata or item.partition_index < 0 or frame[position:] != request.encode(self._version):
             return None
         partition = TopicPartition(topic.name, item.partition_index)
@@ -206,7 +206,7 @@ class RepeatedCommits:
 
 
 class _CommitAnswer(Outcome[Any]):
-    """Ends as the commit does, with nothing, and is then the answer to its request."""
+    """Ends when the commit does, without a result, and then becomes the response to its request."""
 
     __slots__ = ("_call", "_commits", "_correlation_id", "_received")
 
@@ -232,10 +232,10 @@ class _CommitAnswer(Outcome[Any]):
 
 
 def _may_read(services: Services, connection: Connection, group_id: str, topic: str | None = None) -> bool:
-    """Whether a client may go on in a group, and commit offsets of a topic."""
+    """True if a client may use a group, and commit offsets of a topic."""
     context = connection.context
     if context is None:
-        return False  # the handlers look closer
+        return False  # the handlers check it
     return access.is_allowed(services, context, Operation.READ, ResourceType.GROUP, group_id) and (
         topic is None or access.is_allowed(services, context, Operation.READ, ResourceType.TOPIC, topic)
     )
@@ -247,5 +247,5 @@ def _response(partition: TopicPartition) -> OffsetCommitResponse:
 
 
 def _after_correlation(response: Message, version: int) -> bytes:
-    """The rest of a response's header, and its body."""
+    """Return the rest of a response's header, and its body."""
     return (b"\0" if response.is_flexible(version) else b"") + response.encode(version)

@@ -1,10 +1,10 @@
-"""The memory that requests and answers of all connections may take together: `queued.max.request.bytes`.
+"""The memory that requests and responses of all connections may use together: `queued.max.request.bytes`.
 
-Counts what connections hold: the beginnings of requests, requests that wait for their answers, answers that wait to be
-read; and what batches unpack to while they are looked into (`runtime/long_work`). Beyond the bound a connection gets
-room for more of its request only in its turn, the last that came first: those that have waited for long are mostly
-those that make others wait. So that no crowd of half-sent requests stands in its own way, some go beyond the bound
-until their request is whole: small ones up to a sum, and one of any size. It must not know sockets or requests.
+Counts what connections hold: incomplete requests, requests without a response, unread responses, and batches that are
+decompressed for checks (`runtime/long_work`). Beyond the limit, a connection must wait for more memory, and the newest
+waiter is served first: those that have waited long are mostly those that make others wait. So that many half-sent
+requests cannot block each other, some exceed the limit until they are complete: small ones up to a total, and one of
+any size. This module must not know sockets or requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 from typing import NamedTuple, Protocol
 
 NO_BOUND = -1
-#: What every connection may hold whatever the others do, so that small requests never wait for large ones.
+#: What every connection may hold regardless of the others, so that small requests never wait for large ones.
 FREE_BYTES = 16 * 1024
 _SMALL_NEED_BYTES = 4 << 20
 _SMALL_NEEDS_BYTES = 16 << 20
@@ -23,25 +23,25 @@ class Holder(Protocol):
     """A connection that waits for memory."""
 
     def memory_granted(self) -> None:
-        """Go on: there is room."""
+        """Continue: there is memory."""
         ...
 
 
 class _Wish(NamedTuple):
-    #: What it asks for now, and what it will need until its request is whole.
+    #: What it asks for now, and what it needs until its request is complete.
     step: int
     need: int
 
 
 class RequestMemory:
-    """One bound for all connections of a broker."""
+    """One limit for all connections of a broker."""
 
     __slots__ = ("_is_waking", "_limit", "_privileged", "_waiting", "held_bytes", "is_short")
 
     def __init__(self, limit: int = NO_BOUND) -> None:
         self._limit = limit
         self.held_bytes = 0
-        #: Whether all of it is taken.
+        #: Whether the limit is reached.
         self.is_short = False
         self._waiting: dict[Holder, _Wish] = {}
         self._privileged: dict[Holder, int] = {}
@@ -52,27 +52,27 @@ class RequestMemory:
         return bool(self._waiting)
 
     def hold(self, size: int) -> None:
-        """Count bytes that a connection holds from now on, or with a negative size no more."""
+        """Count bytes that a connection now holds; a negative size releases them."""
         self.held_bytes += size
         self.is_short = 0 <= self._limit <= self.held_bytes
         if size < 0 and self._waiting:
             self._wake_soon()
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for so much more."""
+        """True if this many more bytes are within the limit."""
         return self._limit < 0 or self.held_bytes + size <= self._limit
 
     def grants(self, holder: Holder, size: int) -> bool:
-        """Whether a connection may hold so much more now."""
+        """True if a connection may hold this many more bytes now."""
         return self.has_room(size) or holder in self._privileged
 
     def wait(self, holder: Holder, step: int, need: int) -> None:
-        """Have a connection told when it may hold `step` bytes more, of the `need` that its request still lacks."""
+        """Notify a connection when it may hold `step` bytes more, of the `need` that its request still lacks."""
         self._waiting[holder] = _Wish(step, need)
         self._wake_soon()
 
     def leave(self, holder: Holder) -> None:
-        """A connection needs no more memory: its request is whole, or it is gone."""
+        """Remove a connection that needs no more memory: its request is complete, or it is gone."""
         had_privilege = self._privileged.pop(holder, None) is not None
         was_waiting = self._waiting.pop(holder, None) is not None
         if self._waiting and (had_privilege or was_waiting):

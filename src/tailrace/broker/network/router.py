@@ -1,7 +1,7 @@
-"""From a frame to its answer: the API and version it names, who may ask, the handler, and the encoded response.
+"""From a frame to its response: the API and version, the client's rights, the handler, and the encoding.
 
-Holds the one catch-all of the broker: a handler that fails in a way nobody expected costs its connection, with the
-reason in the logging, and nothing else. Malformed bytes are a WireError and cost the connection too.
+Has the broker's only catch-all: a handler that fails unexpectedly closes its connection, logs the reason, and nothing
+else. Malformed bytes are a WireError and close the connection too.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _unpack_start = struct.Struct(">ii").unpack_from
 _pack_plain = struct.Struct(">ii").pack
 _pack_flexible = struct.Struct(">iib").pack
 _CORRELATION_BYTES = 4
-#: Up to this size a copy costs less than one more buffer to send.
+#: Up to this size, a copy is faster than one more buffer to send.
 _JOINED_BYTES = 4096
 _FLEXIBLE_FROM = {int(key): api.request.FLEXIBLE_FROM for key, api in APIS.items()}
-#: Their handlers count their errors themselves: looking through every answer for them would cost too much.
+#: Their handlers count errors themselves: searching every response would cost too much.
 _COUNT_THEIR_ERRORS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.OFFSET_COMMIT)
 
 
 class _Served(NamedTuple):
-    """An API, and what is counted of its requests."""
+    """An API with the counters of its requests."""
 
     api: Api
     handle: Handler
@@ -69,7 +69,7 @@ class Router:
         self._find_repeated = self._repeated.find
 
     def _handler(self, api: Api) -> Handler:
-        """The handler of an API, behind a check of what the API needs where there is an authorizer."""
+        """Return the handler of an API; with an authorizer, it first checks the API's needs."""
         handle, refuse = api.handle, api.refuse
         if self._services.authorizer is None or refuse is None:
             return handle
@@ -86,7 +86,7 @@ class Router:
         return checked
 
     def answer(self, connection: Connection, frame: memoryview) -> list[Part] | Pending | None:
-        """Answer one request, now or in a future; None where no answer is due."""
+        """Answer one request, now or in a future; None if no response is due."""
         start, correlation_id = _unpack_start(frame)
         repeated = self._find_repeated(start)
         if repeated is not None and self._quotas is None:
@@ -99,13 +99,13 @@ class Router:
         header, position = decode_request_header(frame, _FLEXIBLE_FROM)
         served = self._served.get(header.api_key)
         if served is None:
-            raise WireError(f"API {_api_name(header.api_key)} is not served here")
+            raise WireError(f"API {_api_name(header.api_key)} is not supported")
         api, handle, counters, has_countable_errors = served
         if not api.first_decodable <= header.api_version <= api.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
                 return _frame(header._replace(api_version=0), api, unsupported_version())
-            raise WireError(f"API {_api_name(header.api_key)} is not served in version {header.api_version}")
-        if len(frame) <= MOST_ELEMENTS:  # and so it cannot have more of them
+            raise WireError(f"API {_api_name(header.api_key)} is not supported in version {header.api_version}")
+        if len(frame) <= MOST_ELEMENTS:  # so it cannot have more elements
             request = api.decode(header.api_version, frame[position:])
         else:
             request = _decode_large(header, api, frame, position)
@@ -131,7 +131,7 @@ class Router:
             if kind is not CoroutineType and kind is not Later:
                 if has_countable_errors and isinstance(result, Message):
                     count_errors(counters, result)
-                # Counted with all that this read brings: asking the clock for each would cost more.
+                # Counted together with all requests of this read: reading the clock for each would cost more.
                 connection.answered.append(counter)
                 if self._quotas is not None:
                     return self._throttled(header, context, api, result)
@@ -145,12 +145,12 @@ class Router:
             return self._answer_later(header, context, served, result, connection.last_active)
         work = self._finish(header, context, served, result, connection.last_active)
         task = self._tasks.spawn(work, f"{_api_name(header.api_key)} request")
-        # A client may be gone before its request was begun, and then nobody would have begun it.
+        # If the client disconnects before the coroutine has started, nothing else would close it.
         task.add_done_callback(lambda _: result.close())
         return task
 
     def _throttled(self, header: RequestHeader, context: RequestContext, api: Api, response: Any) -> list[Part] | None:
-        """A response, if there is one, that says for how long its client is throttled."""
+        """Encode a response, if there is one, with the throttle time of its client."""
         quotas = self._quotas
         throttle_ms = 0
         if quotas is not None:
@@ -164,7 +164,7 @@ class Router:
 
         def finish(done: Outcome[Any]) -> None:
             if answer.done():
-                return  # the client has gone
+                return  # the client has disconnected
             try:
                 parts = self._ended(header, context, served, later.finish(done), received)
             except Exception as error:  # noqa: BLE001  told to the connection
@@ -199,14 +199,14 @@ class Router:
 
 
 def _decode_large(header: RequestHeader, api: Api, frame: memoryview, position: int) -> Any:
-    """Decode a request, unless there is more of it than can be answered without that others wait."""
+    """Decode a large request, unless it is too large to handle without delaying others."""
     name = _api_name(header.api_key)
     if len(frame) > api.max_bytes:
-        raise WireError(f"a {name} request of {len(frame)} bytes; the most is {api.max_bytes}")
+        raise WireError(f"{name} request of {len(frame)} bytes; at most {api.max_bytes} are allowed")
     try:
         return api.decode_bounded(header.api_version, frame[position:])
     except WireError as error:
-        raise WireError(f"a {name} request of {len(frame)} bytes: {error}") from None
+        raise WireError(f"{name} request of {len(frame)} bytes: {error}") from None
 
 
 def _unexpected(header: RequestHeader, error: Exception) -> WireError:
@@ -225,13 +225,13 @@ def _api_name(api_key: int) -> str:
 
 
 def _frame(header: RequestHeader, api: Api, response: Any, throttle_ms: int = 0) -> list[Part]:
-    """Length, header and body of a response, ready to send."""
+    """Return length, header and body of a response, ready to send."""
     version = header.api_version
     parts = api.encode(version, response, throttle_ms)
     length = _CORRELATION_BYTES
     for part in parts:
         length += len(part)
-    # The header of an ApiVersions response is never flexible: its reader does not know our versions yet.
+    # The header of an ApiVersions response is never flexible: the client does not know the broker's versions yet.
     if version >= api.request.FLEXIBLE_FROM and header.api_key != ApiKey.API_VERSIONS:
         start = _pack_flexible(length + 1, header.correlation_id, 0)
     else:

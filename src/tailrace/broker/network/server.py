@@ -1,4 +1,4 @@
-"""Listeners and the connections they accepted, with the limits on how many there may be and how long idle."""
+"""Listeners and their connections, with limits on the number of connections and on idle time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tailrace.runtime.transport import Listener, Receiver, Transport
 
 logger = logging.getLogger("tailrace.broker")
 
-#: What one read event can take in at most; shared by all connections, since each event is handled to its end.
+#: The most that one read event can receive; all connections share it, since each event is handled to its end.
 _SCRATCH_BYTES = 1 << 20
-#: While others wait for memory, a connection that holds some of it may be silent for so long.
+#: How long a connection that holds memory may be silent while others wait for memory.
 _STUCK_SECONDS = 5.0
 _STUCK_CHECK_SECONDS = 1.0
 
@@ -40,20 +40,20 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._per_address: dict[str, int] = {}
         self._listeners: list[Listener] = []
-        #: How many connections came and ended since the start, by listener, and how many found no place.
+        #: The numbers of accepted and closed connections since the start, by listener, and of refused ones.
         self.accepted: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         self.refused = 0
 
     async def listen(self, name: str, host: str, port: int) -> int:
-        """Accept connections for a listener; the port it is bound to."""
+        """Accept connections for a listener; return its port."""
         listener = await self._runtime.network.listen(host, port, lambda transport: self._accept(transport, name))
         self._listeners.append(listener)
         self.accepted.setdefault(name, 0)
         return listener.port
 
     def start(self) -> None:
-        """Begin to look for connections that are idle or stuck."""
+        """Start to check for idle or stuck connections."""
         if self._max_idle > 0:
             self._tasks.spawn(self._close_idle(), "idle connections")
         if self._config.get_int("queued.max.request.bytes") >= 0:
@@ -61,7 +61,7 @@ class Server:
 
     @property
     def held_bytes(self) -> int:
-        """What requests and answers of all connections take in memory."""
+        """The memory that requests and responses of all connections use."""
         return self._memory.held_bytes
 
     def _accept(self, transport: Transport, listener: str) -> Receiver:
@@ -81,12 +81,12 @@ class Server:
         self._connections[connection] = None
         self.accepted[listener] = self.accepted.get(listener, 0) + 1
         self._per_address[address] = count + 1
-        # Read anew each time: both may change while the broker runs.
+        # Read each time: both may change while the broker runs.
         most, most_per_address = self._config.get_int("max.connections"), self._most_from(address)
         if len(self._connections) > most or count >= most_per_address:
             logger.warning(
-                "connection from %s refused: %d connections, %d of them from there "
-                "(max.connections=%d, max.connections.per.ip=%d)",
+                "refused a connection from %s: %d connections, %d of them from there (max.connections=%d, "
+                "max.connections.per.ip=%d)",
                 transport.peer,
                 len(self._connections) - 1,
                 count,
@@ -99,7 +99,7 @@ class Server:
         return connection
 
     def _most_from(self, address: str) -> int:
-        """How many connections one address may have."""
+        """Return the number of connections that one address may have."""
         for override in self._config.get_list("max.connections.per.ip.overrides"):
             overridden, _, count = override.rpartition(":")
             if overridden.strip("[]") == address:
@@ -127,13 +127,13 @@ class Server:
             ]
             for connection in idle:
                 peer = connection.transport.peer
-                logger.debug("connection from %s closed: idle", peer, extra={"peer": peer})
+                logger.debug("closed the connection from %s: idle", peer, extra={"peer": peer})
                 connection.transport.abort()
             if idle:
-                logger.info("%d idle connections closed", len(idle), extra={"connections": len(idle)})
+                logger.info("closed %d idle connections", len(idle), extra={"connections": len(idle)})
 
     async def _close_stuck(self) -> None:
-        """While memory is short, close connections that hold some of it and do not move, so that others get it."""
+        """While memory is short, close connections that hold some without progress, so that others get it."""
         while True:
             await asyncio.sleep(_STUCK_CHECK_SECONDS)
             if not (self._memory.is_short and self._memory.has_waiting):
@@ -144,8 +144,8 @@ class Server:
                 connection.transport.abort()
             if stuck:
                 logger.warning(
-                    "%d connections closed: they held %d bytes of requests or answers, did not move for %d s, and "
-                    "others waited for memory (queued.max.request.bytes=%d); the first was from %s",
+                    "closed %d connections: they held %d bytes of requests or responses without progress for %d "
+                    "s, while others waited for memory (queued.max.request.bytes=%d); the first was from %s",
                     len(stuck),
                     sum(connection.held_bytes for connection in stuck),
                     _STUCK_SECONDS,
@@ -159,7 +159,7 @@ class Server:
             listener.close()
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self.stop_listening()
         for connection in list(self._connections):
             connection.transport.close()

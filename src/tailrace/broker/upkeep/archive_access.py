@@ -1,9 +1,8 @@
-"""Whether this broker can itself read the archives of the topics it holds, and what it may give up for that.
+"""Whether this broker itself can read the archives of its topics, and how much it may delete because of that.
 
-Owns one rule: retention takes a segment off this broker's disk only below the end of a manifest that this broker has
-read itself, at the place that the topic names now. So a package that is not installed, a directory that is not mounted
-here or credentials that are refused keep records on disk instead of making them unreadable. It must not know how an
-archive is read.
+Owns one rule: retention deletes a segment from this broker's disk only below the end of a manifest that this broker
+itself has read, at the topic's current archive location. So a missing package, an unmounted directory or refused
+credentials keep records on disk instead of making them unreadable. This module must not know how to read an archive.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.archive")
 
-#: How long a check counts: that the place is still there, and that it still is not.
+#: How long a check is valid, if the archive was readable and if it was not.
 _READABLE_SECONDS = 60.0
 _UNREADABLE_SECONDS = 10.0
-#: An archive that stays unreadable is spoken of so often.
+#: How often to log an archive that stays unreadable.
 _SAID_EVERY_SECONDS = 600.0
 _CHECKS_AT_ONCE = 16
-#: Whoever asks a broker has an answer before its own patience ends.
+#: A client of the broker gets its response before its own timeout.
 _ASKED_SECONDS = 8.0
 NO_ANSWER = f"no answer within {_ASKED_SECONDS:.0f} s"
 
 
 @dataclass(slots=True)
 class _Check:
-    """The last look at one topic's archive: which one it was, what it had, and why it could not be read, if so."""
+    """The last check of one topic's archive: its location, its state, and why it could not be read, if so."""
 
     archive: TopicArchive
     state: ArchiveState
     failure: str | None
     at: float
     said_at: float | None = None
-    #: Batches in it that nobody can decode.
+    #: The number of undecodable batches in it.
     quarantined: int = 0
 
 
 class ArchiveAccess:
-    """Keeps trying the archives of what this broker holds."""
+    """Checks the archives of this broker's topics from time to time."""
 
     def __init__(
         self, reads: ArchiveReads, metadata: ClusterMetadata, partitions: Partitions, clock: Clock, tasks: Tasks
@@ -67,21 +66,21 @@ class ArchiveAccess:
 
     @property
     def unreadable_count(self) -> int:
-        """How many archives this broker cannot read."""
+        """The number of archives that this broker cannot read."""
         return sum(1 for check in self._checks.values() if check.failure is not None)
 
     @property
     def quarantined(self) -> dict[str, int]:
-        """How many batches of the archive of each topic nobody can decode, as of the last look at it."""
+        """The number of undecodable batches in the archive of each topic, as of its last check."""
         return {check.archive.topic: check.quarantined for check in self._checks.values()}
 
     def is_unreadable(self, lineage: Lineage) -> bool:
-        """Whether the last look at a topic's archive failed."""
+        """True if the last check of a topic's archive failed."""
         check = self._checks.get(lineage)
         return check is not None and check.failure is not None
 
     def look(self) -> list[asyncio.Task[None]]:
-        """Let partitions know what may be given up of them, and begin the checks that are due."""
+        """Tell partitions how much may be deleted, and start the checks that are due."""
         held: dict[Lineage, list[Partition]] = {}
         for partition in self._partitions:
             if partition.log.config.is_archived:
@@ -101,11 +100,11 @@ class ArchiveAccess:
         return begun
 
     async def check(self, partition: Partition) -> str | None:
-        """Look at the archive of a partition's topic now; why it cannot be read, None where it can."""
+        """Check the archive of a partition's topic now; return why it cannot be read, or None if it can."""
         archive = self._reads.archive_of(partition)
         state = self._metadata.image.archives.get(partition.lineage, ArchiveState(partition.lineage))
         task = self._begin(archive, state)
-        # A task that is waited for in this way goes on if whoever asked goes away.
+        # asyncio.wait does not cancel the task if the caller is cancelled.
         done, _ = await asyncio.wait([task], timeout=_ASKED_SECONDS)
         check = self._checks.get(partition.lineage)
         return NO_ANSWER if not done or check is None else check.failure
@@ -141,15 +140,14 @@ class ArchiveAccess:
         archive = check.archive
         if check.failure is None:
             if check.said_at is not None:
-                logger.info("%s: its archive at %s can be read again", archive.topic, archive.uri)
+                logger.info("%s: the archive at %s is readable again", archive.topic, archive.uri)
                 check.said_at = None
             return
         if check.said_at is not None and check.at < check.said_at + _SAID_EVERY_SECONDS:
             return
         check.said_at = check.at
         logger.warning(
-            "%s: this broker cannot read the archive at %s: %s. Nothing of the topic is removed from its disk until it "
-            "can",
+            "%s: cannot read the archive at %s: %s; keeping all records of the topic on disk until it is readable",
             archive.topic,
             archive.uri,
             check.failure,
@@ -158,19 +156,20 @@ class ArchiveAccess:
 
 
 def _confirm(partitions: Iterable[Partition], archive: TopicArchive, check: _Check | None) -> None:
-    """Let partitions know below which offset this broker has seen that the archive can be read."""
+    """Tell partitions up to which offset this broker has found the archive readable."""
     seen = None if check is None or check.failure is not None or check.archive.uri != archive.uri else check.state
     for partition in partitions:
         partition.readable_end = 0 if seen is None else seen.archived_end(partition.partition.partition)
 
 
 def require_readers(brokers: Iterable[BrokerImage]) -> None:
-    """Refuse what only brokers can serve that are able to read archives."""
+    """Refuse a request that requires all brokers to be able to read archives."""
     unable = sorted(broker.broker_id for broker in brokers if not broker.reads_archives)
     if unable:
         who = f"Broker {unable[0]}" if len(unable) == 1 else f"Brokers {', '.join(map(str, unable))}"
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{who} cannot read archives (or runs an earlier version, which does not say): old records would be out "
-            "of reach. Install what is needed there with: pip install 'tailrace[archive]', restart, and try again.",
+            f"{who} cannot read archives, or runs an earlier version that does not report it: clients could not "
+            "read old records there. Run pip install 'tailrace[archive]' on that machine, restart the broker, "
+            "and retry.",
         )

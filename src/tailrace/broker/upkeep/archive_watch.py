@@ -1,8 +1,8 @@
-"""How far the archives of topics led here are behind, and what becomes of producers where that fills the disk.
+"""Measures how far the archives of led topics lag behind, and refuses producers if that fills the disk.
 
-Looks every few seconds, and says where records are kept beyond their retention because nobody has archived them. When
-the volume they are on is almost full, producers of those topics are refused until there is room again: a record that is
-refused is the producer's still, one that is dropped is nobody's. Topics that choose to drop records are not held.
+Checks every few seconds, and logs topics whose records are kept beyond their retention because they are not archived.
+When their volume is almost full, producers to those topics are refused until there is room again: the producer still
+has a refused record, while a dropped one is lost. Topics with the policy `drop` are never refused.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tailrace.storage.log_directory import LogDirectory
 logger = logging.getLogger("tailrace.archive")
 
 _LOOK_SECONDS = 5.0
-#: An archive that stays behind is spoken of so often.
+#: How often to log an archive that stays behind.
 _SAID_EVERY_SECONDS = 600.0
 _LOOKED_AT_PER_TURN = 50
 
 
 class ArchiveLag(NamedTuple):
-    """What of a topic's partitions led here is not archived: how many offsets, and how old the oldest record is."""
+    """The unarchived part of a topic's partitions led here: the number of offsets, and the oldest record's age."""
 
     offsets: int
     oldest_ms: int
 
 
 class ArchiveWatch:
-    """Keeps an eye on the archives of what one broker leads."""
+    """Watches the archives of what one broker leads."""
 
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, partitions: Partitions, access: ArchiveAccess, tasks: Tasks
@@ -46,29 +46,29 @@ class ArchiveWatch:
         self._partitions = partitions
         self._access = access
         self._tasks = tasks
-        #: By topic, as of the last look.
+        #: By topic, as of the last check.
         self.lags: dict[str, ArchiveLag] = {}
         self._held: dict[Partition, None] = {}
         self._said: dict[str, float] = {}
 
     @property
     def held_count(self) -> int:
-        """How many partitions take no records until they are archived."""
+        """The number of partitions that refuse writes until they are archived."""
         return len(self._held)
 
     @property
     def quarantined(self) -> dict[str, int]:
-        """How many batches of the archive of each topic nobody can decode."""
+        """The number of undecodable batches in the archive of each topic."""
         return self._access.quarantined
 
     @property
     def unreadable_count(self) -> int:
-        """How many archives this broker cannot read."""
+        """The number of archives that this broker cannot read."""
         return self._access.unreadable_count
 
     def start(self) -> None:
-        """Look from now on."""
-        self._tasks.spawn(self._run(), "watch of archives' lag")
+        """Check from now on."""
+        self._tasks.spawn(self._run(), "check of archive lag")
 
     async def _run(self) -> None:
         while True:
@@ -77,7 +77,7 @@ class ArchiveWatch:
             self._access.look()
 
     async def look(self) -> None:
-        """See how far archives are behind, and hold or release producers."""
+        """Measure how far archives lag behind, and refuse or accept producers."""
         lags: dict[str, ArchiveLag] = {}
         behind: dict[LogDirectory, list[Partition]] = {}
         for count, partition in enumerate(self._led_and_archived(), 1):
@@ -89,7 +89,7 @@ class ArchiveWatch:
             if count % _LOOKED_AT_PER_TURN == 0:
                 await asyncio.sleep(0)
         self.lags = lags
-        # Why those are kept whose archive cannot be read here is said where that is found out.
+        # Unreadable archives are logged by the check that finds them.
         self._say_behind(
             [
                 partition
@@ -125,7 +125,7 @@ class ArchiveWatch:
         try:
             timestamp = log.timestamp_at(first)
         except StorageError as error:
-            logger.warning("%s: the age of what is not archived is unknown: %s", partition.partition, error)
+            logger.warning("%s: cannot tell the age of the oldest unarchived record: %s", partition.partition, error)
             timestamp = -1
         age_ms = max(0, self._runtime.clock.wall_ms() - timestamp) if timestamp >= 0 else 0
         return ArchiveLag(partition.high_watermark - first, age_ms)
@@ -139,8 +139,8 @@ class ArchiveWatch:
             self._said[topic] = now
             lag = self.lags[topic]
             logger.warning(
-                "%s: %d records are not archived, the oldest is %d s old. Those whose retention is over are kept until "
-                "they are: see whether its archiver runs (tailrace pipeline archive %s)",
+                "%s: %d records are not archived, the oldest is %d s old; keeping those whose retention is over "
+                "until they are archived. Check that its archiver runs (tailrace pipeline archive %s)",
                 topic,
                 lag.offsets,
                 lag.oldest_ms // 1000,
@@ -149,29 +149,30 @@ class ArchiveWatch:
             )
         for topic in [topic for topic in self._said if topic not in behind]:
             del self._said[topic]
-            logger.info("%s: its archive has caught up", topic, extra={"topic": topic})
+            logger.info("%s: the archive has caught up", topic, extra={"topic": topic})
 
     async def _reason_to_hold(self, directory: LogDirectory) -> KafkaError | None:
-        """Why nothing more is written to a directory that keeps what is not archived; None while there is room."""
+        """Return why a directory with unarchived records must not take more; None while there is room."""
         watermark = self._config.get_int("tailrace.archive.disk.watermark.percent")
         try:
             volume = await directory.offload(lambda: self._runtime.disk.volume(directory.path))
         except StorageError as error:
-            logger.warning("how full %s is cannot be told: %s", directory.path, error)
+            logger.warning("cannot tell how full %s is: %s", directory.path, error)
             return None
         used_percent = 100 * (1 - volume.usable_bytes / max(1, volume.total_bytes))
         if used_percent < watermark:
             return None
         logger.error(
-            "the volume of %s is full to %d percent with records that are not archived, or whose archive this broker "
-            "cannot read: producers of their topics are refused until they are, and it can",
+            "the volume of %s is %d percent full with records that are not archived, or whose archive this "
+            "broker cannot read: refusing producers to their topics. Start the archiver, free space, or make the "
+            "archive readable (see tailrace archive status)",
             directory.path,
             used_percent,
             extra={"log_dir": directory.path, "repeats": "held for the archive"},
         )
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"The disk is {used_percent:.0f} % full, and older records of this topic cannot be removed because they "
-            "are not archived, or the broker cannot read their archive (see tailrace archive status): start the "
-            "archiver, free space, or set tailrace.archive.lag.policy=drop to lose them.",
+            f"The disk is {used_percent:.0f} % full, and older records of this topic cannot be deleted because "
+            "they are not archived, or because the broker cannot read their archive (see tailrace archive "
+            "status). Start the archiver, free space, or set tailrace.archive.lag.policy=drop to lose them.",
         )

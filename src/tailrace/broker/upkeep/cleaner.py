@@ -1,8 +1,8 @@
-"""Compaction of the logs on this broker: which log is due, one at a time, and what came of it.
+"""Compaction of the logs on this broker: chooses the next log, one at a time, and records the results.
 
-Owns the choice, the order of steps and the counters; the work itself runs in the helper, and the log directory puts
-what it made in its place. A log is due when the share of it that is new since last time is large enough, or some of
-it has waited too long. A log with a damaged batch is left as it is, said so, and never shortened; others go on.
+Owns the choice, the order of steps and the counters; the helper does the work, and the log directory swaps in the
+result. A log is due when its new share since the last time is large enough, or when a part of it has waited too long. A
+log with a damaged batch is left unchanged, is logged, and never gets shorter; other logs continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from tailrace.storage.segment import Segment
 logger = logging.getLogger("tailrace.broker")
 
 _LOOKED_AT_PER_TURN = 50
-#: A log in which the helper died so often in a row is not tried again: it would only die again.
+#: After this many consecutive deaths of the helper in a log, the log is no longer compacted: the helper would die
+#: again.
 _HELPER_DEATHS_ALLOWED = 3
 _SALT_BYTES = 16
 _SHORTEST_REST_SECONDS = 0.05
@@ -46,7 +47,7 @@ _SHORTEST_REST_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class DirtyLog:
-    """A log with something in it that could be compacted."""
+    """A log with records that could be compacted."""
 
     partition: Partition
     first_dirty_offset: int
@@ -63,13 +64,13 @@ class DirtyLog:
 
     @property
     def is_due(self) -> bool:
-        """Whether compacting it is worth its while, or cannot wait."""
+        """True if compaction is worthwhile, or cannot wait."""
         ratio = self.partition.log.config.min_cleanable_ratio
         return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio > ratio)
 
 
 class Cleaner:
-    """The broker's one compaction, running in the background."""
+    """The broker's compaction, which runs in the background."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, partitions: Partitions, tasks: Tasks) -> None:
         self._config = config
@@ -80,17 +81,17 @@ class Cleaner:
         self._uncleanable: dict[PartitionLog, str] = {}
         self._helper_deaths: dict[PartitionLog, int] = {}
         self._last_run: float | None = None
-        #: Logs that were compacted, and what that took.
+        #: The number of compactions, and their cost.
         self.runs = 0
         self.bytes_read = 0
         self.bytes_written = 0
         self.records_read = 0
         self.records_kept = 0
         self.last_run_seconds = 0.0
-        #: Of the dirtiest log when the logs were last looked at.
+        #: Of the dirtiest log at the last check.
         self.max_dirty_percent = 0
 
-    # --- what can be seen from outside
+    # --- monitoring
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
@@ -103,12 +104,12 @@ class Cleaner:
         return None if self._last_run is None else self._runtime.clock.monotonic() - self._last_run
 
     def start(self) -> None:
-        """Begin to look after the logs."""
+        """Start to compact logs."""
         if self._config.get_bool("log.cleaner.enable"):
             self._task = self._tasks.spawn(self._run(), "cleaner")
 
     async def close(self) -> None:
-        """End what is under way; nothing that is unfinished counts."""
+        """Stop the running compaction; unfinished work has no effect."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -118,10 +119,10 @@ class Cleaner:
             if not await self.clean_dirtiest():
                 await asyncio.sleep(max(_SHORTEST_REST_SECONDS, self._config.get_int("log.cleaner.backoff.ms") / 1000))
 
-    # --- choosing
+    # --- choosing a log
 
     async def clean_dirtiest(self) -> bool:
-        """Compact the dirtiest log that is due; whether there was one and it got anywhere."""
+        """Compact the dirtiest log that is due; return whether there was one and it made progress."""
         dirty = await self._dirty_logs()
         self.max_dirty_percent = int(100 * max((log.dirty_ratio for log in dirty), default=0.0))
         due = [log for log in dirty if log.is_due]
@@ -159,7 +160,7 @@ class Cleaner:
         config = log.config
         now_ms = self._runtime.clock.wall_ms()
         first_dirty = partition.directory.checkpoints.first_dirty_offset(log)
-        # What is not synced or not committed yet may still be lost.
+        # Records that are not synced or not committed yet may still be lost.
         limit = min(partition.high_watermark, log.flushed_offset)
         segments: list[Segment] = []
         clean_bytes = dirty_bytes = 0
@@ -186,7 +187,7 @@ class Cleaner:
         if log not in self._uncleanable:
             self._uncleanable[log] = reason
             logger.error(
-                "%s is not compacted any more: %s. Nothing of it is removed, and it is tried again after a restart.",
+                "%s: stopped compacting: %s; nothing is deleted from the log, and a restart of the broker retries",
                 log.partition,
                 reason,
             )
@@ -203,18 +204,18 @@ class Cleaner:
             done = await self._clean_log(dirty)
         except HelperError as error:
             deaths = self._helper_deaths[log] = self._helper_deaths.get(log, 0) + 1
-            logger.warning("compaction of %s is tried again: %s", log.partition, error)
+            logger.warning("compaction of %s failed: %s; retrying", log.partition, error)
             if deaths >= _HELPER_DEATHS_ALLOWED:
-                self._give_up(log, f"the helper process did not survive it {deaths} times in a row: {error}")
+                self._give_up(log, f"the helper process died {deaths} times in a row: {error}")
             done = False
         except PassingStorageError as error:
-            logger.error("compaction of %s is held up: %s", log.partition, error)
+            logger.error("cannot compact %s for now: %s; retrying", log.partition, error)
             done = False
         except StorageError as error:
             if directory.holds(log):
                 directory.fail(error)
             done = False
-        except Exception as error:  # one log must not end the compaction of all, let alone the broker
+        except Exception as error:  # a failure in one log must not stop the compaction of others, nor the broker
             logger.error("compaction of %s failed", log.partition, exc_info=error)
             self._give_up(log, f"{type(error).__name__}: {error}")
             done = False
@@ -272,7 +273,7 @@ class Cleaner:
             self.records_read += cleaned.records_read
             self.records_kept += cleaned.records_kept
         await directory.checkpoints.cleaned_up_to(log, end_offset)
-        logger.info("%s is compacted up to %d: %d bytes read, %d written", log.partition, end_offset, read, written)
+        logger.info("compacted %s up to %d: %d bytes read, %d written", log.partition, end_offset, read, written)
         return True
 
     async def _build_map(self, dirty: DirtyLog, ranges: list[SegmentRange]) -> MapBuilt | Damage:

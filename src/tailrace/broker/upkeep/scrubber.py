@@ -1,7 +1,7 @@
-"""The scrub: every batch of every closed segment is read once in a while and its CRC checked, before it is needed.
+"""The scrub: reads every batch of every closed segment from time to time and checks its CRC, before it is needed.
 
-Owns the pace: what there is, spread evenly over `tailrace.scrub.interval.hours`, a few megabytes at a time, in the
-helper. A bad batch is reported and not served any more; nothing is removed.
+Owns the pace: all data is spread evenly over `tailrace.scrub.interval.hours`, a few megabytes at a time, in the helper.
+A damaged batch is logged and no longer served; nothing is deleted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tailrace.storage.segment import Segment
 logger = logging.getLogger("tailrace.broker")
 
 _STEP_BYTES = 8 << 20
-#: With nothing to read, or nobody to read it, it is looked again this often at least.
+#: The longest pause before the next check if there is nothing to read or the helper fails.
 _LONGEST_REST_SECONDS = 3600.0
 _HOUR_SECONDS = 3600
 
 
 class Scrubber:
-    """The broker's one scrub, running in the background."""
+    """The broker's scrub, which runs in the background."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, partitions: Partitions, tasks: Tasks) -> None:
         self._interval_seconds = config.get_int("tailrace.scrub.interval.hours") * _HOUR_SECONDS
@@ -38,11 +38,11 @@ class Scrubber:
         self._tasks = tasks
         self.passes = 0
         self.bytes_read = 0
-        #: Batches found bad since the start.
+        #: The number of damaged batches since the start.
         self.problems = 0
 
     def start(self) -> None:
-        """Begin, unless it is turned off."""
+        """Start, unless the scrub is disabled."""
         if self._interval_seconds > 0:
             self._tasks.spawn(self._run(), "scrub")
 
@@ -56,7 +56,7 @@ class Scrubber:
             self.passes += 1
 
     def _cold_segments(self) -> Iterator[tuple[Partition, Segment]]:
-        """Every closed segment that is being served, as far as it is known to be sound."""
+        """Yield every closed segment that is served and not known to be damaged."""
         for partition in self._partitions:
             if partition.directory.failure is None:
                 try:
@@ -70,7 +70,7 @@ class Scrubber:
         segments = list(self._cold_segments())
         if not segments:
             return
-        # From anywhere: a broker that is restarted often would otherwise never get to its last logs.
+        # Start anywhere: otherwise, a broker that often restarts would never reach its last logs.
         first = self._runtime.random.randrange(len(segments))
         for partition, segment in segments[first:] + segments[:first]:
             position: int | None = 0
@@ -84,17 +84,17 @@ class Scrubber:
         return partition.directory.holds(partition.log) and not segment.is_removed and segment.corrupt_position is None
 
     async def _scrub(self, partition: Partition, segment: Segment, position: int) -> int | None:
-        """Check some batches of a segment; where to go on, or None at its end."""
+        """Check some batches of a segment; return where to continue, or None at its end."""
         path = segment.log.path
         try:
             found = await self._runtime.helper.run_on_disk(scrub_file, path, position, _STEP_BYTES)
         except HelperError as error:
-            logger.warning("scrub of %s at %d is tried again: %s", path, position, error)
+            logger.warning("scrub of %s at %d failed: %s; retrying", path, position, error)
             await asyncio.sleep(min(self._interval_seconds, _LONGEST_REST_SECONDS))
             return position
         except StorageError as error:
             if self._is_served(partition, segment) and segment.log.path == path:
-                logger.error("scrub of %s: %s", path, error)
+                logger.error("scrub of %s failed: %s", path, error)
             return None
         self.bytes_read += found.position - position
         if not self._is_served(partition, segment):
