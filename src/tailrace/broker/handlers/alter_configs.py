@@ -37,4 +37,4 @@ async def handle(services: Services, context: RequestContext, request: AlterConf
     )
 
 
-API = Api(AlterConfigsRequest, 0, 2, handle, "Replace all that is configured for topics or brokers.", needs=NEEDS)
+API = Api(AlterConfigsRequest, 0, 2, handle, "Replace the whole configuration of topics or brokers.", needs=NEEDS)

@@ -89,7 +89,7 @@ API = Api(
     0,
     0,
     handle,
-    "Our own: a commit of a topic's archive. Not advertised.",
+    "tailrace only: commit to a topic's archive. Not advertised.",
     # It says what brokers serve, and lets them give up records.
     needs=(each(Operation.ALTER, ResourceType.TOPIC),),
 )

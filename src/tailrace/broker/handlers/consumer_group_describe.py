@@ -128,6 +128,6 @@ API = Api(
     0,
     1,
     handle,
-    "Groups of the newer protocol.",
+    "Describe groups of the newer protocol.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
 )

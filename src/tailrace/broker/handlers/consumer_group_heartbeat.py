@@ -127,7 +127,7 @@ API = Api(
     0,
     1,
     handle,
-    "Members of the newer protocol (KIP-848).",
+    "Join, stay in or leave a group of the newer protocol (KIP-848).",
     needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
     refuse=lambda version, request, error: _refusal(error),
 )

@@ -131,6 +131,6 @@ API = Api(
     0,
     2,
     handle,
-    "Give up records below an offset.",
+    "Delete records below an offset.",
     needs=(each(Operation.DELETE, ResourceType.TOPIC),),
 )

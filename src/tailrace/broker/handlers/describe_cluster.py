@@ -48,6 +48,6 @@ API = Api(
     0,
     2,
     handle,
-    "Brokers and controller.",
+    "List the brokers and the controller.",
     needs=(each(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -96,6 +96,6 @@ API = Api(
     0,
     6,
     handle,
-    "Members and assignments of classic groups.",
+    "Describe the members and assignments of classic groups.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP),),
 )

@@ -58,6 +58,6 @@ API = Api(
     0,
     0,
     handle,
-    "Idempotent producers that a partition knows.",
+    "List the idempotent producers that a partition knows.",
     needs=(each(Operation.READ, ResourceType.TOPIC),),
 )

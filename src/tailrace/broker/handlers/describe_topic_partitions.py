@@ -104,6 +104,6 @@ API = Api(
     0,
     0,
     handle,
-    "Topics and partitions, page by page.",
+    "Describe topics and their partitions, page by page.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

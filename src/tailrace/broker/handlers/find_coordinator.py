@@ -73,7 +73,7 @@ API = Api(
     0,
     6,
     handle,
-    "Which broker coordinates a group.",
+    "Find the broker that coordinates a group.",
     needs=(
         each(Operation.DESCRIBE, ResourceType.GROUP),
         each(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),

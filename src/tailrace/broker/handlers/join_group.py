@@ -86,7 +86,7 @@ API = Api(
     0,
     9,
     handle,
-    "Enter a classic group, or its next generation.",
+    "Join a classic group, or its next generation.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=lambda version, request, error: _response(version, JoinResult(error.code)),
 )

@@ -54,7 +54,7 @@ API = Api(
     0,
     5,
     handle,
-    "Members leave a classic group.",
+    "Remove members from a classic group.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=refuse_with(LeaveGroupResponse),
 )

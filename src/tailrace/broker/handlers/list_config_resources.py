@@ -47,7 +47,7 @@ API = Api(
     0,
     1,
     handle,
-    "What can have a configuration. Version 0 asks for client metrics, of which there are none.",
+    "List what can have a configuration. Version 0 asks for client metrics; there are none.",
     needs=(whole(Operation.DESCRIBE_CONFIGS, Secured.CLUSTER),),
     refuse=refuse_with(ListConfigResourcesResponse),
 )

@@ -40,6 +40,6 @@ API = Api(
     0,
     5,
     handle,
-    "Groups, by state and type.",
+    "List groups, by state and type.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP).unless(each(Operation.DESCRIBE, ResourceType.CLUSTER)),),
 )

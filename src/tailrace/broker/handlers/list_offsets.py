@@ -183,6 +183,6 @@ API = Api(
     1,
     11,
     handle,
-    "Earliest, latest, by timestamp, largest timestamp.",
+    "Find the earliest or latest offset, or an offset by timestamp.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

@@ -64,7 +64,7 @@ API = Api(
     0,
     0,
     handle,
-    "Forget committed offsets.",
+    "Delete committed offsets.",
     needs=(whole(Operation.DELETE, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
     refuse=refuse_with(OffsetDeleteResponse),
 )

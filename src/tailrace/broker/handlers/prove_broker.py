@@ -51,7 +51,7 @@ API = Api(
     0,
     0,
     handle,
-    "Our own, between brokers: proves which one connects.",
+    "tailrace only, between brokers: prove which broker connects. Not advertised.",
     max_bytes=_MAX_BYTES,
     needs=NOTHING,
 )

@@ -62,7 +62,7 @@ API = Api(
     0,
     5,
     handle,
-    "The part of a member in the leader's plan.",
+    "Get a member's assignment from the leader's plan.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=lambda version, request, error: _response(SyncResult(error.code)),
 )

@@ -128,7 +128,7 @@ API = Api(
     0,
     2,
     handle,
-    "The levels of features that the cluster goes by.",
+    "Change the finalized levels of the cluster's features.",
     needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
     refuse=refuse_with(UpdateFeaturesResponse),
 )
