@@ -11,7 +11,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -2,
         "medium",
-        "How long brokers themselves keep archived records; -2 is as long as `log.retention.ms`, -1 for ever.",
+        "How long brokers keep archived records on their own disks; -2 means as long as `log.retention.ms`, "
+        "-1 forever.",
         AtLeast(-2),
         update_mode="cluster-wide",
     ),
@@ -20,7 +21,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -2,
         "medium",
-        "The size of an archived log that brokers keep themselves; -2 is `log.retention.bytes`, -1 sets no limit.",
+        "How many bytes of an archived partition brokers keep on their own disks; -2 means "
+        "`log.retention.bytes`, -1 no limit.",
         AtLeast(-2),
         update_mode="cluster-wide",
     ),
@@ -29,8 +31,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "",
         "medium",
-        "Where archived topics that name no place of their own are archived: a directory, `file:`, "
-        "`s3://bucket/prefix`, `hdfs://` or `webhdfs://`. Every broker has to reach it.",
+        "Where topics are archived that do not set this themselves: a directory, `file:`, "
+        "`s3://bucket/prefix`, `hdfs://` or `webhdfs://`. Every broker must be able to reach it.",
         ARCHIVE_PLACES,
         update_mode="cluster-wide",
     ),
@@ -39,7 +41,7 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -1,
         "medium",
-        "How long records stay in the archive; -1 keeps them for ever. Compaction of the archive removes older ones.",
+        "How long records stay in the archive; -1 means forever. Compaction of the archive removes older ones.",
         AtLeast(-1),
         update_mode="cluster-wide",
     ),
@@ -48,9 +50,9 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         False,
         "medium",
-        "Whether brokers decode every record that is produced, as Apache Kafka does, and refuse a batch "
-        "that clients could not decode (INVALID_RECORD). Off, a batch is checked by its header and CRC only, and a "
-        "broken client can store batches that consumers, queries and the archive stumble over.",
+        "Whether brokers decode every produced record, as Apache Kafka does, and refuse batches that clients "
+        "could not decode (INVALID_RECORD). If not, they check only the header and CRC of a batch, so a "
+        "broken client can store batches that consumers, queries and the archive cannot decode.",
         update_mode="cluster-wide",
     ),
     key(
@@ -58,8 +60,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "keep",
         "medium",
-        "What happens to records that retention has ended and that are not archived yet. `keep`: they stay, and where "
-        "the disk fills up producers are refused. `drop`: they go, and nobody can read them any more.",
+        "What happens to expired records that are not archived yet. `keep`: brokers keep them, and refuse "
+        "producers if the disk fills up. `drop`: brokers delete them, and they are lost.",
         ARCHIVE_LAG_POLICIES,
         update_mode="cluster-wide",
     ),
@@ -68,8 +70,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         INT,
         90,
         "medium",
-        "How full the volume of a log directory may be before producers are refused to archived topics whose records "
-        "cannot be removed because they are not archived yet.",
+        "If the volume of a log directory is fuller than this, the broker refuses writes to archived topics "
+        "whose records it cannot remove because they are not archived yet.",
         Between(1, 100),
         update_mode="cluster-wide",
     ),

@@ -12,7 +12,7 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "The number of this broker in its cluster; no two brokers may share one.",
+        "The id of this broker. Every broker of a cluster needs its own.",
         AtLeast(0),
         aliases=("broker.id",),
     ),
@@ -21,7 +21,7 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "medium",
-        "The id of the cluster. Without it the first start makes one up and keeps it with the data.",
+        "The id of the cluster. If it is not set, the first start generates one and stores it with the data.",
         NonEmpty(),
     ),
     key(
@@ -29,15 +29,15 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "medium",
-        "The rack, zone or room this broker stands in, as clients are told it.",
+        "The rack or availability zone of this broker. Clients see it, and replicas are spread over racks.",
     ),
     key(
         "listeners",
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "high",
-        "Where to listen, as `NAME://host:port`. An empty host or 0.0.0.0 listens on every interface, port 0 "
-        "takes any free port; an IPv6 address stands in brackets.",
+        "The addresses to listen on, as `NAME://host:port`. An empty host or 0.0.0.0 means every interface, "
+        "port 0 any free port. Put an IPv6 address in brackets.",
         NonEmpty(),
     ),
     key(
@@ -45,8 +45,8 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         None,
         "high",
-        "The addresses clients are told to connect to. A listener not named here is advertised as it stands in "
-        "`listeners`, with the machine's host name where that says every interface.",
+        "The addresses that clients connect to. A listener that is not named here is advertised as in "
+        "`listeners`, with the machine's host name if it listens on every interface.",
         NonEmpty(),
     ),
     key(
@@ -54,15 +54,15 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "low",
-        "Which security protocol each listener name stands for, as `NAME:PROTOCOL`. Only PLAINTEXT is served so "
-        "far: a listener that maps to another protocol is refused.",
+        "The security protocol of each listener name, as `NAME:PROTOCOL`. Only PLAINTEXT is served so far: a "
+        "listener with any other protocol is refused.",
     ),
     key(
         "log.dirs",
         LIST,
         ("data",),
         "high",
-        "The directories that hold the partition logs. A relative path starts at the working directory.",
+        "The directories of the partition logs. A relative path starts at the working directory.",
         NonEmpty(),
         aliases=("log.dir",),
     ),
@@ -75,7 +75,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "medium",
-        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 opens none, 0 takes any free one.",
+        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 means none, 0 any free port.",
         Between(0, 65535, special=-1),
     ),
     key(
@@ -83,8 +83,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "127.0.0.1",
         "medium",
-        "The address that `metrics.port` is opened on. Nobody is asked for a password there: 0.0.0.0, every "
-        "interface, is for networks where everybody may look.",
+        "The address that `metrics.port` listens on. There is no password: use 0.0.0.0 (every interface) only "
+        "in networks where everybody may read the metrics.",
         NonEmpty(),
     ),
     key(
@@ -92,7 +92,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "text",
         "low",
-        "How the broker logs to standard error: lines of `text`, or a `json` object per line.",
+        "The format of the broker's log on standard error: lines of `text`, or one `json` object per line.",
         LOG_FORMATS,
     ),
     key(
@@ -100,7 +100,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "INFO",
         "low",
-        "The least important kind of event that is logged.",
+        "The lowest level of events that are logged.",
         LOG_LEVELS,
     ),
     key(
@@ -108,8 +108,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         60,
         "low",
-        "How many lines a minute are logged of each kind of trouble that clients can make at will, such as refused "
-        "connections and malformed requests; the rest is counted.",
+        "How many lines per minute are logged of each kind of event that clients can cause at will, such as "
+        "refused connections and malformed requests. Further events are only counted.",
         AtLeast(1),
     ),
     key(
@@ -117,8 +117,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100,
         "low",
-        "A step of the event loop that takes this much CPU time, while all clients wait, is logged with its stack and "
-        "counted in `tailrace_loop_slow_steps_total`. 0 watches nothing.",
+        "A step of the event loop that takes this much CPU time is logged with its stack and counted in "
+        "`tailrace_loop_slow_steps_total`, because all clients wait for it. 0 turns this off.",
         AtLeast(10, special=0),
     ),
 )

@@ -11,17 +11,17 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "high",
-        "The store that holds the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
-        "unix:///socket of a local cluster, or sqlite:file. Where it is not set, a file in the first log directory of "
-        "a broker that is alone.",
+        "The store of the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
+        "unix:///socket of a local cluster, or sqlite:file. If it is not set, a single broker keeps its "
+        "metadata in a file in its first log directory.",
     ),
     key(
         "broker.session.timeout.ms",
         INT,
         9000,
         "high",
-        "How long a broker may be silent to the metadata store before the others take it for gone and lead in its "
-        "place.",
+        "A broker that the metadata store has not heard from for this long counts as dead, and other brokers "
+        "lead in its place.",
         AtLeast(1),
     ),
     key(
@@ -29,14 +29,14 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "high",
-        "Whether leadership goes back to the first replicas of partitions when their brokers are back.",
+        "Whether leadership returns to the first replica of a partition when its broker is back.",
     ),
     key(
         "leader.imbalance.check.interval.seconds",
         LONG,
         300,
         "high",
-        "How often the controller looks whether brokers lead what they are the first replica of.",
+        "How often the controller checks whether brokers lead the partitions of which they are the first replica.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +44,8 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10,
         "high",
-        "The share of its own partitions, in percent, that a broker may not lead before leadership goes back to it.",
+        "Leadership returns to a broker when it does not lead more than this percentage of the partitions of "
+        "which it is the first replica.",
         AtLeast(0),
     ),
     key(
@@ -52,21 +53,21 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "medium",
-        "Whether a broker that is told to stop hands its leadership over to others first.",
+        "Whether a stopping broker first hands its leadership over to others.",
     ),
     key(
         "inter.broker.listener.name",
         STRING,
         None,
         "medium",
-        "The listener through which brokers reach each other; the first one of each where this is not set.",
+        "The listener that brokers use to reach each other. If it is not set, they use the first listener of each.",
     ),
     key(
         "replica.lag.time.max.ms",
         LONG,
         30_000,
         "high",
-        "A follower that has not had all of its leader's records for so long is no longer in sync.",
+        "A follower that has lacked records of its leader for this long is no longer in sync.",
         AtLeast(1),
     ),
     key(
@@ -74,8 +75,8 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         500,
         "high",
-        "How long a leader may hold back the request of a follower for which it has nothing; less than "
-        "replica.lag.time.max.ms.",
+        "How long a leader holds a follower's fetch if it has no new records. Must be less than "
+        "`replica.lag.time.max.ms`.",
         AtLeast(0),
     ),
     key(
@@ -83,7 +84,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "For how many bytes a follower's request is held back.",
+        "A leader holds a follower's fetch until it has this many bytes, for at most `replica.fetch.wait.max.ms`.",
         AtLeast(0),
     ),
     key(
@@ -91,7 +92,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         MIB,
         "medium",
-        "How much a follower asks for of one partition at once; a batch that is larger comes nevertheless.",
+        "How much a follower fetches of one partition at a time. A larger batch still comes whole.",
         AtLeast(0),
     ),
     key(
@@ -99,7 +100,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10 * MIB,
         "medium",
-        "How much a follower asks for of all partitions at once; a batch that is larger comes nevertheless.",
+        "How much a follower fetches of all partitions at a time. A larger batch still comes whole.",
         AtLeast(0),
     ),
     key(
@@ -107,7 +108,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "The longest pause before a follower tries again to fetch from a leader, or one partition, that failed.",
+        "The longest pause before a follower retries a leader, or a single partition, that failed.",
         AtLeast(0),
     ),
     key(
@@ -115,7 +116,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         30_000,
         "high",
-        "How long a follower waits for a connection, and for an answer beyond replica.fetch.wait.max.ms.",
+        "How long a follower waits for a connection, and for a response beyond `replica.fetch.wait.max.ms`.",
         AtLeast(1),
     ),
     key(
@@ -123,7 +124,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         5000,
         "high",
-        "How often it is written down up to where the records of each log are committed.",
+        "How often the broker saves the high watermark of each log.",
         AtLeast(1),
     ),
     key(
@@ -131,7 +132,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "How many connections a follower fetches through from each leader.",
+        "The number of connections over which a follower fetches from each leader.",
         AtLeast(1),
     ),
 )

@@ -18,13 +18,13 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.config.docs`; change the tables in src/tailrace/broker, not this page. -->
 # Configuration
 
-A broker starts without any configuration: it listens on {listeners} and keeps its data in `./{log_dirs}`. \
-Everything else is a key, named as Kafka names it wherever Kafka has the same one; keys that only tailrace has \
-begin with `tailrace.`, save `metrics.host` and `metrics.port`.
+A broker needs no configuration: by default it listens on {listeners} and keeps its data in `./{log_dirs}`. \
+Keys have Kafka's names where Kafka has the same key. Keys that only tailrace has begin with `tailrace.`, except \
+`metrics.host` and `metrics.port`.
 
 ## Giving configuration
 
-A file, in the syntax of Kafka's `server.properties`:
+In a file, in the syntax of Kafka's `server.properties`:
 
 ```properties
 # tailrace serve --config server.properties
@@ -34,8 +34,8 @@ log.dirs=/var/lib/tailrace
 log.retention.hours=72
 ```
 
-or in TOML, which its `.toml` suffix says. Dotted keys, tables and quoted keys mean the same; a list may be \
-written as one:
+or in a TOML file, whose name ends in `.toml`. Dotted keys, tables and quoted keys mean the same, and lists may be \
+TOML lists:
 
 ```toml
 # tailrace serve --config tailrace.toml
@@ -43,28 +43,28 @@ listeners = ["PLAINTEXT://0.0.0.0:9092"]
 log.dirs = "/var/lib/tailrace"
 log.retention.hours = 72
 max.connections = 1000
-"max.connections.per.ip" = 50  # in quotes, because TOML lets no key continue another
+"max.connections.per.ip" = 50  # quoted: in TOML, a key that has a value cannot also be a table
 ```
 
-Single keys on the command line count more than the file. This holds across names for the same setting too: \
-`log.retention.hours` given here sets aside a `log.retention.ms` in the file.
+On the command line, `--set` overrides the file, even if the two use different keys for one setting: \
+`--set log.retention.hours=24` overrides `log.retention.ms` in the file.
 
 ```sh
 tailrace serve --config server.properties --set log.retention.hours=24 --set num.partitions=3
 ```
 
-Files are read as UTF-8. Environment variables are not read. Where a properties file sets a key twice, the last \
-one counts. A value that is not allowed, or a key that does not exist, keeps the broker from starting, and the \
-message names the key, the value, what would be right, and the file and line (of a TOML file only its name).
+Files are UTF-8. Environment variables set no keys. If a properties file sets a key twice, the last one counts. The \
+broker does not start with an unknown key or a value that is not allowed; the error names the key, the value, what is \
+allowed, the file, and its line (for TOML only the file).
 
-The `server.properties` that Kafka ships can be used as it is. Keys that have no meaning here are accepted \
-with a warning: {no_effect}, and all that begin with {no_effect_prefixes}. The listeners in \
-`controller.listener.names` are left out. Keys for TLS, SASL and authorization are refused rather \
-than passed over, because tailrace does not have these yet.
+You can use the `server.properties` that Kafka ships as it is. The broker accepts keys that have no meaning here, with \
+a warning: {no_effect}, and all that begin with {no_effect_prefixes}. It leaves out the listeners that \
+`controller.listener.names` names. It refuses keys for TLS, SASL and authorization: tailrace does not have these yet, \
+and must not ignore a key that protects something.
 
 ## Changing configuration while the broker runs
 
-Topic keys, and the broker keys whose last column below says so, take effect without a restart and outlive one:
+Changes to topic keys, and to broker keys marked *running* below, take effect without a restart and survive restarts:
 
 ```sh
 tailrace config set topic orders retention.ms=86400000         # one topic
@@ -73,22 +73,21 @@ tailrace config set broker 1 max.connections=2000              # one broker
 tailrace config get topic orders --all                         # values, and where each comes from
 ```
 
-`kafka-configs` and any admin client do the same. What counts is what was set for the topic, else for the broker, else \
-for all brokers, else what the broker was started with, else the default. To look closer for a while, `kafka-configs \
+`kafka-configs` and any admin client do the same. The first of these that has a value applies: the topic, this broker, \
+all brokers, the file or command line of the broker, the default. To log more for a while, `kafka-configs \
 --entity-type broker-loggers` sets the level of a logger, such as `tailrace.broker=DEBUG`, until the broker stops.
 
 ## What is durable by default
 
-A record is acknowledged once it has been written to the operating system. It then survives the end of the \
-broker process, `kill -9` included, but a power cut or a crash of the machine can take what the disk has not \
-yet been made to keep. A sync of the log starts in the background at most {background_ms} ms after a write, or \
-as soon as {background_bytes} have been written to it, so that, and what is written until \
-the sync ends, is what such a crash can cost.
+A record is acknowledged when it has been written to the operating system. It then survives the end of the \
+broker process, `kill -9` included. A power cut or a crash of the machine loses what is not on disk yet. A background \
+sync of the log starts at most {background_ms} ms after a write, or as soon as {background_bytes} were written. Such a \
+crash can therefore lose what was written in that time, and while the sync was running.
 
 | to get | set |
 |---|---|
-| every acknowledged record on disk, at the price of a sync before each answer | `log.flush.interval.messages=1`, \
-or `flush.messages=1` for a topic |
+| every acknowledged record on disk, at the price of a sync before each acknowledgement | \
+`log.flush.interval.messages=1`, or `flush.messages=1` for a topic |
 | fewer than N unsynced records of a log whenever an acknowledgement is sent | `log.flush.interval.messages=N`, \
 or `flush.messages=N` for a topic |
 | an earlier sync in the background | `tailrace.flush.background.ms`, `log.flush.interval.ms`, \
@@ -118,7 +117,7 @@ def render() -> str:
         introduction,
         "## Broker keys",
         "",
-        "The last column says whether a change takes a restart or can be made while the broker runs.",
+        "The last column says whether you can change a key while the broker is running, or need a restart.",
         "",
     ]
     lines += _table(BROKER_KEYS.values())
@@ -126,8 +125,7 @@ def render() -> str:
         "",
         "## Topic keys",
         "",
-        "A topic may override these. Where it does not, the first of the broker keys in the last column that has "
-        "a value decides.",
+        "Each topic can set these. If it does not, the first broker key in the last column that has a value applies.",
         "",
         "| key | type | default | allowed | meaning | broker keys |",
         "|---|---|---|---|---|---|",

@@ -11,7 +11,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         50,
         "high",
-        "How many partitions the offsets topic gets when it is made; groups are spread over them.",
+        "The number of partitions of the offsets topic when it is created. Groups are spread over them.",
         AtLeast(1),
     ),
     key(
@@ -19,7 +19,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         ConfigType.SHORT,
         3,
         "high",
-        "How many copies the offsets topic gets; fewer while there are fewer brokers, and more as they come.",
+        "The number of replicas of the offsets topic. It has fewer while there are fewer brokers, and gets "
+        "more as brokers join.",
         AtLeast(1),
     ),
     key(
@@ -27,7 +28,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The size of the offsets topic's segments: small ones are compacted and loaded sooner.",
+        "The segment size of the offsets topic. Small segments are compacted and loaded sooner.",
         AtLeast(1 << 20),
     ),
     key(
@@ -35,7 +36,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10080,
         "high",
-        "How long offsets of a group without members are kept.",
+        "How long the offsets of a group are kept after its last member has left.",
         AtLeast(1),
     ),
     key(
@@ -43,7 +44,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "high",
-        "How often expired offsets are looked for.",
+        "How often the broker looks for expired offsets.",
         AtLeast(1),
     ),
     key(
@@ -51,7 +52,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "high",
-        "The longest text that may be committed with an offset.",
+        "The longest text that a client may commit with an offset.",
         AtLeast(0),
     ),
     key(
@@ -67,7 +68,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         6000,
         "medium",
-        "The shortest session timeout that a member of a classic group may ask for.",
+        "The shortest session timeout that a member of a classic group may request.",
         AtLeast(1),
     ),
     key(
@@ -75,7 +76,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1_800_000,
         "medium",
-        "The longest session timeout that a member of a classic group may ask for.",
+        "The longest session timeout that a member of a classic group may request.",
         AtLeast(1),
     ),
     key(
@@ -83,7 +84,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many members a classic group may have.",
+        "The most members of a classic group.",
         AtLeast(1),
     ),
     key(
@@ -91,7 +92,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         45_000,
         "medium",
-        "How long a member of the newer group protocol may be silent.",
+        "A member of the newer group protocol that is silent for this long is removed from its group.",
         AtLeast(1),
     ),
     key(
@@ -99,7 +100,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         5000,
         "medium",
-        "How often members of the newer group protocol are told to send heartbeats.",
+        "The heartbeat interval that the broker gives to members of the newer group protocol.",
         AtLeast(1),
     ),
     key(
@@ -107,7 +108,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many members a group of the newer protocol may have.",
+        "The most members of a group of the newer protocol.",
         AtLeast(1),
     ),
     key(
@@ -115,7 +116,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("uniform", "range"),
         "medium",
-        "The assignors that members of the newer group protocol may ask for; the first serves those who ask for none.",
+        "The assignors that members of the newer group protocol may request. The first one serves members "
+        "that request none.",
         OneOf(("uniform", "range")),
     ),
     key(

@@ -11,7 +11,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The largest request; a connection that announces more is closed.",
+        "The largest request. The broker closes a connection that announces a larger one.",
         AtLeast(1),
     ),
     key(
@@ -19,7 +19,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "high",
-        "The send buffer of a connection's socket; -1 leaves it to the operating system.",
+        "The size of a connection's send buffer; -1 leaves it to the operating system.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -27,7 +27,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "high",
-        "The receive buffer of a connection's socket; -1 leaves it to the operating system.",
+        "The size of a connection's receive buffer; -1 leaves it to the operating system.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -35,8 +35,9 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "medium",
-        "How many connections may wait to be accepted. The kernel allows no more than net.core.somaxconn. Kafka's "
-        "default of 50 makes clients that come at once, as after a restart, wait for seconds until they try again.",
+        "How many connections may wait to be accepted. The kernel allows no more than net.core.somaxconn. "
+        "With Kafka's default of 50, clients that all connect at once, as after a restart, wait for seconds "
+        "before they retry.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +45,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "medium",
-        "How long a connection may be silent before it is closed; -1 never closes it.",
+        "The broker closes a connection that has been silent for this long; -1 means never.",
         AtLeast(-1),
     ),
     key(
@@ -52,7 +53,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many connections the broker holds at once.",
+        "The largest number of open connections.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -61,7 +62,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "How many connections the broker holds at once from one address.",
+        "The largest number of open connections from one address.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -70,8 +71,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         (),
         "medium",
-        "How many connections the broker holds at once from single addresses that differ from the rest, as "
-        "`address:count`.",
+        "A different limit for single addresses, as `address:count`.",
         CountsByAddress(),
     ),
     key(
@@ -79,10 +79,10 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         256 * MIB,
         "medium",
-        "How many bytes of requests and answers the broker holds for all connections together: of requests that are "
-        "being received or wait to be answered, of answers that wait to be read, and what batches unpack to while they "
-        "are looked into. Beyond it large requests wait their turn, small ones go on, and connections that hold much "
-        "without moving are closed. -1 sets no bound.",
+        "The most memory for requests and responses of all connections together: for requests that are being "
+        "received or processed, responses that wait to be sent, and batches that are decompressed to be "
+        "checked. Beyond it, large requests wait, small ones are still served, and the broker closes "
+        "connections that hold much memory without making progress. -1 means no limit.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -90,7 +90,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         55 * MIB,
         "medium",
-        "The most that one fetch answers, whatever the client asks for; a first batch that is larger is still "
+        "The largest response to a fetch, whatever the client asks for. A first batch that is larger is still "
         "sent whole.",
         AtLeast(1024),
     ),
@@ -99,7 +99,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         2000,
         "medium",
-        "The most partitions that one answer to DescribeTopicPartitions holds; the client asks on from there.",
+        "The most partitions in one response to DescribeTopicPartitions. The client asks again for the rest.",
         AtLeast(1),
     ),
     key(
@@ -107,7 +107,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "How many incremental fetch sessions are kept at once; 0 keeps none.",
+        "The most incremental fetch sessions at a time; 0 means none.",
         AtLeast(0),
     ),
     key(
@@ -115,7 +115,8 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         200_000,
         "low",
-        "How many partitions all incremental fetch sessions may hold together; clients beyond are served without one.",
+        "The most partitions in all incremental fetch sessions together. Beyond that, the broker serves "
+        "clients without a session.",
         AtLeast(0),
     ),
     key(
@@ -123,7 +124,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         0,
         "medium",
-        "How many segment files may be open at once; 0 derives it from the limit of the process.",
+        "The most open segment files; 0 derives it from the limit of the process.",
         AtLeast(0),
     ),
 )
