@@ -46,42 +46,44 @@ def _reads(value: Callable[[ArchiveReads], int]) -> Samples:
 ARCHIVE_METRICS: tuple[Metric, ...] = (
     gauge(
         "tailrace_archive_lag_offsets",
-        "Committed records of an archived topic's partitions led here that are not archived yet.",
+        "Committed records that are not archived yet, in an archived topic's partitions that this broker leads.",
         _lags(lambda lag: lag.offsets),
         "topic",
     ),
     gauge(
         "tailrace_archive_lag_ms",
-        "The age of the oldest record of an archived topic led here that is not archived yet, by its timestamp.",
+        "Age of the oldest record that is not archived yet, by its timestamp, in an archived topic's "
+        "partitions that this broker leads.",
         _lags(lambda lag: lag.oldest_ms),
         "topic",
     ),
     gauge(
         "tailrace_archive_end_offset",
-        "The offset of a partition up to which it is archived.",
+        "The offset up to which a partition is archived.",
         _ends,
         "topic",
         "partition",
     ),
     gauge(
         "tailrace_archive_held_partitions",
-        "Partitions led here that take no records because their disk is almost full and their archive is behind.",
+        "Partitions that this broker leads and refuses writes to because their disk is almost full and their "
+        "archive is behind.",
         one(lambda look: look.observed.archive_watch.held_count),
     ),
     gauge(
         "tailrace_archive_unreadable_topics",
-        "Archived topics held here whose archive this broker cannot read; nothing of them is removed from its disk.",
+        "Archived topics of this broker whose archive it cannot read; it removes nothing of them from its disk.",
         one(lambda look: look.observed.archive_watch.unreadable_count),
     ),
     gauge(
         "tailrace_archive_quarantined_batches",
-        "Batches in the archive of a topic held here that nobody can decode, kept as they were produced.",
+        "Batches in the archive of a topic of this broker that cannot be decoded and are kept as they were produced.",
         _quarantined,
         "topic",
     ),
     counter(
         "tailrace_archive_dropped_records_total",
-        "Records that retention removed before they were archived, as tailrace.archive.lag.policy=drop asks for.",
+        "Records that retention removed before they were archived, because of tailrace.archive.lag.policy=drop.",
         _dropped,
         "topic",
     ),
@@ -92,7 +94,7 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "tailrace_archive_read_bytes_total",
-        "Bytes of record batches that were made of archives for clients.",
+        "Bytes of record batches that were built from archives for clients.",
         _reads(lambda reads: reads.bytes_read),
     ),
     counter(
@@ -102,12 +104,12 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "tailrace_archive_read_failures_total",
-        "Reads and searches of archives that failed; clients are told to try again.",
+        "Failed reads and searches of archives; clients retry.",
         _reads(lambda reads: reads.failures),
     ),
     gauge(
         "tailrace_archive_reads_waiting",
-        "Reads of archives that are under way or wait for their turn.",
+        "Reads of archives that are running or waiting for their turn.",
         _reads(lambda reads: reads.waiting),
     ),
 )

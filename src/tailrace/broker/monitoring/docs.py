@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.monitoring.docs`; change src/tailrace/broker/monitoring, not this page. -->
 # Metrics and health
 
-A broker shows how it is doing over HTTP, on a port of its own that is off unless it is set:
+A broker reports metrics and its health over HTTP, on a separate port that is off by default:
 
 ```sh
 tailrace serve --set metrics.port=9404
@@ -29,17 +29,17 @@ curl http://127.0.0.1:9404/metrics
 | path | answers |
 |---|---|
 | `/metrics` | every metric below, in Prometheus's text format (version 0.0.4) |
-| `/healthz` | 200 while the process is alive and its event loop runs, from before the logs are opened |
-| `/readyz` | 200 while requests are served: the logs have been opened, at least one log directory is online, and the \
-broker is not stopping. Otherwise 503. The body is JSON and has a `reason` |
+| `/healthz` | 200 while the process is alive and its event loop runs, even before the logs are open |
+| `/readyz` | 200 while the broker serves requests: its logs are open, at least one log directory is online, and it is \
+not stopping. Otherwise 503. The body is JSON with a `reason` |
 
-The port is opened on `metrics.host`, {host} by default, which only the machine itself reaches. To be scraped from \
-elsewhere set it to an address of the machine, or to 0.0.0.0 for all of them. There is no password and no TLS: \
-whoever reaches the port may read topic names and figures, and nothing else.
+The port listens on `metrics.host`, {host} by default, which only the machine itself can reach. To scrape it from \
+other machines, set an address of this machine, or 0.0.0.0 for all its addresses. There is no password and no TLS: \
+anybody who reaches the port can read the names of topics and groups, and figures, but nothing else.
 
-Only GET and HEAD are answered, connections may be kept. A request may have {head_bytes} bytes; there may be \
-{connections} connections; a client has {patience:.0f} s to send a request it has begun and to take the answer, and \
-{idle:.0f} s between two requests.
+The port serves only GET and HEAD, and keeps connections open. A request may have at most {head_bytes} bytes, and \
+there may be {connections} connections. A client has {patience:.0f} s to send a request that it has begun or to take a \
+response, and {idle:.0f} s between two requests.
 
 ```yaml
 # prometheus.yml
@@ -51,21 +51,27 @@ scrape_configs:
 
 ## What a scrape costs
 
-Counters are plain numbers, added to where something happens; text is made of them only when somebody asks. A scrape \
-of thousands of partitions is written in turns with requests, which wait a fraction of a millisecond for it at most. \
-Scrapes that come while one is being written share it.
+Counters are plain numbers, and become text only when they are scraped. The broker writes the text for thousands of \
+partitions in slices between requests, which wait at most a fraction of a millisecond for it. Scrapes that arrive \
+while one is being written share its text.
 
 ## Names
 
-They are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, so that dashboards made for Kafka \
-find what they look for; what Kafka does not have begins with `tailrace_`. Where Kafka has a rate (`…PerSec`) there is \
-a counter that ends in `_total`: take `rate()` of it. A metric with a `topic` label also has one sample without it, \
-for all topics; leave that out of sums with `{{topic!=""}}`.
+Names are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, so dashboards made for Kafka work. \
+Metrics that Kafka does not have begin with `tailrace_`. Where Kafka has a rate (`…PerSec`), there is a counter that \
+ends in `_total`: apply `rate()` to it. A metric with a `topic` label also has one sample without it, for all topics; \
+exclude that from sums with `{{topic!=""}}`.
 
-Lag has the names that exporters of lag for Kafka use (`kafka_consumergroup_lag`), without another process that reads \
-the offsets. Each broker shows the groups that it coordinates.
+Lag has the names that lag exporters for Kafka use (`kafka_consumergroup_lag`), so you need no exporter. Each broker \
+reports the groups that it coordinates, and their lag in the partitions that it leads itself. In a cluster, compute \
+the lag in all partitions from the offsets:
 
-Request times are a histogram, not quantiles, so that they can be added up over brokers. The bounds are {bounds} ms:
+```promql
+max by (topic, partition) (kafka_log_log_logendoffset)
+  - on (topic, partition) group_right () kafka_consumergroup_current_offset
+```
+
+Request times are histograms, not quantiles, so that you can add them up over brokers. The bounds are {bounds} ms:
 
 ```promql
 histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltimems_bucket{{request="Produce"}}[5m])))
@@ -77,7 +83,7 @@ histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltim
 |---|---|
 | `up == 0`, or `/readyz` not 200 | the broker does not serve |
 | `kafka_log_logmanager_offlinelogdirectorycount > 0` | a disk failed; its partitions answer KAFKA_STORAGE_ERROR |
-| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | partitions that nobody serves |
+| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | no broker serves these partitions |
 | `kafka_server_replicamanager_underminisrpartitioncount > 0` | producers with acks=all are refused |
 | `rate(kafka_server_brokertopicmetrics_failedproducerequests_total{{topic=""}}[5m]) > 0` | batches are refused; \
 `kafka_network_requestmetrics_errors_total` says why |
@@ -87,8 +93,9 @@ work for one core, or a machine that swaps |
 | `sum by (consumergroup, topic) (kafka_consumergroup_lag) > 10000`, or growing for long | a group does not keep up, \
 or nobody is in it: see `kafka_consumergroup_members` |
 | `rate(kafka_server_group_coordinator_metrics_group_rebalance_count_total[10m]) > 0.1` | members come and go: \
-processing takes longer than `max.poll.interval.ms`, or they crash |
-| `tailrace_archive_lag_ms > 86400000` | nobody archives the topic: its records are kept beyond their retention |
+processing takes longer than `max.poll.interval.ms`, or members crash |
+| `tailrace_archive_lag_ms > 86400000` | the archiver of the topic stopped or does not keep up: brokers keep \
+records beyond their retention |
 | `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
 refused |
 | `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps what it should remove: see \

@@ -100,7 +100,8 @@ def _counted(value: Callable[[GroupCounters], int]) -> Samples:
 GROUP_METRICS: tuple[Metric, ...] = (
     gauge(
         "kafka_consumergroup_lag",
-        "Offsets between what a group has committed in a partition and the partition's high watermark.",
+        "The high watermark of a partition minus the offset that a group has committed in it; only on a "
+        "broker that coordinates the group and leads the partition.",
         _progress(_lag),
         *_PLACE,
     ),
@@ -113,7 +114,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
     gauge("kafka_consumergroup_members", "Members of a group.", _members, "consumergroup"),
     gauge(
         "kafka_coordinator_group_groupmetadatamanager_numgroups",
-        "Classic groups that this broker coordinates, those that only have offsets included.",
+        "Classic groups that this broker coordinates, including those that only have offsets.",
         one(_of_type(CLASSIC)),
     ),
     *(_in_state(state) for state in GroupState),
@@ -136,12 +137,12 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_rebalance_count_total",
-        "How often the members of classic groups were called together.",
+        "Rebalances of classic groups that began.",
         _counted(lambda counters: counters.rebalances),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_completed_rebalance_count_total",
-        "Rebalances of classic groups at whose end members got their assignments.",
+        "Rebalances of classic groups that ended with assignments for the members.",
         _counted(lambda counters: counters.completed_rebalances),
     ),
     counter(
@@ -156,12 +157,12 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_expiration_count_total",
-        "Offsets that were forgotten after offsets.retention.minutes.",
+        "Offsets that expired after offsets.retention.minutes.",
         _counted(lambda counters: counters.offset_expirations),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_deletion_count_total",
-        "Offsets that were deleted by administrators, alone, with their group or with their topic.",
+        "Offsets that administrators deleted: alone, with their group or with their topic.",
         _counted(lambda counters: counters.offset_deletions),
     ),
 )

@@ -189,7 +189,7 @@ METRICS: tuple[Metric, ...] = (
     # --- Topics.
     _counter(
         "kafka_server_brokertopicmetrics_messagesin_total",
-        "Records that were appended. Without a topic label: of all topics, deleted ones included.",
+        "Records that were appended. The sample without a topic label counts all topics, deleted ones included.",
         _traffic(lambda traffic: traffic.records_in),
         "topic",
     ),
@@ -201,20 +201,21 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_brokertopicmetrics_bytesout_total",
-        "Bytes of record batches in answers to Fetch.",
+        "Bytes of record batches in responses to Fetch.",
         _traffic(lambda traffic: traffic.bytes_out),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedproducerequests_total",
-        "Batches, one per partition of a Produce request, that were refused, whatever the reason; those for topics "
-        "that do not exist count only without a topic label. Kafka leaves out the reasons it expects.",
+        "Batches that were refused for any reason, one per partition of a Produce request. Those for topics "
+        "that do not exist count only in the sample without a topic label. Kafka leaves out the reasons that "
+        "it expects.",
         _traffic(lambda traffic: traffic.failed_produces),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedfetchrequests_total",
-        "Partitions of Fetch requests that were answered with an error, counted as failed produce requests are.",
+        "Partitions of Fetch requests that were answered with an error, counted like failed produce requests.",
         _traffic(lambda traffic: traffic.failed_fetches),
         "topic",
     ),
@@ -228,52 +229,52 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_network_requestmetrics_errors_total",
-        "Errors that answers carried, by API and error; an answer for many partitions may carry many. Kafka counts "
-        "the error NONE too.",
+        "Errors in responses, by API and error; a response for many partitions may have many. Kafka also "
+        "counts the error NONE.",
         _request_errors,
         "request",
         "error",
     ),
     _histogram(
         "kafka_network_requestmetrics_totaltimems",
-        "Milliseconds from when a request had been received until its answer was handed to the connection, waiting "
-        "for data (Fetch) or for a sync (Produce) included. A histogram, where Kafka has quantiles.",
+        "Milliseconds from the receipt of a request until its response was handed to the connection, "
+        "including waits for data (Fetch) or for a sync (Produce). A histogram, where Kafka has quantiles.",
         _request_times,
         "request",
         scale=1000.0,
     ),
     _gauge(
         "kafka_server_socketservermetrics_connection_count",
-        "Connections of clients that are open.",
+        "Open client connections.",
         _connections(lambda accepted, ended: accepted - ended),
         "listener",
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_creation_total",
-        "Connections of clients that were accepted, those refused by a limit included.",
+        "Client connections that were accepted, including those that a limit then refused.",
         _connections(lambda accepted, ended: accepted),
         "listener",
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_close_total",
-        "Connections of clients that have ended, whoever ended them.",
+        "Client connections that have ended, on either side.",
         _connections(lambda accepted, ended: ended),
         "listener",
     ),
     _counter(
         "tailrace_connections_refused_total",
-        "Connections that were closed at once because of max.connections or max.connections.per.ip.",
+        "Connections that the broker closed at once because of max.connections or max.connections.per.ip.",
         _one(lambda look: look.observed.server.refused),
     ),
     _gauge(
         "kafka_network_socketserver_memorypoolused",
-        "Bytes that requests being received and answers being sent take in memory; bounded by "
-        "queued.max.request.bytes where that is set.",
+        "Bytes of memory that requests being received and responses being sent use; limited by "
+        "queued.max.request.bytes.",
         _one(lambda look: look.observed.server.held_bytes),
     ),
     _gauge(
         "kafka_server_fetchsessioncache_numincrementalfetchsessions",
-        "Incremental fetch sessions that are kept.",
+        "Incremental fetch sessions.",
         _one(lambda look: len(look.observed.fetch_sessions)),
     ),
     _gauge(
@@ -283,13 +284,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-        "Incremental fetch sessions that were taken away from silent clients for others.",
+        "Incremental fetch sessions that silent clients lost to other clients.",
         _one(lambda look: look.observed.fetch_sessions.evictions),
     ),
     # --- Partitions and their replicas.
     _gauge(
         "kafka_server_replicamanager_partitioncount",
-        "Partitions that this broker has a replica of and has opened.",
+        "Partitions with an open replica on this broker.",
         _count_partitions(lambda partition: True),
     ),
     _gauge(
@@ -299,18 +300,18 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
-        "Partitions that this broker leads and that have fewer replicas in sync than they should have.",
+        "Partitions that this broker leads and that have fewer in-sync replicas than replicas.",
         _one(_under_replicated),
     ),
     _gauge(
         "kafka_server_replicamanager_underminisrpartitioncount",
-        "Partitions that this broker leads and that have fewer replicas in sync than min.insync.replicas, so that "
-        "producers with acks=all are refused.",
+        "Partitions that this broker leads and that have fewer in-sync replicas than min.insync.replicas, so "
+        "that producers with acks=all are refused.",
         _count_partitions(lambda partition: _leads(partition) and partition.isr_count < partition.min_insync_replicas),
     ),
     _gauge(
         "kafka_server_replicamanager_offlinereplicacount",
-        "Partitions of this broker that are not served because their log directory is offline or their log could "
+        "Partitions that this broker does not serve because their log directory is offline or their log could "
         "not be opened.",
         _one(lambda look: look.observed.partitions.offline_count),
     ),
@@ -319,12 +320,13 @@ METRICS: tuple[Metric, ...] = (
     # --- The cluster.
     _gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",
-        "1 on the broker that is the controller, 0 elsewhere; over a cluster the sum is 1.",
+        "1 on the broker that is the controller, 0 on all others; the sum over a cluster is 1.",
         _one(lambda look: int(look.observed.metadata.image.controller_id == look.observed.broker_id)),
     ),
     _gauge(
         "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions of the cluster that nobody can serve.",
+        "Partitions of the cluster without a leader, and partitions of this broker that it cannot open or "
+        "whose disk failed.",
         _one(_offline_partitions),
     ),
     _gauge(
@@ -339,12 +341,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_controller_kafkacontroller_activebrokercount",
-        "Brokers of the cluster that are alive.",
+        "Live brokers of the cluster.",
         _one(lambda look: len(look.observed.metadata.image.brokers)),
     ),
     _gauge(
         "kafka_server_kafkaserver_brokerstate",
-        "How far the broker is: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
+        "State of the broker: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
         _one(lambda look: int(look.observed.lifecycle.state)),
     ),
     # --- Logs.
@@ -383,19 +385,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_log_logmanager_logdirectoryoffline",
-        "1 where a log directory is offline, 0 where it is in use.",
+        "1 if a log directory is offline, 0 if it is in use.",
         _directories(int),
         "logDirectory",
     ),
     _gauge(
         "tailrace_log_unsynced_bytes",
-        "Bytes that were written to logs and that no sync has begun to take to the disk.",
+        "Bytes that were written to logs and that no sync covers yet.",
         _unsynced,
         "logDirectory",
     ),
     _histogram(
         "tailrace_log_sync_duration_seconds",
-        "How long syncs took; one sync may cover many logs. Those that failed are not in it: they take the "
+        "How long syncs took; one sync may cover many logs. Failed syncs are not included: they take the "
         "directory offline.",
         _sync_times,
         "logDirectory",
@@ -408,23 +410,23 @@ METRICS: tuple[Metric, ...] = (
     # --- Compaction and scrub.
     _gauge(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "The share of the dirtiest compacted log that is new since it was last compacted, in percent.",
+        "The largest share of a compacted log that is new since its last compaction, in percent.",
         _one(lambda look: look.observed.cleaner.max_dirty_percent),
     ),
     _gauge(
         "kafka_log_logcleanermanager_time_since_last_run_ms",
-        "Milliseconds since a log was last compacted; absent until one was.",
+        "Milliseconds since a log was last compacted; no sample before the first time.",
         _since_last_cleaning,
     ),
     _gauge(
         "kafka_log_logcleanermanager_uncleanable_partitions_count",
-        "Partitions that are not compacted any more because something in their logs is damaged.",
+        "Partitions that are no longer compacted because something in their logs is damaged.",
         _uncleanable,
         "logDirectory",
     ),
     _gauge(
         "kafka_log_logcleaner_cleaner_recopy_percent",
-        "Of all bytes that compaction has read since the start, how many it had to write again, in percent.",
+        "Bytes that compaction wrote again, in percent of those that it read since the start.",
         _one(_recopied_percent),
     ),
     _gauge(
@@ -449,14 +451,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "tailrace_scrub_problems_total",
-        "Batches that were found damaged that way; what follows them in their segment is not served.",
+        "Damaged batches that this check found; what follows them in their segment is not served.",
         _one(lambda look: look.observed.scrubber.problems),
     ),
     *ARCHIVE_METRICS,
     # --- The process.
     _histogram(
         "tailrace_event_loop_lag_seconds",
-        "How much later than due the event loop came to a timer, measured twice a second: what anything else waits.",
+        "How late the event loop came to a timer, measured twice a second: everything else waits as long.",
         lambda look: [Sample("", look.observed.loop_lag)],
     ),
     _counter(
@@ -472,17 +474,17 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "process_cpu_seconds_total",
-        "User and system time that the process has used.",
+        "User and system CPU time of the process.",
         _process(lambda usage: usage.cpu_seconds),
     ),
     _gauge(
         "process_resident_memory_bytes",
-        "Memory that the process really takes.",
+        "Resident memory of the process.",
         _process(lambda usage: usage.resident_bytes),
     ),
     _gauge(
         "process_virtual_memory_bytes",
-        "Address space that the process has reserved.",
+        "Virtual memory of the process.",
         _process(lambda usage: usage.virtual_bytes),
     ),
     _gauge(
@@ -492,12 +494,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "process_open_fds",
-        "File descriptors that are open.",
+        "Open file descriptors.",
         _process(lambda usage: usage.open_descriptors),
     ),
     _gauge(
         "process_max_fds",
-        "File descriptors that may be open.",
+        "The limit of open file descriptors.",
         _process(lambda usage: usage.max_descriptors),
     ),
     _gauge(
