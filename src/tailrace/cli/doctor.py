@@ -39,7 +39,7 @@ def command(
     deep: bool,
     as_json: bool,
 ) -> int:
-    """Check whether a broker would start and serve with the given options.
+    """Check whether a broker would start and serve.
 
     Takes the options of `tailrace serve`. Checks the configuration, the data directory and the logs in it, the
     metadata store, ports and addresses, limits and the installation. Changes nothing, so you can run it beside the
