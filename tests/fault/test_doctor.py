@@ -17,6 +17,7 @@ import pytest
 from tailrace.storage.directory_identity import CLEAN_SHUTDOWN
 from tests.fault.conftest import MakeBroker
 from tests.support.brokers.broker_process import EXECUTABLE, BrokerFailedError, free_port
+from tests.support.brokers.local_cluster import free_ports, running_cluster
 from tests.support.brokers.watched_broker import WatchedBroker, small_batch
 
 TOPIC = "orders"
@@ -165,3 +166,45 @@ def test_a_directory_of_another_node_is_refused_by_both_with_the_same_words(brok
     with pytest.raises(BrokerFailedError) as refusal:
         WatchedBroker(broker.data_dir, port=port, config={"node.id": "2"}).start()
     assert problem.partition(": ")[2] in str(refusal.value)
+
+
+def test_brokers_of_a_cluster_are_checked_against_its_store(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    port = free_ports(2)
+    coordination = ("--coordination", f"unix://{directory}/store.sock")
+    broker_2 = ("--node-id", "2", *coordination)
+    with running_cluster(directory, port, 2):
+        create = [*(str(EXECUTABLE), "topic", "create", TOPIC, "--replication-factor", "2")]
+        subprocess.run([*create, "--bootstrap", f"127.0.0.1:{port}"], check=True, capture_output=True)
+        running = doctor(directory / "broker-1", port, "--node-id", "1", *coordination, "--log-format", "json")
+        assert running.texts("problem") == []
+        assert running.about(f"unix://{directory}/store.sock is sound", "1 topic, 1 partition")
+        of_another = doctor(directory / "broker-1", 0, *broker_2)
+        assert of_another.code == 2
+        assert of_another.about("node.id=1", "node.id=2")
+        new = doctor(tmp_path / "new", 0, "--node-id", "3", *coordination, "--set", "min.insync.replicas=2")
+        assert new.texts("problem") == []
+        assert new.texts("warning") == []
+    away = doctor(directory / "broker-2", 0, *broker_2)
+    assert away.code == 2
+    (problem,) = away.texts("problem")
+    assert problem.startswith(f"metadata: cannot read unix://{directory}/store.sock: ")
+    assert not away.about("metadata store is empty")
+
+
+def test_a_replica_without_a_directory_is_a_problem_only_where_no_other_replica_can_fill_it(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    port = free_ports(2)
+    with running_cluster(directory, port, 2):
+        for topic, replicas in (("alone", "1"), ("copied", "2")):
+            create = [str(EXECUTABLE), "topic", "create", topic, "--partitions", "2", "--replication-factor", replicas]
+            subprocess.run([*create, "--bootstrap", f"127.0.0.1:{port}"], check=True, capture_output=True)
+        # The empty directory of a broker that lost its disk: nothing of it is there.
+        (tmp_path / "lost").mkdir()
+        found = doctor(tmp_path / "lost", 0, "--coordination", f"unix://{directory}/store.sock", "--node-id", "2")
+        (problem,) = found.texts("problem")
+        assert problem.startswith("partitions: alone-")
+        assert "copied" not in problem
+        (warning,) = found.texts("warning")
+        assert warning.startswith("partitions: copied-0, copied-1: ")
+        assert "copies the leader's records" in warning

@@ -114,11 +114,11 @@ def test_lines_of_text_move_by_kafkas_console_tools(
     lines = run_tool(
         CONSOLE_CONSUMER,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning"),
-        *("--partition", "0", "--max-messages", "20", "--property", "print.key=true"),
+        *("--partition", "0", "--max-messages", "20", "--formatter-property", "print.key=true"),
     )
     run_tool(
         CONSOLE_PRODUCER,
-        *("--bootstrap-server", new.bootstrap, "--topic", topic, "--property", "parse.key=true"),
+        *("--bootstrap-server", new.bootstrap, "--topic", topic, "--reader-property", "parse.key=true"),
         stdin=lines,
     )
     with read(topic, bootstrap=new.bootstrap) as messages:

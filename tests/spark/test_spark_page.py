@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +20,9 @@ from tests.support.records import Record
 from tests.support.spark.spark import started
 from tests.support.topics import create_topic
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+SAMPLE_DATA = ROOT / "examples" / "sample_data.py"
 PATIENCE_SECONDS = 600
 
 
@@ -81,6 +86,19 @@ def test_a_job_can_be_called_without_topics(spark: SparkSession, tmp_path: Path)
     (tmp_path / "large_orders.py").write_text(program("Jobs"))
     job = load(tmp_path / "large_orders.py")["large-orders"]
     assert job.sink == Table("large-orders")
-    rows = spark.createDataFrame([(1, 99.0), (2, 100.0), (3, 101.0)], "id LONG, amount DOUBLE")
-    assert [row.id for row in job(rows).collect()] == [2, 3]
-    assert [row.id for row in job(rows, least=101.0).collect()] == [3]
+    rows = spark.createDataFrame([("a", 99.0), ("b", 100.0), ("c", 101.0)], job.sources[0].schema)
+    assert [row.id for row in job(rows).collect()] == ["b", "c"]
+    assert [row.id for row in job(rows, least=101.0).collect()] == ["c"]
+
+
+def test_the_schema_of_the_job_fits_the_orders_of_the_examples(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "large_orders.py").write_text(program("Jobs"))
+    (source,) = load(tmp_path / "large_orders.py")["large-orders"].sources
+    made = subprocess.run(
+        [sys.executable, str(SAMPLE_DATA), source.name], capture_output=True, text=True, timeout=60, check=True
+    )
+    values = [json.loads(json.loads(line)["value"]) for line in made.stdout.splitlines()]
+    amounts = [value["amount"] for value in values]
+    # createDataFrame refuses a value of another type than the schema's.
+    rows = spark.createDataFrame([(value["id"], value["amount"]) for value in values], source.schema)
+    assert rows.where("amount >= 100").count() == sum(1 for amount in amounts if amount >= 100)

@@ -11,48 +11,52 @@ from pathlib import Path
 
 from tailrace.broker.handlers import APIS, Api
 from tailrace.errors import ErrorCode
-from tailrace.wire.apis import ApiKey
+from tailrace.wire.apis import FIRST_OWN_KEY, ApiKey
 from tailrace.wire.primitives import MOST_ELEMENTS
 
 _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.protocol_docs`; change src/tailrace/broker/handlers, not this page. -->
 # Protocol
 
-tailrace only speaks the Kafka wire protocol. This is the table of APIs and versions that clients receive from
-ApiVersions. *Flexible* is the first version with compact lengths and tagged fields: tailrace serves both encodings,
-because some clients only use versions below it and others only versions above it. *Needs* are Kafka's operations and
-resource types; they are not enforced yet, because there is no authorizer: every client may do everything.
+tailrace speaks the Kafka wire protocol and no other. This table lists the APIs and versions that a client learns from
+ApiVersions, and tailrace's own APIs (key {first_own} and up), which are not advertised. *Flexible from* is the first
+version with compact lengths and tagged fields; tailrace serves both encodings, because some clients stop below it and
+others start above it. *Needs* names Kafka's operations and resource types. Nothing is checked yet, because there is no
+authorizer: every client may do everything.
 
 | API | key | versions | flexible from | what it does | needs |
 |---|---|---|---|---|---|
 """
 
 _NOTES = """
-## Notes on compatibility
+## What clients rely on
 
-- **Produce** is advertised from version 0 and served from version {produce}: older librdkafka assumes that a broker
-  without version 0 has no compression, and sends everything uncompressed.
-- **ApiVersions above version {api_versions}** gets a version 0 response with UNSUPPORTED_VERSION and the table, as
-  KIP-511 demands. Any other API or version that is not in the table closes the connection.
+- **Produce is advertised from version 0** and answered from {produce}: a broker without version 0 makes older
+  librdkafka believe that it has no compression, and send everything uncompressed.
+- **ApiVersions above version {api_versions}** is answered in version 0 with UNSUPPORTED_VERSION and the table, as
+  KIP-511 requires. Any other API or version that is not in the table closes the connection.
 - **Trailing bytes** of a request body are ignored, and so are unknown tagged fields.
 - **Every length** in a request is checked against the bytes that remain before anything is allocated. A request
-  larger than `socket.request.max.bytes`, or one without records larger than {control_mib} MiB, closes the connection;
-  so does one whose arrays have more than {most_elements:,} elements together: other clients would wait too long.
-- **acks=0** has no response. If such a request fails, the connection is closed, so that the producer refreshes its
-  metadata.
-- **Auto-creation** (`auto.create.topics.enable`, and the client's consent from Metadata version 4 on) is finished
+  larger than `socket.request.max.bytes` closes the connection. So does a request without records that is larger than
+  {control_mib} MiB, and one whose arrays have more than {most_elements:,} elements together, because all other
+  clients would wait for its response.
+- **acks=0** has no response. If such a request fails, the broker closes the connection, so that the producer asks for
+  metadata again.
+- **Auto-creation** (`auto.create.topics.enable`, and the client's own choice from Metadata version 4 on) is complete
   when Metadata is answered: the first response names the leader.
-- **FindCoordinator** returns COORDINATOR_NOT_AVAILABLE for transactional ids.
-- **Transactions and security** are not supported yet; their other APIs are not advertised.
+- **FindCoordinator** finds the coordinators of groups. It answers COORDINATOR_NOT_AVAILABLE for transactions and
+  INVALID_REQUEST for share groups.
+- **Not served yet**: transactions, share groups, Kafka Streams' own group protocol, ACLs, SASL, quotas, and moving
+  replicas. Their APIs are not advertised.
 
 ## Order on one connection
 
-The broker answers the requests of one connection in the order in which they were sent. Produce requests take effect
-in that order too. A Fetch that waits for data delays the responses behind it, not the execution of their requests.
+A connection gets its responses in the order of its requests. Produce requests also take effect in that order. A Fetch
+that waits for data delays the responses behind it, but not what those requests do.
 
 ## Error codes
 
-The error codes that this broker can return:
+The error codes in this broker's responses:
 
 | code | name |
 |---|---|
@@ -69,7 +73,7 @@ def render() -> str:
         control_mib=APIS[ApiKey.METADATA].max_bytes >> 20,
     )
     errors = [f"| {error.value} | {error.name} |" for error in ErrorCode if error is not ErrorCode.NONE]
-    return _INTRODUCTION + "\n".join(rows) + "\n" + notes + "\n".join(errors) + "\n"
+    return _INTRODUCTION.format(first_own=FIRST_OWN_KEY) + "\n".join(rows) + "\n" + notes + "\n".join(errors) + "\n"
 
 
 def _row(key: ApiKey, api: Api) -> str:

@@ -34,7 +34,7 @@ command.add_command(quarantine)
 @click.argument("topic")
 @client_options
 def status(topic: str, bootstrap: str, as_json: bool) -> None:
-    """Show which offsets of TOPIC are archived, and how many are not yet.
+    """Show which offsets of TOPIC are archived.
 
     START is the first offset in the archive, END the first one after it. LAG is how many offsets are not archived yet.
     A warning names each broker that holds the topic and cannot read the archive. The command counts quarantined
@@ -135,7 +135,9 @@ def _row(found: ArchiveStatus, number: int, latest: int | None) -> dict[str, Any
 @click.option("--uri", help="URI of the archive, if this machine needs a different one than the brokers.")
 @client_options
 def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
-    """Read the whole archive of TOPIC and check it against its manifests.
+    """Check the archive of TOPIC against its manifests.
+
+    Reads the whole archive.
 
     Checks that every file exists and has the right size, checksum, rows and order, and that no offset is missing.
     Exits with 1 if anything is wrong. Counts files that no manifest names; they do no harm.

@@ -158,7 +158,9 @@ def list_batches(topic: str, partition: int | None, uri: str | None, bootstrap: 
 def show(
     topic: str, partition: int, offset: int, output: Path | None, uri: str | None, bootstrap: str, as_json: bool
 ) -> None:
-    """Show the quarantined batch of TOPIC that contains OFFSET of PARTITION, and its first bytes.
+    """Show a quarantined batch of TOPIC and its first bytes.
+
+    Shows the batch that contains OFFSET of PARTITION.
 
     \b
     Examples:
@@ -203,10 +205,11 @@ def show(
 @_partition
 @client_options
 def retry(topic: str, partition: int | None, bootstrap: str, as_json: bool) -> int:
-    """Decode the quarantined batches of TOPIC again, and archive their records instead.
+    """Decode the quarantined batches of TOPIC again.
 
-    Run this after an upgrade: every reader then gets the records of the batches that the new version can decode. Exits
-    with 1 if some still cannot be decoded; they stay quarantined. Archivers can keep running.
+    Run this after an upgrade: it archives the records, and every reader then gets the records of the batches that
+    the new version can decode. Exits with 1 if some still cannot be decoded; they stay quarantined. Archivers can
+    keep running.
 
     \b
     Example:

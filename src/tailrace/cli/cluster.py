@@ -214,7 +214,9 @@ def _print_partitions(what: str, partitions: list[ReplicaState]) -> None:
 )
 @client_options
 def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_json: bool) -> None:
-    """Elect the preferred leader of each partition, which is its first replica.
+    """Elect the preferred leader of each partition.
+
+    The preferred leader is the first replica.
 
     With --unclean, elect a leader only for partitions without one, from replicas that may lack records. Records that
     only the other replicas have are lost.
@@ -257,7 +259,7 @@ def features(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Show the features of the cluster, or change the level of one.
+    """Show the cluster's features, or change the level of one.
 
     Upgrade a feature once every broker runs the new release. Until then, all brokers can go back to the old release.
     After that, downgrade the feature before a broker goes back.

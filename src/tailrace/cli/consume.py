@@ -56,7 +56,9 @@ def command(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, one per line, up to the current end.
+    """Print the records of TOPIC up to the current end.
+
+    Prints one record per line.
 
     --timestamps, --offsets, --keys and --headers print columns before the value, in that order, separated by tabs. A
     null key or value is printed as null. Records of different partitions come in no particular order.

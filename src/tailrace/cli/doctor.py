@@ -5,6 +5,7 @@ Prints and counts findings; the checks are in `cli.checks`. Changes nothing, eve
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +18,12 @@ from tailrace.cli.checks.examination import Advance, examine
 from tailrace.cli.checks.finding import Finding, Status, worst
 from tailrace.cli.output import count_of, print_json
 
-#: Options of `tailrace serve`: to check its command line, replace `serve` by `doctor`.
-_SAME_AS_SERVE = ("config_path", "data_dir", "port", "host", "settings")
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 _STATUS_WIDTH = len("warning")
 
 
-@click.command(params=[option for option in serve.command.params if option.name in _SAME_AS_SERVE])
+# All options of `tailrace serve`: to check its command line, replace `serve` by `doctor`.
+@click.command(params=list(serve.command.params))
 @click.option("--deep", is_flag=True, help="Also read every batch of every log and check its CRC.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def command(
@@ -31,23 +31,33 @@ def command(
     data_dir: str | None,
     port: int | None,
     host: str | None,
+    node_id: int | None,
+    coordination: str | None,
     settings: tuple[tuple[str, str], ...],
+    log_format: str | None,
+    log_level: str | None,
     deep: bool,
     as_json: bool,
 ) -> int:
-    """Check whether a broker would start and serve with the given options.
+    """Check whether a broker would start and serve.
 
-    Checks the configuration, the data directory and the logs in it, the metadata store, ports and addresses, limits
-    and the installation. Changes nothing, so you can run it beside the broker. Exits with 0 if all is well, with 1 if
-    there are warnings, and with 2 if there are problems: the broker would not start, or not serve all its records.
+    Takes the options of `tailrace serve`. Checks the configuration, the data directory and the logs in it, the
+    metadata store, ports and addresses, limits and the installation. Changes nothing, so you can run it beside the
+    broker. Exits with 0 if all is well, with 1 if there are warnings, and with 2 if there are problems: the broker
+    would not start, or not serve all its records.
 
     \b
     Examples:
       tailrace doctor
       tailrace doctor --config server.properties --set log.retention.hours=24
       tailrace doctor --data-dir /var/lib/tailrace --deep
+      tailrace doctor --node-id 2 --coordination etcd://10.0.0.1:2379/tailrace --data-dir /var/lib/tailrace
     """
-    overrides = serve.overrides_from_options(settings, data_dir, host, port)
+    overrides = serve.overrides_from_options(
+        settings, data_dir, host, port, log_format, log_level, node_id, coordination
+    )
+    # What a store logs while it cannot be reached is in a finding.
+    logging.getLogger("tailrace").addHandler(logging.NullHandler())
     findings: list[Finding] = []
     for finding in examine(config_path, overrides, is_deep=deep, progress=_show_progress):
         findings.append(finding)

@@ -60,7 +60,7 @@ class TopicScopeType(ParamType):
 
 @click.group("group")
 def command() -> None:
-    """List, describe and delete consumer groups, and reset their offsets.
+    """List, describe, delete and reset consumer groups.
 
     A group is a set of consumers that share a name. Each partition of a topic is read by one of them.
     The group commits the offset it has reached in each partition.
@@ -109,7 +109,7 @@ def list_groups(state: str | None, kind: str | None, bootstrap: str, as_json: bo
 @click.option("--members", "with_members", is_flag=True, help="Show the members instead of the offsets.")
 @client_options
 def describe(names: tuple[str, ...], with_members: bool, bootstrap: str, as_json: bool) -> None:
-    """Show the committed offsets, the lag and the members of each GROUP.
+    """Show the offsets, lag and members of each GROUP.
 
     COMMITTED is the offset from which the group continues, LOG-END the offset that the next record
     will get, and LAG the difference. MEMBER is the consumer that reads the partition now.
@@ -401,7 +401,7 @@ def _print_plan(group: str, changes: Sequence[OffsetChange], is_done: bool, as_j
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @client_options
 def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap: str, as_json: bool) -> None:
-    """Delete each GROUP and its offsets, or only its offsets in some topics.
+    """Delete each GROUP, or only its offsets in some topics.
 
     To delete a group, stop all its members. To delete its offsets in a topic, stop the members that
     subscribe to that topic.

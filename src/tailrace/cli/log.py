@@ -47,7 +47,9 @@ def command() -> None:
 @click.option("--records", is_flag=True, help="Also print every record of each batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 def dump(path: Path, records: bool, as_json: bool) -> None:
-    """Print the batches of a .log FILE, or the entries of an .index or .timeindex FILE.
+    """Print the contents of a .log, .index or .timeindex FILE.
+
+    Prints the batches of a .log, and the entries of an index.
 
     Reports the position of each damaged or truncated batch, and exits with 1 if there is one. While a broker is
     writing to a log, its last batch may look truncated.

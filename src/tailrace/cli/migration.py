@@ -6,30 +6,16 @@ back before it marks the file as moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from tailrace.cluster.keys import (
-    ARCHIVES,
-    BROKER_CONFIGS,
-    BROKER_EPOCHS,
-    CLUSTER_ID,
-    CONTROLLER_EPOCH,
-    FINALIZED_FEATURES,
-    MOVED_TO,
-    PRODUCER_IDS,
-    TOPIC_NAMES,
-    TOPICS,
-)
-from tailrace.cluster.store import ABSENT, Check, Entry, Store, Write
+from tailrace.cli.metadata_copy import batches, read_entries
+from tailrace.cluster.keys import CLUSTER_ID, MOVED_TO
+from tailrace.cluster.store import ABSENT, Check, Store, Write
 from tailrace.errors import StorageError
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.stores.opening import open_store
 from tailrace.stores.sqlite import SqliteStore
 
-_DIRECTORIES = (TOPIC_NAMES, TOPICS, ARCHIVES, BROKER_EPOCHS, BROKER_CONFIGS)
-_SINGLE_KEYS = (CONTROLLER_EPOCH, PRODUCER_IDS, FINALIZED_FEATURES)
-_BATCH_OPERATIONS = 50
-_BATCH_BYTES = 512 << 10
 _SAID_EVERY = 1000
 
 
@@ -57,15 +43,15 @@ async def _migrate(source: Store, destination: Store, target: str, say: Callable
                 f"{target} already has the metadata of this cluster: start the broker with --coordination {target}"
             )
         raise StorageError(f"{target} is in use by cluster {there.value.decode()}: choose another prefix or chroot")
-    entries = await _read(source)
+    entries = await read_entries(source)
     done = 0
-    for batch in _batches(entries):
+    for batch in batches(entries):
         if await destination.txn([], [Write(entry.key, entry.value) for entry in batch]) is None:
             raise StorageError(f"cannot write to {target}: the store refused the transaction")
         done += len(batch)
         if done // _SAID_EVERY != (done - len(batch)) // _SAID_EVERY:
             say(f"copied {done} of {len(entries)} entries")
-    copied = {entry.key: entry.value for entry in await _read(destination)}
+    copied = {entry.key: entry.value for entry in await read_entries(destination)}
     for entry in entries:
         if copied.get(entry.key) != entry.value:
             raise StorageError(
@@ -77,26 +63,3 @@ async def _migrate(source: Store, destination: Store, target: str, say: Callable
         )
     await source.txn([], [Write(MOVED_TO, target.encode())])
     return len(entries) + 1
-
-
-async def _read(store: Store) -> list[Entry]:
-    entries: list[Entry] = []
-    for directory in _DIRECTORIES:
-        entries += await store.list(directory)
-    for key in _SINGLE_KEYS:
-        entry = await store.get(key)
-        if entry is not None:
-            entries.append(entry)
-    return entries
-
-
-def _batches(entries: Sequence[Entry]) -> list[list[Entry]]:
-    batches: list[list[Entry]] = []
-    size = 0
-    for entry in entries:
-        size += len(entry.value)
-        if not batches or len(batches[-1]) >= _BATCH_OPERATIONS or size > _BATCH_BYTES:
-            batches.append([])
-            size = len(entry.value)
-        batches[-1].append(entry)
-    return batches

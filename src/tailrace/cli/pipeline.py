@@ -27,7 +27,7 @@ _FILE = "tailrace.cli.pipeline.file"
 
 @click.group("pipeline")
 def command() -> None:
-    """Run jobs on Spark that read topics and write topics, tables or archives.
+    """Run Spark jobs that process, archive or replay topics.
 
     \b
     Examples:
@@ -114,12 +114,14 @@ def run(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Run a job of FILE until it is stopped, and print a line for each batch.
+    """Run a job of FILE until stopped.
+
+    Prints a line for each batch.
 
     \b
     A job is a function from DataFrames to a DataFrame:
       from tailrace.pipeline.jobs import Table, Topic, job
-      @job(source=Topic("orders", schema="id LONG, amount DOUBLE"), sink=Table("large-orders"))
+      @job(source=Topic("orders", schema="id STRING, amount DOUBLE"), sink=Table("large-orders"))
       def large_orders(orders, *, least: float = 100.0):
           return orders.where(orders.amount >= least)
 

@@ -47,7 +47,9 @@ def command(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Archive topics as Parquet files until stopped, and print a line for each round.
+    """Archive topics as Parquet files until stopped.
+
+    Prints a line for each round.
 
     If a topic is not archived yet, the command sets its tailrace.archive.enable, and tailrace.archive.uri to the value
     of --to. From then on, brokers keep records until they are archived, remove them by local.retention.ms, and read old

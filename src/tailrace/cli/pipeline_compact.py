@@ -83,7 +83,7 @@ def compact(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    """Compact the archives of topics: merge small files into large ones, and remove expired ones.
+    """Merge small files of archives, and remove expired ones.
 
     A file expires when all its records are older than `tailrace.archive.retention.ms` or were deleted by DeleteRecords.
     Readers and archivers can keep running: a replaced file stays for the grace period. A later run deletes it, along

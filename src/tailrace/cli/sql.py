@@ -168,7 +168,7 @@ def command(
 ) -> None:
     """Run a Spark SQL query in which topics are tables.
 
-    QUERY - reads the query from standard input.
+    If QUERY is -, the query is read from standard input.
 
     Put names with dots or dashes in backquotes: `web-clicks`. The columns of a topic are the fields of its values
     (text and raw values have one, `value`), and for each record:
@@ -185,8 +185,8 @@ def command(
     \b
     Examples:
       tailrace sql "SELECT * FROM orders LIMIT 10"
-      tailrace sql "SELECT status, count(*), sum(total) FROM orders GROUP BY status" --from 1d
-      tailrace sql "SELECT o.id, p.paid FROM orders o JOIN payments p ON o.id = p.order_id" --format payments=avro \\
+      tailrace sql "SELECT customer, count(*), sum(amount) FROM orders GROUP BY customer" --from 1d
+      tailrace sql "SELECT o.id, p.amount FROM orders o JOIN payments p ON o.id = p.order" --format payments=avro \\
         --schema payments=payment.avsc
       tailrace sql "SELECT _offset, _corrupt FROM orders WHERE _corrupt IS NOT NULL" --json
       tailrace sql "SELECT * FROM orders" --output orders.parquet

@@ -12,7 +12,7 @@ from tailrace.errors import StorageError
 
 @click.group("store")
 def command() -> None:
-    """Move a broker's metadata to the coordination store of a cluster.
+    """Move a broker's metadata to the store of a cluster.
 
     \b
     Example:
@@ -37,9 +37,9 @@ def command() -> None:
     help="Copy to this store: etcd://host:2379/prefix or zookeeper://host:2181/chroot.",
 )
 def migrate(data_dir: str, target: str) -> None:
-    """Copy a stopped broker's metadata to etcd or ZooKeeper, so that other brokers can join it.
+    """Copy a stopped broker's metadata to etcd or ZooKeeper.
 
-    The records stay where they are. Afterwards, start the broker with --coordination.
+    The records stay where they are. Afterwards, start the broker with --coordination; other brokers can then join it.
 
     \b
     Example:

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from tailrace.cli.main import cli
 from tailrace.cli.run_broker import STORE_FILE
+from tailrace.cluster.keys import MOVED_TO
+from tailrace.cluster.store import Write
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.runtime.system.clock import SystemClock
 from tailrace.storage.checkpoints import (
@@ -202,6 +204,24 @@ def test_a_store_of_a_newer_format_is_refused(data: Path) -> None:
     found = only(data)
     assert f"{data}/{STORE_FILE} has format 99" in found["text"]
     assert "newer version" in found["advice"]
+
+
+def test_a_broker_whose_metadata_was_moved_is_told_where(data: Path) -> None:
+    store = SqliteStore(str(data / STORE_FILE))
+    asyncio.run(store.txn([], [Write(MOVED_TO, b"etcd://127.0.0.1:2379/tailrace")]))
+    asyncio.run(store.close())
+    found = only(data)
+    assert "was moved to etcd://127.0.0.1:2379/tailrace" in found["text"]
+    assert found["advice"] == "add --coordination etcd://127.0.0.1:2379/tailrace"
+    assert bad(data, "--coordination", f"sqlite:{data}/{STORE_FILE}") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("etc://h:2379/x", "not the address of a coordination store"), ("unix:relative", "is not the absolute path")],
+)
+def test_an_address_that_names_no_store_is_a_problem(data: Path, address: str, told: str) -> None:
+    assert told in only(data, "--coordination", address)["text"]
 
 
 def test_a_damaged_store_is_found(data: Path) -> None:

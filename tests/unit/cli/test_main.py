@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -112,6 +114,23 @@ def test_help_of_every_command_shows_an_example(command: list[str]) -> None:
     assert result.exit_code == 0
     assert "Example" in result.stdout
     assert f"tailrace {' '.join(command)}" in result.stdout.split("Example")[1]
+
+
+def groups_of_commands(group: click.Group, *names: str) -> Iterator[list[str]]:
+    """The names that lead to each group of commands, the top one included."""
+    yield list(names)
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from groups_of_commands(command, *names, name)
+
+
+@pytest.mark.parametrize("group", list(groups_of_commands(cli)), ids=" ".join)
+def test_lists_of_commands_show_whole_sentences(group: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*group, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    for line in result.stdout.split("Commands:\n")[1].splitlines():
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_an_unclean_failover_goes_beyond_the_isr_only_where_none_of_it_lives(
 
 @settings(max_examples=300)
 @given(topics, st.sampled_from(BROKERS), lives)
-def test_whoever_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, live: list[int]) -> None:
+def test_a_broker_that_leaves_is_in_no_isr_with_others(before: TopicImage, gone: int, live: list[int]) -> None:
     for departure in (without_broker, after_crash):
         after = departure(before, gone)
         check_change(before, after)

@@ -11,8 +11,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -2,
         "medium",
-        "How long brokers keep archived records on their own disks; -2 means as long as `log.retention.ms`, -1 "
-        "for ever.",
+        "How long brokers keep archived records on their own disks; -2 means as long as `log.retention.ms`, "
+        "-1 forever.",
         AtLeast(-2),
         update_mode="cluster-wide",
     ),
@@ -21,8 +21,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -2,
         "medium",
-        "The size up to which brokers keep an archived log on their own disks; -2 means `log.retention.bytes`, "
-        "-1 no limit.",
+        "How many bytes of an archived partition brokers keep on their own disks; -2 means "
+        "`log.retention.bytes`, -1 no limit.",
         AtLeast(-2),
         update_mode="cluster-wide",
     ),
@@ -31,8 +31,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "",
         "medium",
-        "The default location of archives: a directory, `file:`, `s3://bucket/prefix`, `hdfs://` or "
-        "`webhdfs://`. Every broker must be able to reach it. A topic can have its own location.",
+        "Where topics are archived that do not set this themselves: a directory, `file:`, "
+        "`s3://bucket/prefix`, `hdfs://` or `webhdfs://`. Every broker must be able to reach it.",
         ARCHIVE_PLACES,
         update_mode="cluster-wide",
     ),
@@ -41,7 +41,7 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -1,
         "medium",
-        "How long the archive keeps records; -1 means for ever. Compaction of the archive removes older ones.",
+        "How long records stay in the archive; -1 means forever. Compaction of the archive removes older ones.",
         AtLeast(-1),
         update_mode="cluster-wide",
     ),
@@ -50,9 +50,9 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         False,
         "medium",
-        "If true, brokers decode every produced record, as Apache Kafka does, and refuse a batch that clients "
-        "could not decode (INVALID_RECORD). If false, they check only the header and CRC of a batch, and a "
-        "broken client can store batches on which consumers, queries and the archive fail.",
+        "Whether brokers decode every produced record, as Apache Kafka does, and refuse batches that clients "
+        "could not decode (INVALID_RECORD). If not, they check only the header and CRC of a batch, so a "
+        "broken client can store batches that consumers, queries and the archive cannot decode.",
         update_mode="cluster-wide",
     ),
     key(
@@ -60,8 +60,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "keep",
         "medium",
-        "What to do with records whose retention is over but that are not archived yet. `keep` keeps them; if "
-        "the disk fills up, producers are refused. `drop` deletes them for good.",
+        "What happens to expired records that are not archived yet. `keep`: brokers keep them, and refuse "
+        "producers if the disk fills up. `drop`: brokers delete them, and they are lost.",
         ARCHIVE_LAG_POLICIES,
         update_mode="cluster-wide",
     ),
@@ -70,8 +70,8 @@ ARCHIVE_KEYS: tuple[ConfigKey, ...] = (
         INT,
         90,
         "medium",
-        "The disk usage, in percent of a log directory's volume, at which producers to archived topics are "
-        "refused while records cannot be removed because they are not archived yet.",
+        "If the volume of a log directory is fuller than this, the broker refuses writes to archived topics "
+        "whose records it cannot remove because they are not archived yet.",
         Between(1, 100),
         update_mode="cluster-wide",
     ),

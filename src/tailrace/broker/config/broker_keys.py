@@ -12,7 +12,7 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "The id of this broker in its cluster; it must be unique.",
+        "The id of this broker. Every broker of a cluster needs its own.",
         AtLeast(0),
         aliases=("broker.id",),
     ),
@@ -29,15 +29,15 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "medium",
-        "The rack, zone or room of this broker; clients can see it.",
+        "The rack or availability zone of this broker. Clients see it, and replicas are spread over racks.",
     ),
     key(
         "listeners",
         LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "high",
-        "The addresses to listen on, as `NAME://host:port`. An empty host or 0.0.0.0 listens on every interface; "
-        "port 0 takes any free port; put an IPv6 address in brackets.",
+        "The addresses to listen on, as `NAME://host:port`. An empty host or 0.0.0.0 means every interface, "
+        "port 0 any free port. Put an IPv6 address in brackets.",
         NonEmpty(),
     ),
     key(
@@ -45,8 +45,8 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         None,
         "high",
-        "The addresses that clients connect to. A listener that is missing here is advertised with its address "
-        "in `listeners`, or with the machine's host name if it listens on every interface.",
+        "The addresses that clients connect to. A listener that is not named here is advertised as in "
+        "`listeners`, with the machine's host name if it listens on every interface.",
         NonEmpty(),
     ),
     key(
@@ -54,15 +54,15 @@ IDENTITY_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "low",
-        "The security protocol of each listener name, as `NAME:PROTOCOL`. Only PLAINTEXT is supported so far: a "
-        "listener with another protocol is refused.",
+        "The security protocol of each listener name, as `NAME:PROTOCOL`. Only PLAINTEXT is served so far: a "
+        "listener with any other protocol is refused.",
     ),
     key(
         "log.dirs",
         LIST,
         ("data",),
         "high",
-        "The directories that hold the partition logs. A relative path is relative to the working directory.",
+        "The directories of the partition logs. A relative path starts at the working directory.",
         NonEmpty(),
         aliases=("log.dir",),
     ),
@@ -75,7 +75,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "medium",
-        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 opens none, 0 takes any free port.",
+        "The HTTP port of `/metrics` (Prometheus), `/healthz` and `/readyz`; -1 means none, 0 any free port.",
         Between(0, 65535, special=-1),
     ),
     key(
@@ -83,8 +83,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "127.0.0.1",
         "medium",
-        "The address on which `metrics.port` listens. There is no authentication: use 0.0.0.0, every interface, "
-        "only in a network where everyone may see the metrics.",
+        "The address that `metrics.port` listens on. There is no password: use 0.0.0.0 (every interface) only "
+        "in networks where everybody may read the metrics.",
         NonEmpty(),
     ),
     key(
@@ -100,7 +100,7 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "INFO",
         "low",
-        "The lowest level of events to log.",
+        "The lowest level of events that are logged.",
         LOG_LEVELS,
     ),
     key(
@@ -108,8 +108,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         60,
         "low",
-        "The number of lines per minute to log for each kind of trouble that clients can cause at will, such as "
-        "refused connections and malformed requests; further ones are only counted.",
+        "How many lines per minute are logged of each kind of event that clients can cause at will, such as "
+        "refused connections and malformed requests. Further events are only counted.",
         AtLeast(1),
     ),
     key(
@@ -117,8 +117,8 @@ OBSERVATION_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100,
         "low",
-        "A step of the event loop that takes this much CPU time, while all clients wait, is logged with its "
-        "stack and counted in `tailrace_loop_slow_steps_total`. 0 disables this.",
+        "A step of the event loop that takes this much CPU time is logged with its stack and counted in "
+        "`tailrace_loop_slow_steps_total`, because all clients wait for it. 0 turns this off.",
         AtLeast(10, special=0),
     ),
 )

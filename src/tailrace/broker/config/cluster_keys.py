@@ -11,17 +11,17 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         "high",
-        "The store for the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
-        "unix:///socket of a local cluster, or sqlite:file. If it is not set, a single broker uses a file in its "
-        "first log directory.",
+        "The store of the cluster's metadata: etcd://host:2379,…/prefix, zookeeper://host:2181,…/chroot, "
+        "unix:///socket of a local cluster, or sqlite:file. If it is not set, a single broker keeps its "
+        "metadata in a file in its first log directory.",
     ),
     key(
         "broker.session.timeout.ms",
         INT,
         9000,
         "high",
-        "How long a broker may be silent to the metadata store before it counts as dead and other brokers lead "
-        "its partitions.",
+        "A broker that the metadata store has not heard from for this long counts as dead, and other brokers "
+        "lead in its place.",
         AtLeast(1),
     ),
     key(
@@ -29,14 +29,14 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "high",
-        "If true, leadership of partitions returns to their first replicas when those brokers are back.",
+        "Whether leadership returns to the first replica of a partition when its broker is back.",
     ),
     key(
         "leader.imbalance.check.interval.seconds",
         LONG,
         300,
         "high",
-        "How often brokers check whether leadership should return to first replicas.",
+        "How often the controller checks whether brokers lead the partitions of which they are the first replica.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +44,8 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10,
         "high",
-        "The percentage of its own partitions that a broker may not lead before leadership returns to it.",
+        "Leadership returns to a broker when it does not lead more than this percentage of the partitions of "
+        "which it is the first replica.",
         AtLeast(0),
     ),
     key(
@@ -52,21 +53,21 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "medium",
-        "If true, a broker that stops first hands leadership over to other replicas.",
+        "Whether a stopping broker first hands its leadership over to others.",
     ),
     key(
         "inter.broker.listener.name",
         STRING,
         None,
         "medium",
-        "The listener that brokers use among themselves; by default the first one of each broker.",
+        "The listener that brokers use to reach each other. If it is not set, they use the first listener of each.",
     ),
     key(
         "replica.lag.time.max.ms",
         LONG,
         30_000,
         "high",
-        "A follower that has not had all of its leader's records for this long is removed from the in-sync replicas.",
+        "A follower that has lacked records of its leader for this long is no longer in sync.",
         AtLeast(1),
     ),
     key(
@@ -74,8 +75,8 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         500,
         "high",
-        "How long a leader may hold a follower's request if there are no records for it; must be less than "
-        "replica.lag.time.max.ms.",
+        "How long a leader holds a follower's fetch if it has no new records. Must be less than "
+        "`replica.lag.time.max.ms`.",
         AtLeast(0),
     ),
     key(
@@ -83,7 +84,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "The bytes that must be available before a leader answers a follower's request early.",
+        "A leader holds a follower's fetch until it has this many bytes, for at most `replica.fetch.wait.max.ms`.",
         AtLeast(0),
     ),
     key(
@@ -91,7 +92,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         MIB,
         "medium",
-        "The most bytes that a follower fetches from one partition at once; a larger batch is still sent whole.",
+        "How much a follower fetches of one partition at a time. A larger batch still comes whole.",
         AtLeast(0),
     ),
     key(
@@ -99,7 +100,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10 * MIB,
         "medium",
-        "The most bytes that a follower fetches from all partitions at once; a larger batch is still sent whole.",
+        "How much a follower fetches of all partitions at a time. A larger batch still comes whole.",
         AtLeast(0),
     ),
     key(
@@ -107,7 +108,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "The longest pause before a follower retries a leader or a partition that failed.",
+        "The longest pause before a follower retries a leader, or a single partition, that failed.",
         AtLeast(0),
     ),
     key(
@@ -115,7 +116,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         INT,
         30_000,
         "high",
-        "How long a follower waits for a connection, and for a response beyond replica.fetch.wait.max.ms.",
+        "How long a follower waits for a connection, and for a response beyond `replica.fetch.wait.max.ms`.",
         AtLeast(1),
     ),
     key(
@@ -123,7 +124,7 @@ CLUSTER_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         5000,
         "high",
-        "How often a broker writes the high watermark of each log to disk.",
+        "How often the broker saves the high watermark of each log.",
         AtLeast(1),
     ),
     key(

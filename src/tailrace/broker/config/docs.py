@@ -18,13 +18,13 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.config.docs`; change the tables in src/tailrace/broker, not this page. -->
 # Configuration
 
-A broker starts without any configuration: it listens on {listeners} and keeps its data in `./{log_dirs}`. \
-Everything else is a key. A key that Kafka has too has Kafka's name; keys that only tailrace has begin with \
-`tailrace.`, except `metrics.host` and `metrics.port`.
+A broker needs no configuration: by default it listens on {listeners} and keeps its data in `./{log_dirs}`. \
+Keys have Kafka's names where Kafka has the same key. Keys that only tailrace has begin with `tailrace.`, except \
+`metrics.host` and `metrics.port`.
 
 ## Giving configuration
 
-A file, in the syntax of Kafka's `server.properties`:
+In a file, in the syntax of Kafka's `server.properties`:
 
 ```properties
 # tailrace serve --config server.properties
@@ -34,8 +34,8 @@ log.dirs=/var/lib/tailrace
 log.retention.hours=72
 ```
 
-or in TOML, if its name ends in `.toml`. Dotted keys, tables and quoted keys mean the same; a list may be a \
-TOML array:
+or in a TOML file, whose name ends in `.toml`. Dotted keys, tables and quoted keys mean the same, and lists may be \
+TOML lists:
 
 ```toml
 # tailrace serve --config tailrace.toml
@@ -43,28 +43,28 @@ listeners = ["PLAINTEXT://0.0.0.0:9092"]
 log.dirs = "/var/lib/tailrace"
 log.retention.hours = 72
 max.connections = 1000
-"max.connections.per.ip" = 50  # in quotes, because in TOML no key can be the prefix of another
+"max.connections.per.ip" = 50  # quoted: in TOML, a key that has a value cannot also be a table
 ```
 
-Single keys on the command line override the file, also if the file sets the same thing under another name: \
-`log.retention.hours` on the command line overrides `log.retention.ms` in the file.
+On the command line, `--set` overrides the file, even if the two use different keys for one setting: \
+`--set log.retention.hours=24` overrides `log.retention.ms` in the file.
 
 ```sh
 tailrace serve --config server.properties --set log.retention.hours=24 --set num.partitions=3
 ```
 
-Files must be UTF-8. Environment variables are not read. If a properties file sets a key twice, the last value \
-applies. With an invalid value or an unknown key, the broker does not start; the message names the key, the value, \
-what is allowed, and the file and line (for a TOML file, only the file).
+Files are UTF-8. Environment variables set no keys. If a properties file sets a key twice, the last one counts. The \
+broker does not start with an unknown key or a value that is not allowed; the error names the key, the value, what is \
+allowed, the file, and its line (for TOML only the file).
 
-The `server.properties` that Kafka ships works unchanged. Keys without an effect here are accepted \
-with a warning: {no_effect}, and all that begin with {no_effect_prefixes}. The listeners in \
-`controller.listener.names` are ignored. Keys for TLS, SASL and authorization are refused, not ignored, \
-because tailrace does not have these yet.
+You can use the `server.properties` that Kafka ships as it is. The broker accepts keys that have no meaning here, with \
+a warning: {no_effect}, and all that begin with {no_effect_prefixes}. It leaves out the listeners that \
+`controller.listener.names` names. It refuses keys for TLS, SASL and authorization: tailrace does not have these yet, \
+and must not ignore a key that protects something.
 
 ## Changing configuration while the broker runs
 
-Topic keys, and the broker keys whose last column below says so, take effect without a restart, and survive one:
+Changes to topic keys, and to broker keys marked *running* below, take effect without a restart and survive restarts:
 
 ```sh
 tailrace config set topic orders retention.ms=86400000         # one topic
@@ -73,21 +73,21 @@ tailrace config set broker 1 max.connections=2000              # one broker
 tailrace config get topic orders --all                         # values, and where each comes from
 ```
 
-`kafka-configs` and any admin client do the same. A value set for the topic takes precedence, then one set for the \
-broker, then one set for all brokers, then one given at the start, then the default. For debugging, `kafka-configs \
+`kafka-configs` and any admin client do the same. The first of these that has a value applies: the topic, this broker, \
+all brokers, the file or command line of the broker, the default. To log more for a while, `kafka-configs \
 --entity-type broker-loggers` sets the level of a logger, such as `tailrace.broker=DEBUG`, until the broker stops.
 
 ## What is durable by default
 
-A record is acknowledged once it has been written to the operating system. It then survives the end of the \
-broker process, also by `kill -9`. A power failure or a crash of the machine can lose what is not synced to disk \
-yet. A sync of the log starts in the background at most {background_ms} ms after a write, or \
-once {background_bytes} have been written. Such a crash can lose that much, and what is written until the sync ends.
+A record is acknowledged when it has been written to the operating system. It then survives the end of the \
+broker process, `kill -9` included. A power cut or a crash of the machine loses what is not on disk yet. A background \
+sync of the log starts at most {background_ms} ms after a write, or as soon as {background_bytes} were written. Such a \
+crash can therefore lose what was written in that time, and while the sync was running.
 
 | to get | set |
 |---|---|
-| every acknowledged record on disk, at the cost of a sync before each response | `log.flush.interval.messages=1`, \
-or `flush.messages=1` for a topic |
+| every acknowledged record on disk, at the price of a sync before each acknowledgement | \
+`log.flush.interval.messages=1`, or `flush.messages=1` for a topic |
 | fewer than N unsynced records of a log whenever an acknowledgement is sent | `log.flush.interval.messages=N`, \
 or `flush.messages=N` for a topic |
 | an earlier sync in the background | `tailrace.flush.background.ms`, `log.flush.interval.ms`, \
@@ -117,7 +117,7 @@ def render() -> str:
         introduction,
         "## Broker keys",
         "",
-        "The last column says whether a change requires a restart.",
+        "The last column says whether you can change a key while the broker is running, or need a restart.",
         "",
     ]
     lines += _table(BROKER_KEYS.values())
@@ -125,8 +125,7 @@ def render() -> str:
         "",
         "## Topic keys",
         "",
-        "A topic may override these keys. If it does not, the first of the broker keys in the last column that "
-        "has a value applies.",
+        "Each topic can set these. If it does not, the first broker key in the last column that has a value applies.",
         "",
         "| key | type | default | allowed | meaning | broker keys |",
         "|---|---|---|---|---|---|",

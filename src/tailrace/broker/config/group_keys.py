@@ -11,7 +11,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         50,
         "high",
-        "The number of partitions of the offsets topic, used when it is created; groups are spread over them.",
+        "The number of partitions of the offsets topic when it is created. Groups are spread over them.",
         AtLeast(1),
     ),
     key(
@@ -19,8 +19,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         ConfigType.SHORT,
         3,
         "high",
-        "The replication factor of the offsets topic; it is lower while there are fewer brokers, and rises as "
-        "brokers join.",
+        "The number of replicas of the offsets topic. It has fewer while there are fewer brokers, and gets "
+        "more as brokers join.",
         AtLeast(1),
     ),
     key(
@@ -28,7 +28,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The segment size of the offsets topic; small segments are compacted and loaded sooner.",
+        "The segment size of the offsets topic. Small segments are compacted and loaded sooner.",
         AtLeast(1 << 20),
     ),
     key(
@@ -36,7 +36,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10080,
         "high",
-        "How long the offsets of a group without members are kept.",
+        "How long the offsets of a group are kept after its last member has left.",
         AtLeast(1),
     ),
     key(
@@ -44,7 +44,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "high",
-        "How often expired offsets are removed.",
+        "How often the broker looks for expired offsets.",
         AtLeast(1),
     ),
     key(
@@ -52,7 +52,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "high",
-        "The longest metadata text that may be committed with an offset.",
+        "The longest text that a client may commit with an offset.",
         AtLeast(0),
     ),
     key(
@@ -68,7 +68,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         6000,
         "medium",
-        "The shortest session timeout that a member of a classic group may ask for.",
+        "The shortest session timeout that a member of a classic group may request.",
         AtLeast(1),
     ),
     key(
@@ -76,7 +76,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1_800_000,
         "medium",
-        "The longest session timeout that a member of a classic group may ask for.",
+        "The longest session timeout that a member of a classic group may request.",
         AtLeast(1),
     ),
     key(
@@ -84,7 +84,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "The maximum number of members of a classic group.",
+        "The most members of a classic group.",
         AtLeast(1),
     ),
     key(
@@ -92,7 +92,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         45_000,
         "medium",
-        "How long a member of the newer group protocol may send no heartbeat before it is removed.",
+        "A member of the newer group protocol that is silent for this long is removed from its group.",
         AtLeast(1),
     ),
     key(
@@ -100,7 +100,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         5000,
         "medium",
-        "The heartbeat interval that members of the newer group protocol must use.",
+        "The heartbeat interval that the broker gives to members of the newer group protocol.",
         AtLeast(1),
     ),
     key(
@@ -108,7 +108,7 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "The maximum number of members of a group of the newer protocol.",
+        "The most members of a group of the newer protocol.",
         AtLeast(1),
     ),
     key(
@@ -116,7 +116,8 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("uniform", "range"),
         "medium",
-        "The assignors that members of the newer group protocol may ask for; the first one is the default.",
+        "The assignors that members of the newer group protocol may request. The first one serves members "
+        "that request none.",
         OneOf(("uniform", "range")),
     ),
     key(

@@ -29,7 +29,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "medium",
-        "The number of partitions of a topic that is created without one.",
+        "The number of partitions of a topic, if its creator does not give one.",
         AtLeast(1),
     ),
     key(
@@ -37,7 +37,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "medium",
-        "The replication factor of a topic that is created without one.",
+        "The number of replicas of a partition, if the topic's creator does not give one.",
         AtLeast(1),
     ),
     key(
@@ -45,7 +45,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1,
         "high",
-        "The number of in-sync replicas without which produce requests with acks=all are refused.",
+        "With acks=all, a write is accepted only while at least this many replicas are in sync.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -54,8 +54,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         False,
         "high",
-        "If true, a replica that is not in sync may become the leader when no in-sync replica is alive: the "
-        "partition is available again, but records that only the other replicas have are lost.",
+        "Whether a replica that is not in sync may lead if no in-sync replica is alive. The partition is "
+        "served again, but records that only the other replicas have are lost.",
         update_mode="cluster-wide",
     ),
     key(
@@ -63,7 +63,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "high",
-        "If true, a topic is created when a client first asks for it.",
+        "Whether the broker creates a topic when a client first asks for it.",
     ),
     key("delete.topic.enable", BOOLEAN, True, "high", "If true, clients may delete topics."),
     key(
@@ -71,8 +71,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "producer",
         "high",
-        "The compression of batches on disk. `producer` keeps batches as they were sent; with any other value, "
-        "batches of another codec are recompressed.",
+        "How batches are compressed on disk. `producer` keeps them as they were sent. With any other value, "
+        "the broker recompresses batches that use another codec.",
         COMPRESSION_TYPES,
         update_mode="cluster-wide",
     ),
@@ -81,7 +81,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         -1,
         "medium",
-        "The compression level for `compression.type=gzip`; -1 is the library's default.",
+        "The level of gzip if `compression.type` is gzip; -1 is the library's default.",
         GZIP_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -90,7 +90,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         9,
         "medium",
-        "The compression level for `compression.type=lz4`. As in Kafka, the default means fast compression.",
+        "The level of lz4 if `compression.type` is lz4. The default selects its fast mode, as in Kafka.",
         LZ4_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -99,7 +99,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         3,
         "medium",
-        "The compression level for `compression.type=zstd`.",
+        "The level of zstd if `compression.type` is zstd.",
         ZSTD_LEVELS,
         update_mode="cluster-wide",
     ),
@@ -108,7 +108,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1_048_588,
         "high",
-        "The size of the largest accepted record batch, checked when it arrives and again after recompression.",
+        "The largest record batch that the broker accepts, measured as it arrives and again after recompression.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -118,7 +118,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1 << 30,
         "high",
-        "The size at which a log rolls to a new segment.",
+        "A log starts a new segment when the current one reaches this size.",
         AtLeast(MIB),
         update_mode="cluster-wide",
     ),
@@ -127,8 +127,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "The age at which a log rolls to a new segment even if the current one is not full. If it is not set, "
-        "`log.roll.hours` applies.",
+        "A log starts a new segment when the current one reaches this age, even if it is not full. If this is "
+        "not set, `log.roll.hours` applies.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -137,7 +137,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         168,
         "high",
-        "The age in hours at which a log rolls to a new segment, if `log.roll.ms` is not set.",
+        "A log starts a new segment when the current one reaches this age in hours. Applies if `log.roll.ms` "
+        "is not set.",
         AtLeast(1),
     ),
     key(
@@ -145,7 +146,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "medium",
-        "The number of bytes of the log between two entries of the offset index.",
+        "The offset index gets one entry for about this many bytes of log.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -154,7 +155,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         10 * MIB,
         "medium",
-        "The maximum size of an index file; when the index is full, the log rolls to a new segment.",
+        "The largest size of an index file. A full index starts a new segment.",
         AtLeast(4),
         update_mode="cluster-wide",
     ),
@@ -163,7 +164,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "How long records are kept; -1 means for ever. If it is not set, `log.retention.minutes` applies.",
+        "How long records are kept; -1 means forever. If this is not set, `log.retention.minutes` applies.",
         AtLeast(1, special=-1),
         update_mode="cluster-wide",
     ),
@@ -172,7 +173,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         None,
         "high",
-        "How long records are kept, in minutes, if `log.retention.ms` is not set. If neither is set, "
+        "How long records are kept, in minutes. Applies if `log.retention.ms` is not set. If neither is set, "
         "`log.retention.hours` applies.",
         AtLeast(1, special=-1),
     ),
@@ -181,7 +182,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         336,
         "high",
-        "How long records are kept, in hours, if neither of the finer settings is given. The default is two weeks.",
+        "How long records are kept, in hours. Applies if neither `log.retention.ms` nor "
+        "`log.retention.minutes` is set. The default is two weeks.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -189,7 +191,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         -1,
         "high",
-        "The size of a partition's log above which its oldest segments are deleted; -1 means no limit.",
+        "The largest size of a partition's log. Beyond it, the oldest segments are deleted; -1 means no limit.",
         AtLeast(-1),
         update_mode="cluster-wide",
     ),
@@ -198,7 +200,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         300_000,
         "medium",
-        "How often segments are deleted whose retention is over.",
+        "How often the broker looks for segments that retention can delete.",
         AtLeast(1),
     ),
     key(
@@ -206,7 +208,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         60_000,
         "high",
-        "How long the file of a deleted segment stays on disk, so that running reads can finish.",
+        "How long the file of a deleted segment stays on disk, so that reads in progress can finish.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -215,8 +217,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         ("delete",),
         "medium",
-        "What to do with old segments. `delete` deletes them by age and size; `compact` keeps the newest record "
-        "of each key; both may be given.",
+        "What happens to old segments: `delete` removes them by age and size, `compact` keeps the newest "
+        "record of each key. You can set both.",
         CLEANUP_POLICIES,
         update_mode="cluster-wide",
     ),
@@ -225,7 +227,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         BOOLEAN,
         True,
         "medium",
-        "If true, logs with the cleanup policy `compact` are compacted.",
+        "Whether the broker compacts logs whose policy includes `compact`.",
     ),
     key(
         "log.cleaner.backoff.ms",
@@ -241,7 +243,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         128 * MIB,
         "medium",
-        "The memory for the keys that compaction tracks, 24 bytes each; keys that do not fit take another round.",
+        "The memory for the keys of one compaction pass, 24 bytes per key. Keys that do not fit take another pass.",
         AtLeast(MIB),
         update_mode="cluster-wide",
     ),
@@ -250,7 +252,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         0.9,
         "medium",
-        "How full that memory may become. Higher values track more keys per round, but slow it down.",
+        "How full `log.cleaner.dedupe.buffer.size` may get. A higher value means more keys per pass, and "
+        "slower passes.",
         SHARES,
         update_mode="cluster-wide",
     ),
@@ -259,7 +262,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         DOUBLE_MAX,
         "medium",
-        "The most bytes that compaction reads and writes per second.",
+        "The most bytes per second that compaction reads and writes.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -268,7 +271,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         DOUBLE,
         0.5,
         "medium",
-        "The share of a log that must be new since its last compaction before it is compacted again.",
+        "A log is compacted when at least this share of it is new since its last compaction.",
         SHARES,
         update_mode="cluster-wide",
     ),
@@ -286,7 +289,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         0,
         "medium",
-        "The minimum age of a record before it is compacted.",
+        "Records younger than this are not compacted.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -295,7 +298,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         LONG_MAX,
         "medium",
-        "The age at which a record is compacted, however small the new share of the log is.",
+        "A log with uncompacted records older than this is compacted, however small its share of new records is.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -304,7 +307,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         168,
         "low",
-        "The time in which every batch of every closed segment is read once to check its CRC; -1 disables this.",
+        "Within this time, the broker reads every batch of every closed segment once and checks its CRC; -1 "
+        "turns this off.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -312,7 +316,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "CreateTime",
         "medium",
-        "Whether a record has the producer's timestamp (`CreateTime`) or the broker's (`LogAppendTime`).",
+        "Whether records carry the producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
         TIMESTAMP_TYPES,
         update_mode="cluster-wide",
     ),
@@ -339,7 +343,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         24 * HOUR_MS,
         "low",
-        "How long the broker remembers an idempotent producer that no longer writes to a partition.",
+        "How long a partition remembers an idempotent producer that no longer writes to it.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -348,9 +352,9 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         INT,
         2000,
         "low",
-        "The number of idempotent producers that the broker remembers for each partition, at about half a "
-        "kilobyte each; beyond it, it forgets those that have been silent longest. Use a number higher than that "
-        "of concurrent producers to a partition.",
+        "How many idempotent producers a partition remembers, at about half a kilobyte each. Beyond that, it "
+        "forgets those that were silent for longest. Set it higher than the number of producers that write to "
+        "one partition at a time.",
         AtLeast(10),
         update_mode="cluster-wide",
     ),
@@ -363,8 +367,8 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         LONG_MAX,
         "high",
-        "The number of unsynced records of a log at which an acknowledgement waits for a sync; 1 syncs before "
-        "every acknowledgement.",
+        "An acknowledgement waits for a sync if this many records of the log are unsynced. With 1, every "
+        "acknowledgement waits for a sync.",
         AtLeast(1),
         update_mode="cluster-wide",
     ),
@@ -373,8 +377,8 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         None,
         "high",
-        "How long a record may be in a log before a sync starts in the background. If it is not set, there is no "
-        "such limit.",
+        "A background sync of a log starts when its oldest unsynced record is this old. If this is not set, "
+        "there is no such limit.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -383,7 +387,7 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         INT,
         60_000,
         "high",
-        "How often the broker writes to disk how far each log is synced, which is where recovery starts.",
+        "How often the broker saves up to where each log is synced. Recovery starts there.",
         AtLeast(0),
     ),
     key(
@@ -391,8 +395,8 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         16 * MIB,
         "medium",
-        "The bytes written to a log after which a sync starts in the background. This bounds the amount of data "
-        "that the kernel has not yet written.",
+        "A background sync of a log starts after this many bytes were written to it. This limits how much the "
+        "kernel still has to write.",
         AtLeast(1),
     ),
     key(
@@ -400,7 +404,7 @@ FLUSH_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         1000,
         "high",
-        "The longest time after a write before a sync of the log starts in the background; -1 disables this.",
+        "A background sync of a log starts at most this long after a write; -1 turns this off.",
         AtLeast(-1),
     ),
 )

@@ -11,7 +11,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         100 * MIB,
         "high",
-        "The size of the largest request; a connection that announces a larger one is closed.",
+        "The largest request. The broker closes a connection that announces a larger one.",
         AtLeast(1),
     ),
     key(
@@ -35,9 +35,9 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         4096,
         "medium",
-        "The number of connections that may wait to be accepted. The kernel limits it to net.core.somaxconn. "
-        "With Kafka's default of 50, clients that connect at once, as after a restart, wait for seconds until "
-        "they retry.",
+        "How many connections may wait to be accepted. The kernel allows no more than net.core.somaxconn. "
+        "With Kafka's default of 50, clients that all connect at once, as after a restart, wait for seconds "
+        "before they retry.",
         AtLeast(1),
     ),
     key(
@@ -45,7 +45,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         600_000,
         "medium",
-        "How long a connection may be idle before it is closed; -1 never closes it.",
+        "The broker closes a connection that has been silent for this long; -1 means never.",
         AtLeast(-1),
     ),
     key(
@@ -53,7 +53,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "The maximum number of connections to the broker.",
+        "The largest number of open connections.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -62,7 +62,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         INT_MAX,
         "medium",
-        "The maximum number of connections from one address.",
+        "The largest number of open connections from one address.",
         AtLeast(0),
         update_mode="cluster-wide",
     ),
@@ -71,7 +71,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LIST,
         (),
         "medium",
-        "The maximum number of connections from specific addresses, as `address:count`.",
+        "A different limit for single addresses, as `address:count`.",
         CountsByAddress(),
     ),
     key(
@@ -79,10 +79,10 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         LONG,
         256 * MIB,
         "medium",
-        "The most bytes of requests and responses that the broker holds for all connections: requests that are "
-        "being received or processed, responses that clients have not read yet, and batches that are "
-        "decompressed for checks. Beyond it, large requests wait, small ones continue, and connections that hold "
-        "much data without progress are closed. -1 sets no limit.",
+        "The most memory for requests and responses of all connections together: for requests that are being "
+        "received or processed, responses that wait to be sent, and batches that are decompressed to be "
+        "checked. Beyond it, large requests wait, small ones are still served, and the broker closes "
+        "connections that hold much memory without making progress. -1 means no limit.",
         AtLeast(1, special=-1),
     ),
     key(
@@ -90,7 +90,8 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         55 * MIB,
         "medium",
-        "The size limit of a fetch response, whatever the client asks for; a larger first batch is still sent whole.",
+        "The largest response to a fetch, whatever the client asks for. A first batch that is larger is still "
+        "sent whole.",
         AtLeast(1024),
     ),
     key(
@@ -98,7 +99,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         2000,
         "medium",
-        "The most partitions in a response to DescribeTopicPartitions; the client then asks for the next page.",
+        "The most partitions in one response to DescribeTopicPartitions. The client asks again for the rest.",
         AtLeast(1),
     ),
     key(
@@ -106,7 +107,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         1000,
         "medium",
-        "The maximum number of incremental fetch sessions; 0 disables them.",
+        "The most incremental fetch sessions at a time; 0 means none.",
         AtLeast(0),
     ),
     key(
@@ -114,7 +115,8 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         200_000,
         "low",
-        "The most partitions in all incremental fetch sessions together; further clients are served without a session.",
+        "The most partitions in all incremental fetch sessions together. Beyond that, the broker serves "
+        "clients without a session.",
         AtLeast(0),
     ),
     key(
@@ -122,7 +124,7 @@ NETWORK_KEYS: tuple[ConfigKey, ...] = (
         INT,
         0,
         "medium",
-        "The maximum number of open segment files; 0 derives it from the limit of the process.",
+        "The most open segment files; 0 derives it from the limit of the process.",
         AtLeast(0),
     ),
 )

@@ -53,33 +53,33 @@ _TABLE: tuple[TopicKey, ...] = (
         "cleanup.policy",
         Synonym("log.cleanup.policy"),
         valid=CLEANUP_POLICIES,
-        documentation="What to do with old segments. `delete` deletes them by age and size; `compact` keeps the "
-        "newest record of each key; both may be given.",
+        documentation="What happens to old segments: `delete` removes them by age and size, `compact` keeps the "
+        "newest record of each key. You can set both.",
     ),
     _key(
         "compression.type",
         Synonym("compression.type"),
         valid=COMPRESSION_TYPES,
-        documentation="The compression of batches on disk. `producer` keeps batches as they were sent; with any "
-        "other value, batches of another codec are recompressed.",
+        documentation="How batches are compressed on disk. `producer` keeps them as they were sent. With any "
+        "other value, the broker recompresses batches that use another codec.",
     ),
     _key(
         "compression.gzip.level",
         Synonym("compression.gzip.level"),
         valid=GZIP_LEVELS,
-        documentation="The compression level for `compression.type=gzip`; -1 is the library's default.",
+        documentation="The level of gzip if `compression.type` is gzip; -1 is the library's default.",
     ),
     _key(
         "compression.lz4.level",
         Synonym("compression.lz4.level"),
         valid=LZ4_LEVELS,
-        documentation="The compression level for `compression.type=lz4`. The default means fast compression.",
+        documentation="The level of lz4 if `compression.type` is lz4. The default selects its fast mode, as in Kafka.",
     ),
     _key(
         "compression.zstd.level",
         Synonym("compression.zstd.level"),
         valid=ZSTD_LEVELS,
-        documentation="The compression level for `compression.type=zstd`.",
+        documentation="The level of zstd if `compression.type` is zstd.",
     ),
     _key(
         "delete.retention.ms",
@@ -91,55 +91,55 @@ _TABLE: tuple[TopicKey, ...] = (
         "file.delete.delay.ms",
         Synonym("log.segment.delete.delay.ms"),
         valid=AtLeast(0),
-        documentation="How long the file of a deleted segment stays on disk, so that running reads can finish.",
+        documentation="How long the file of a deleted segment stays on disk, so that reads in progress can finish.",
     ),
     _key(
         "flush.messages",
         Synonym("log.flush.interval.messages"),
         valid=AtLeast(1),
-        documentation="The number of unsynced records of a log at which an acknowledgement waits for a sync; 1 "
-        "syncs before every acknowledgement.",
+        documentation="An acknowledgement waits for a sync if this many records of the log are unsynced. With "
+        "1, every acknowledgement waits for a sync.",
     ),
     _key(
         "flush.ms",
         Synonym("log.flush.interval.ms"),
         valid=AtLeast(0),
         otherwise=LONG_MAX,
-        documentation="How long a record may be in a log before a sync starts in the background.",
+        documentation="A background sync of the log starts when its oldest unsynced record is this old.",
     ),
     _key(
         "index.interval.bytes",
         Synonym("log.index.interval.bytes"),
         valid=AtLeast(0),
-        documentation="The number of bytes of the log between two entries of the offset index.",
+        documentation="The offset index gets one entry for about this many bytes of log.",
     ),
     _key(
         "local.retention.bytes",
         Synonym("log.local.retention.bytes"),
         valid=AtLeast(-2),
-        documentation="The size up to which brokers keep the log of an archived topic on their own disks; older "
-        "records are in the archive. -2 means `retention.bytes`, -1 no limit.",
+        documentation="How many bytes of an archived partition brokers keep on their own disks; -2 means "
+        "`retention.bytes`, -1 no limit.",
     ),
     _key(
         "local.retention.ms",
         Synonym("log.local.retention.ms"),
         valid=AtLeast(-2),
-        documentation="How long brokers keep the records of an archived topic on their own disks; older records "
-        "are in the archive. -2 means `retention.ms`, -1 for ever.",
+        documentation="How long brokers keep archived records on their own disks; -2 means as long as "
+        "`retention.ms`, -1 forever.",
     ),
     _key(
         "max.compaction.lag.ms",
         Synonym("log.cleaner.max.compaction.lag.ms"),
         valid=AtLeast(1),
-        documentation="The age at which a record is compacted, however small the new share of the log is.",
+        documentation="A log with uncompacted records older than this is compacted, however small its share of "
+        "new records is.",
     ),
     _key(
         "max.message.bytes",
         Synonym("message.max.bytes"),
         valid=AtLeast(0),
-        documentation=(
-            "The size of the largest accepted record batch, checked when it arrives and again after recompression."
-        ),
+        documentation="The largest record batch that the broker accepts, measured as it arrives and again after "
+        "recompression.",
     ),
     _key(
         "message.timestamp.after.max.ms",
@@ -157,33 +157,32 @@ _TABLE: tuple[TopicKey, ...] = (
         "message.timestamp.type",
         Synonym("log.message.timestamp.type"),
         valid=TIMESTAMP_TYPES,
-        documentation=(
-            "Whether a record has the producer's timestamp (`CreateTime`) or the broker's (`LogAppendTime`)."
-        ),
+        documentation="Whether records carry the producer's time (`CreateTime`) or the broker's (`LogAppendTime`).",
     ),
     _key(
         "min.cleanable.dirty.ratio",
         Synonym("log.cleaner.min.cleanable.ratio"),
         valid=SHARES,
-        documentation=("The share of a log that must be new since its last compaction before it is compacted again."),
+        documentation="A log is compacted when at least this share of it is new since its last compaction.",
     ),
     _key(
         "min.compaction.lag.ms",
         Synonym("log.cleaner.min.compaction.lag.ms"),
         valid=AtLeast(0),
-        documentation="The minimum age of a record before it is compacted.",
+        documentation="Records younger than this are not compacted.",
     ),
     _key(
         "min.insync.replicas",
         Synonym("min.insync.replicas"),
         valid=AtLeast(1),
-        documentation="The number of in-sync replicas without which produce requests with acks=all are refused.",
+        documentation="With acks=all, a write is accepted only while at least this many replicas are in sync.",
     ),
     _key(
         "retention.bytes",
         Synonym("log.retention.bytes"),
         valid=AtLeast(-1),
-        documentation=("The size of a partition's log above which its oldest segments are deleted; -1 means no limit."),
+        documentation="The largest size of a partition's log. Beyond it, the oldest segments are deleted; -1 "
+        "means no limit.",
     ),
     _key(
         "retention.ms",
@@ -191,33 +190,34 @@ _TABLE: tuple[TopicKey, ...] = (
         Synonym("log.retention.minutes", factor=_MINUTE_MS),
         Synonym("log.retention.hours", factor=_HOUR_MS),
         valid=AtLeast(-1),
-        documentation="How long records are kept; -1 means for ever.",
+        documentation="How long records are kept; -1 means forever.",
     ),
     _key(
         "segment.bytes",
         Synonym("log.segment.bytes"),
         valid=AtLeast(1 << 20),
-        documentation="The size at which a log rolls to a new segment.",
+        documentation="A log starts a new segment when the current one reaches this size.",
     ),
     _key(
         "segment.index.bytes",
         Synonym("log.index.size.max.bytes"),
         valid=AtLeast(4),
-        documentation="The maximum size of an index file; when the index is full, the log rolls to a new segment.",
+        documentation="The largest size of an index file. A full index starts a new segment.",
     ),
     _key(
         "segment.ms",
         Synonym("log.roll.ms"),
         Synonym("log.roll.hours", factor=_HOUR_MS),
         valid=AtLeast(1),
-        documentation="The age at which a log rolls to a new segment even if the current one is not full.",
+        documentation="A log starts a new segment when the current one reaches this age, even if it is not full.",
     ),
     TopicKey(
         name="tailrace.archive.enable",
         type=ConfigType.BOOLEAN,
         default=False,
-        documentation="If true, the topic has an archive: brokers remove a segment only once it is archived, and "
-        "read older offsets from the archive. Not allowed with `cleanup.policy=compact`.",
+        documentation="Whether the topic has an archive. If so, brokers remove a segment only after it is "
+        "archived, and serve older offsets from the archive. Not possible with "
+        "`cleanup.policy=compact`.",
         importance="medium",
         update_mode="cluster-wide",
         synonyms=(),
@@ -226,36 +226,37 @@ _TABLE: tuple[TopicKey, ...] = (
         "tailrace.archive.lag.policy",
         Synonym("tailrace.archive.lag.policy"),
         valid=ARCHIVE_LAG_POLICIES,
-        documentation="What to do with records whose retention is over but that are not archived yet. `keep` "
-        "keeps them; if the disk fills up, producers are refused. `drop` deletes them for good.",
+        documentation="What happens to expired records that are not archived yet. `keep`: brokers keep them, "
+        "and refuse producers if the disk fills up. `drop`: brokers delete them, and they are "
+        "lost.",
     ),
     _key(
         "tailrace.archive.retention.ms",
         Synonym("tailrace.archive.retention.ms"),
         valid=AtLeast(-1),
-        documentation="How long the archive keeps records; -1 means for ever.",
+        documentation="How long records stay in the archive; -1 means forever. Compaction of the archive "
+        "removes older ones.",
     ),
     _key(
         "tailrace.archive.uri",
         Synonym("tailrace.archive.uri"),
         valid=ARCHIVE_PLACES,
-        documentation="The location of the topic's archive: a directory, `file:`, `s3://bucket/prefix`, "
-        "`hdfs://` or `webhdfs://`. To move an archive, move its files first, then change this.",
+        documentation="Where the topic is archived: a directory, `file:`, `s3://bucket/prefix`, `hdfs://` or "
+        "`webhdfs://`. To move an archive, move its files first, then change this.",
     ),
     _key(
         "tailrace.records.validate",
         Synonym("tailrace.records.validate"),
-        documentation="If true, brokers decode every produced record, as Apache Kafka does, and refuse a batch "
-        "that clients could not decode (INVALID_RECORD). If false, they check only the header and "
-        "CRC of a batch, and a broken client can store batches on which consumers, queries and the "
-        "archive fail.",
+        documentation="Whether brokers decode every produced record, as Apache Kafka does, and refuse batches "
+        "that clients could not decode (INVALID_RECORD). If not, they check only the header and "
+        "CRC of a batch, so a broken client can store batches that consumers, queries and the "
+        "archive cannot decode.",
     ),
     _key(
         "unclean.leader.election.enable",
         Synonym("unclean.leader.election.enable"),
-        documentation="If true, a replica that is not in sync may become the leader when no in-sync replica is "
-        "alive: the partition is available again, but records that only the other replicas have "
-        "are lost.",
+        documentation="Whether a replica that is not in sync may lead if no in-sync replica is alive. The "
+        "partition is served again, but records that only the other replicas have are lost.",
     ),
 )
 

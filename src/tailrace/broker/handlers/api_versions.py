@@ -55,4 +55,11 @@ def _is_sound_name(*names: str) -> bool:
     )
 
 
-API = Api(ApiVersionsRequest, 0, 4, handle, "Return this table.", needs=NOTHING)
+API = Api(
+    ApiVersionsRequest,
+    0,
+    4,
+    handle,
+    "List the advertised APIs and versions, and the features of the cluster.",
+    needs=NOTHING,
+)

@@ -91,7 +91,7 @@ API = Api(
     0,
     0,
     handle,
-    "tailrace's own: commit a new version of a topic's archive. Not advertised.",
-    # A commit decides what brokers serve, and lets them remove records.
+    "tailrace only: commit to a topic's archive. Not advertised.",
+    # It says what brokers serve, and lets them give up records.
     needs=(each(Operation.ALTER, ResourceType.TOPIC),),
 )

@@ -79,6 +79,6 @@ API = Api(
     0,
     1,
     handle,
-    "tailrace's own: show what is archived. Not advertised.",
+    "tailrace only: describe what is archived. Not advertised.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

@@ -83,6 +83,6 @@ API = Api(
     0,
     3,
     handle,
-    "Add partitions to topics, or only check the request.",
+    "Add partitions to topics, or only check whether they could be added.",
     needs=(each(Operation.ALTER, ResourceType.TOPIC),),
 )

@@ -119,7 +119,7 @@ API = Api(
     2,
     7,
     handle,
-    "Create topics, or only check the request.",
+    "Create topics, or only check whether they could be created.",
     needs=(
         each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),
         each(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),

@@ -35,6 +35,6 @@ API = Api(
     0,
     2,
     handle,
-    "Delete groups without members.",
+    "Delete groups that have no members.",
     needs=(each(Operation.DELETE, ResourceType.GROUP),),
 )

@@ -49,6 +49,6 @@ API = Api(
     0,
     2,
     handle,
-    "Return the brokers and the controller.",
+    "List the brokers and the controller.",
     needs=(each(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -202,7 +202,7 @@ API = Api(
     1,
     4,
     handle,
-    "Return the configuration of topics and brokers with its sources, and the levels of loggers.",
+    "Describe the configuration of topics and brokers with its sources, and the levels of loggers.",
     needs=(
         each(Operation.DESCRIBE_CONFIGS, Secured.TOPIC),
         each(Operation.DESCRIBE_CONFIGS, Secured.GROUP),

@@ -96,6 +96,6 @@ API = Api(
     0,
     6,
     handle,
-    "Describe classic groups: members and assignments.",
+    "Describe the members and assignments of classic groups.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP),),
 )

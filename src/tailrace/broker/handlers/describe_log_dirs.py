@@ -78,7 +78,7 @@ API = Api(
     1,
     5,
     handle,
-    "Describe log directories: logs, sizes and free space.",
+    "Describe log directories: their logs, sizes and free space.",
     needs=(whole(Operation.DESCRIBE, ResourceType.CLUSTER),),
     refuse=refuse_with(DescribeLogDirsResponse),
 )

@@ -58,6 +58,6 @@ API = Api(
     0,
     0,
     handle,
-    "List the idempotent producers that a partition remembers.",
+    "List the idempotent producers that a partition knows.",
     needs=(each(Operation.READ, ResourceType.TOPIC),),
 )

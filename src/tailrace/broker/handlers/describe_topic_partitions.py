@@ -105,6 +105,6 @@ API = Api(
     0,
     0,
     handle,
-    "List topics and partitions, page by page.",
+    "Describe topics and their partitions, page by page.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

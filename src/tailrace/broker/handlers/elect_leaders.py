@@ -153,7 +153,7 @@ API = Api(
     0,
     2,
     handle,
-    "Elect preferred leaders, or any replica if none is in sync.",
+    "Elect the preferred leaders, or any replica where none is in sync.",
     needs=(whole(Operation.ALTER, ResourceType.CLUSTER),),
     refuse=_refuse,
 )

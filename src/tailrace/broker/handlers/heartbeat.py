@@ -29,7 +29,7 @@ API = Api(
     0,
     4,
     handle,
-    "Keep a member in a classic group.",
+    "Keep a member of a classic group alive.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=refuse_with(HeartbeatResponse),
 )

@@ -34,7 +34,7 @@ API = Api(
     0,
     5,
     handle,
-    "Return a producer id to an idempotent producer.",
+    "Get the identity of an idempotent producer. Refuses a transactional id.",
     needs=(
         each(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
         each(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER).unless(each(Operation.WRITE, ResourceType.TOPIC)),

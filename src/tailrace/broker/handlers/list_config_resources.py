@@ -47,7 +47,7 @@ API = Api(
     0,
     1,
     handle,
-    "List what can have a configuration. Version 0 asks for client metrics; the list is empty.",
+    "List what can have a configuration. Version 0 asks for client metrics; there are none.",
     needs=(whole(Operation.DESCRIBE_CONFIGS, Secured.CLUSTER),),
     refuse=refuse_with(ListConfigResourcesResponse),
 )

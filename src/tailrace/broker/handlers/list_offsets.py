@@ -184,6 +184,6 @@ API = Api(
     1,
     11,
     handle,
-    "Find offsets: earliest, latest, by timestamp, or with the largest timestamp.",
+    "Find the earliest or latest offset, or an offset by timestamp.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

@@ -215,7 +215,7 @@ API = Api(
     0,
     13,
     handle,
-    "Return brokers, topics, partitions and their leaders; may create topics.",
+    "Describe brokers, topics, partitions and their leaders; may create topics.",
     needs=(
         each(Operation.DESCRIBE, ResourceType.TOPIC),
         each(Operation.CREATE, ResourceType.TOPIC).unless(each(Operation.CREATE, ResourceType.CLUSTER)),

@@ -142,7 +142,7 @@ API = Api(
     2,
     10,
     handle,
-    "Commit offsets of a group.",
+    "Commit a group's offsets.",
     needs=(whole(Operation.READ, ResourceType.GROUP), each(Operation.READ, ResourceType.TOPIC)),
     refuse=_refuse_request,
 )

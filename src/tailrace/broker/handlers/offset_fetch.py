@@ -201,6 +201,6 @@ API = Api(
     1,
     10,
     handle,
-    "Return committed offsets of groups.",
+    "Read the committed offsets of groups.",
     needs=(each(Operation.DESCRIBE, ResourceType.GROUP), each(Operation.DESCRIBE, ResourceType.TOPIC)),
 )

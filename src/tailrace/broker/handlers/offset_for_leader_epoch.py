@@ -82,6 +82,6 @@ API = Api(
     2,
     4,
     handle,
-    "Return where a leader epoch ended.",
+    "Find where a leader epoch ended.",
     needs=(each(Operation.DESCRIBE, ResourceType.TOPIC).unless(each(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)),),
 )

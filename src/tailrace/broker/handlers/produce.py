@@ -212,7 +212,7 @@ API = Api(
     0,
     13,
     handle,
-    "Append record batches. Versions 0 to 2 are advertised for old clients' sake and refused.",
+    "Append record batches. Versions 0 to 2 are advertised for old clients, but refused.",
     max_bytes=2**31,
     decode_by_hand=decode_produce,
     needs=(each(Operation.WRITE, ResourceType.TOPIC),),

@@ -52,7 +52,7 @@ API = Api(
     0,
     0,
     handle,
-    "tailrace's own, between brokers: prove which broker connects.",
+    "tailrace only, between brokers: prove which broker connects. Not advertised.",
     max_bytes=_MAX_BYTES,
     needs=NOTHING,
 )

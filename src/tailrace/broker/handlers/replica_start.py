@@ -40,7 +40,7 @@ API = Api(
     0,
     0,
     handle,
-    "tailrace's own, between brokers: return where a follower must start.",
+    "tailrace only, between brokers: ask where a follower begins. Not advertised.",
     needs=(whole(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
     refuse=refuse_with(ReplicaStartResponse),
 )

@@ -62,7 +62,7 @@ API = Api(
     0,
     5,
     handle,
-    "Return the assignment of a member.",
+    "Get a member's assignment from the leader's plan.",
     needs=(whole(Operation.READ, ResourceType.GROUP),),
     refuse=lambda version, request, error: _response(SyncResult(error.code)),
 )

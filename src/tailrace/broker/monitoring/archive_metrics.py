@@ -46,14 +46,14 @@ def _reads(value: Callable[[ArchiveReads], int]) -> Samples:
 ARCHIVE_METRICS: tuple[Metric, ...] = (
     gauge(
         "tailrace_archive_lag_offsets",
-        "Committed records of an archived topic that are not archived yet, for partitions that this broker leads.",
+        "Committed records that are not archived yet, in an archived topic's partitions that this broker leads.",
         _lags(lambda lag: lag.offsets),
         "topic",
     ),
     gauge(
         "tailrace_archive_lag_ms",
-        "The age by timestamp of an archived topic's oldest record that is not archived yet, for partitions that "
-        "this broker leads.",
+        "Age of the oldest record that is not archived yet, by its timestamp, in an archived topic's "
+        "partitions that this broker leads.",
         _lags(lambda lag: lag.oldest_ms),
         "topic",
     ),
@@ -66,24 +66,24 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
     ),
     gauge(
         "tailrace_archive_held_partitions",
-        "Partitions led by this broker that refuse writes because their disk is almost full and their archive "
-        "lags behind.",
+        "Partitions that this broker leads and refuses writes to because their disk is almost full and their "
+        "archive is behind.",
         one(lambda look: look.observed.archive_watch.held_count),
     ),
     gauge(
         "tailrace_archive_unreadable_topics",
-        "Archived topics of this broker whose archive it cannot read; it deletes no records of them from its disk.",
+        "Archived topics of this broker whose archive it cannot read; it removes nothing of them from its disk.",
         one(lambda look: look.observed.archive_watch.unreadable_count),
     ),
     gauge(
         "tailrace_archive_quarantined_batches",
-        "Undecodable batches of a topic of this broker that the archive keeps as they were produced.",
+        "Batches in the archive of a topic of this broker that cannot be decoded and are kept as they were produced.",
         _quarantined,
         "topic",
     ),
     counter(
         "tailrace_archive_dropped_records_total",
-        "Records that retention deleted before they were archived, because of tailrace.archive.lag.policy=drop.",
+        "Records that retention removed before they were archived, because of tailrace.archive.lag.policy=drop.",
         _dropped,
         "topic",
     ),
@@ -104,12 +104,12 @@ ARCHIVE_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "tailrace_archive_read_failures_total",
-        "Reads and searches of archives that failed; clients got a retriable error.",
+        "Failed reads and searches of archives; clients retry.",
         _reads(lambda reads: reads.failures),
     ),
     gauge(
         "tailrace_archive_reads_waiting",
-        "Running and queued reads of archives.",
+        "Reads of archives that are running or waiting for their turn.",
         _reads(lambda reads: reads.waiting),
     ),
 )

@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tailrace.broker.monitoring.docs`; change src/tailrace/broker/monitoring, not this page. -->
 # Metrics and health
 
-A broker serves metrics and health checks over HTTP, on a separate port that is off by default:
+A broker reports metrics and its health over HTTP, on a separate port that is off by default:
 
 ```sh
 tailrace serve --set metrics.port=9404
@@ -29,17 +29,17 @@ curl http://127.0.0.1:9404/metrics
 | path | response |
 |---|---|
 | `/metrics` | every metric below, in Prometheus's text format (version 0.0.4) |
-| `/healthz` | 200 while the process is alive and its event loop runs, from before the logs are opened |
-| `/readyz` | 200 while the broker serves requests: its logs are open, at least one log directory is online, and it \
-is not stopping. Otherwise 503, with a `reason` in the JSON body |
+| `/healthz` | 200 while the process is alive and its event loop runs, even before the logs are open |
+| `/readyz` | 200 while the broker serves requests: its logs are open, at least one log directory is online, and it is \
+not stopping. Otherwise 503. The body is JSON with a `reason` |
 
-The port listens on `metrics.host`, by default {host}, which is only reachable from the same machine. To scrape it \
-from elsewhere, set `metrics.host` to an address of the machine, or to 0.0.0.0 for all of them. There is no password \
-and no TLS: everyone who can reach the port can read topic names and metrics, and nothing else.
+The port listens on `metrics.host`, {host} by default, which only the machine itself can reach. To scrape it from \
+other machines, set an address of this machine, or 0.0.0.0 for all its addresses. There is no password and no TLS: \
+anybody who reaches the port can read the names of topics and groups, and figures, but nothing else.
 
-Only GET and HEAD are allowed; connections can be kept alive. The limits are {head_bytes} bytes for a request, \
-{connections} connections, {patience:.0f} s for a client to send a request or to receive the response, and \
-{idle:.0f} s between two requests.
+The port serves only GET and HEAD, and keeps connections open. A request may have at most {head_bytes} bytes, and \
+there may be {connections} connections. A client has {patience:.0f} s to send a request that it has begun or to take a \
+response, and {idle:.0f} s between two requests.
 
 ```yaml
 # prometheus.yml
@@ -51,21 +51,27 @@ scrape_configs:
 
 ## What a scrape costs
 
-Counters are plain numbers; they become text only for a scrape. A scrape of thousands of partitions is written in \
-turns with requests, which it delays by a fraction of a millisecond at most. Scrapes that arrive while one is being \
-written share its result.
+Counters are plain numbers, and become text only when they are scraped. The broker writes the text for thousands of \
+partitions in slices between requests, which wait at most a fraction of a millisecond for it. Scrapes that arrive \
+while one is being written share its text.
 
 ## Names
 
-Metrics have Kafka's names, as the usual rules of the Prometheus JMX exporter spell them, so that dashboards for Kafka \
-work; metrics that Kafka does not have begin with `tailrace_`. Where Kafka has a rate (`…PerSec`), tailrace has \
-a counter that ends in `_total`: apply `rate()` to it. A metric with a `topic` label also has a sample without it, \
-for all topics; exclude it from sums with `{{topic!=""}}`.
+Names are Kafka's, as the usual rules of the Prometheus JMX exporter spell them, so dashboards made for Kafka work. \
+Metrics that Kafka does not have begin with `tailrace_`. Where Kafka has a rate (`…PerSec`), there is a counter that \
+ends in `_total`: apply `rate()` to it. A metric with a `topic` label also has one sample without it, for all topics; \
+exclude that from sums with `{{topic!=""}}`.
 
-Lag has the names that lag exporters for Kafka use (`kafka_consumergroup_lag`); you need no separate exporter. \
-Each broker shows the groups that it coordinates.
+Lag has the names that lag exporters for Kafka use (`kafka_consumergroup_lag`), so you need no exporter. Each broker \
+reports the groups that it coordinates, and their lag in the partitions that it leads itself. In a cluster, compute \
+the lag in all partitions from the offsets:
 
-Request times are a histogram, not quantiles, so that you can add them up over brokers. The buckets are {bounds} ms:
+```promql
+max by (topic, partition) (kafka_log_log_logendoffset)
+  - on (topic, partition) group_right () kafka_consumergroup_current_offset
+```
+
+Request times are histograms, not quantiles, so that you can add them up over brokers. The bounds are {bounds} ms:
 
 ```promql
 histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltimems_bucket{{request="Produce"}}[5m])))
@@ -77,7 +83,7 @@ histogram_quantile(0.99, sum by (le) (rate(kafka_network_requestmetrics_totaltim
 |---|---|
 | `up == 0`, or `/readyz` not 200 | the broker does not serve |
 | `kafka_log_logmanager_offlinelogdirectorycount > 0` | a disk failed; its partitions answer KAFKA_STORAGE_ERROR |
-| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | partitions without a leader that can serve them |
+| `kafka_controller_kafkacontroller_offlinepartitionscount > 0` | no broker serves these partitions |
 | `kafka_server_replicamanager_underminisrpartitioncount > 0` | producers with acks=all are refused |
 | `rate(kafka_server_brokertopicmetrics_failedproducerequests_total{{topic=""}}[5m]) > 0` | batches are refused; \
 `kafka_network_requestmetrics_errors_total` says why |
@@ -87,8 +93,9 @@ much work for one core, or a machine that swaps |
 | `sum by (consumergroup, topic) (kafka_consumergroup_lag) > 10000`, or growing for long | a group does not keep up, \
 or has no members: see `kafka_consumergroup_members` |
 | `rate(kafka_server_group_coordinator_metrics_group_rebalance_count_total[10m]) > 0.1` | members come and go: \
-processing takes longer than `max.poll.interval.ms`, or they crash |
-| `tailrace_archive_lag_ms > 86400000` | the topic is not being archived: its records are kept beyond their retention |
+processing takes longer than `max.poll.interval.ms`, or members crash |
+| `tailrace_archive_lag_ms > 86400000` | the archiver of the topic stopped or does not keep up: brokers keep \
+records beyond their retention |
 | `tailrace_archive_held_partitions > 0` | the disk is almost full with records that are not archived: producers are \
 refused |
 | `tailrace_archive_unreadable_topics > 0` | the broker cannot read an archive, so it keeps records that it \

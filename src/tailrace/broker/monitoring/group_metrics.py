@@ -100,7 +100,8 @@ def _counted(value: Callable[[GroupCounters], int]) -> Samples:
 GROUP_METRICS: tuple[Metric, ...] = (
     gauge(
         "kafka_consumergroup_lag",
-        "The number of offsets between a group's committed offset in a partition and the partition's high watermark.",
+        "The high watermark of a partition minus the offset that a group has committed in it; only on a "
+        "broker that coordinates the group and leads the partition.",
         _progress(_lag),
         *_PLACE,
     ),
@@ -136,12 +137,12 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_rebalance_count_total",
-        "Rebalances of classic groups that were started.",
+        "Rebalances of classic groups that began.",
         _counted(lambda counters: counters.rebalances),
     ),
     counter(
         "kafka_server_group_coordinator_metrics_group_completed_rebalance_count_total",
-        "Rebalances of classic groups after which members got their assignments.",
+        "Rebalances of classic groups that ended with assignments for the members.",
         _counted(lambda counters: counters.completed_rebalances),
     ),
     counter(
@@ -161,7 +162,7 @@ GROUP_METRICS: tuple[Metric, ...] = (
     ),
     counter(
         "kafka_server_group_coordinator_metrics_offset_deletion_count_total",
-        "Offsets that were deleted by administrators, or with their group or topic.",
+        "Offsets that administrators deleted: alone, with their group or with their topic.",
         _counted(lambda counters: counters.offset_deletions),
     ),
 )

@@ -189,7 +189,7 @@ METRICS: tuple[Metric, ...] = (
     # --- Topics.
     _counter(
         "kafka_server_brokertopicmetrics_messagesin_total",
-        "Appended records. The sample without a topic label covers all topics, including deleted ones.",
+        "Records that were appended. The sample without a topic label counts all topics, deleted ones included.",
         _traffic(lambda traffic: traffic.records_in),
         "topic",
     ),
@@ -207,15 +207,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedproducerequests_total",
-        "Refused batches (one per partition of a Produce request), whatever the reason; batches for topics that "
-        "do not exist count only in the sample without a topic label. Kafka does not count the reasons that it "
-        "expects.",
+        "Batches that were refused for any reason, one per partition of a Produce request. Those for topics "
+        "that do not exist count only in the sample without a topic label. Kafka leaves out the reasons that "
+        "it expects.",
         _traffic(lambda traffic: traffic.failed_produces),
         "topic",
     ),
     _counter(
         "kafka_server_brokertopicmetrics_failedfetchrequests_total",
-        "Partitions of Fetch requests that were answered with an error; counted like failed produce requests.",
+        "Partitions of Fetch requests that were answered with an error, counted like failed produce requests.",
         _traffic(lambda traffic: traffic.failed_fetches),
         "topic",
     ),
@@ -229,15 +229,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_network_requestmetrics_errors_total",
-        "Errors in responses, by API and error; the response to a request for many partitions may have many. "
-        "Kafka also counts the error NONE.",
+        "Errors in responses, by API and error; a response for many partitions may have many. Kafka also "
+        "counts the error NONE.",
         _request_errors,
         "request",
         "error",
     ),
     _histogram(
         "kafka_network_requestmetrics_totaltimems",
-        "Milliseconds from when a request was received until its response was handed to the connection, "
+        "Milliseconds from the receipt of a request until its response was handed to the connection, "
         "including waits for data (Fetch) or for a sync (Produce). A histogram, where Kafka has quantiles.",
         _request_times,
         "request",
@@ -251,25 +251,25 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_creation_total",
-        "Accepted client connections, including those that a limit then refused.",
+        "Client connections that were accepted, including those that a limit then refused.",
         _connections(lambda accepted, ended: accepted),
         "listener",
     ),
     _counter(
         "kafka_server_socketservermetrics_connection_close_total",
-        "Closed client connections, whichever side closed them.",
+        "Client connections that have ended, on either side.",
         _connections(lambda accepted, ended: ended),
         "listener",
     ),
     _counter(
         "tailrace_connections_refused_total",
-        "Connections that were closed at once because of max.connections or max.connections.per.ip.",
+        "Connections that the broker closed at once because of max.connections or max.connections.per.ip.",
         _one(lambda look: look.observed.server.refused),
     ),
     _gauge(
         "kafka_network_socketserver_memorypoolused",
-        "Bytes of memory for requests being received and responses being sent; limited by "
-        "queued.max.request.bytes if that is set.",
+        "Bytes of memory that requests being received and responses being sent use; limited by "
+        "queued.max.request.bytes.",
         _one(lambda look: look.observed.server.held_bytes),
     ),
     _gauge(
@@ -284,13 +284,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-        "Incremental fetch sessions of silent clients that were evicted for others.",
+        "Incremental fetch sessions that silent clients lost to other clients.",
         _one(lambda look: look.observed.fetch_sessions.evictions),
     ),
     # --- Partitions and their replicas.
     _gauge(
         "kafka_server_replicamanager_partitioncount",
-        "Partitions of which this broker has opened a replica.",
+        "Partitions with an open replica on this broker.",
         _count_partitions(lambda partition: True),
     ),
     _gauge(
@@ -300,19 +300,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_server_replicamanager_underreplicatedpartitions",
-        "Partitions led by this broker that have fewer in-sync replicas than replicas.",
+        "Partitions that this broker leads and that have fewer in-sync replicas than replicas.",
         _one(_under_replicated),
     ),
     _gauge(
         "kafka_server_replicamanager_underminisrpartitioncount",
-        "Partitions led by this broker that have fewer in-sync replicas than min.insync.replicas, so that "
-        "producers with acks=all are refused.",
+        "Partitions that this broker leads and that have fewer in-sync replicas than min.insync.replicas, so "
+        "that producers with acks=all are refused.",
         _count_partitions(lambda partition: _leads(partition) and partition.isr_count < partition.min_insync_replicas),
     ),
     _gauge(
         "kafka_server_replicamanager_offlinereplicacount",
-        "Partitions of this broker that are not available because their log directory is offline or their log "
-        "could not be opened.",
+        "Partitions that this broker does not serve because their log directory is offline or their log could "
+        "not be opened.",
         _one(lambda look: look.observed.partitions.offline_count),
     ),
     # --- Consumer groups.
@@ -320,12 +320,13 @@ METRICS: tuple[Metric, ...] = (
     # --- The cluster.
     _gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",
-        "1 on the broker that is the controller, 0 elsewhere; the sum over the cluster is 1.",
+        "1 on the broker that is the controller, 0 on all others; the sum over a cluster is 1.",
         _one(lambda look: int(look.observed.metadata.image.controller_id == look.observed.broker_id)),
     ),
     _gauge(
         "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions of the cluster that no broker can serve.",
+        "Partitions of the cluster without a leader, and partitions of this broker that it cannot open or "
+        "whose disk failed.",
         _one(_offline_partitions),
     ),
     _gauge(
@@ -345,7 +346,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_server_kafkaserver_brokerstate",
-        "The broker's state: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
+        "State of the broker: 0 not running, 1 starting, 2 recovering its logs, 3 running, 7 stopping.",
         _one(lambda look: int(look.observed.lifecycle.state)),
     ),
     # --- Logs.
@@ -390,13 +391,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "tailrace_log_unsynced_bytes",
-        "Bytes that were written to logs and that no sync has started to write to disk.",
+        "Bytes that were written to logs and that no sync covers yet.",
         _unsynced,
         "logDirectory",
     ),
     _histogram(
         "tailrace_log_sync_duration_seconds",
-        "The duration of syncs; one sync may cover many logs. Failed syncs are not counted: they take the "
+        "How long syncs took; one sync may cover many logs. Failed syncs are not included: they take the "
         "directory offline.",
         _sync_times,
         "logDirectory",
@@ -409,12 +410,12 @@ METRICS: tuple[Metric, ...] = (
     # --- Compaction and scrub.
     _gauge(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "The largest share, in percent, of a compacted log that is new since its last compaction.",
+        "The largest share of a compacted log that is new since its last compaction, in percent.",
         _one(lambda look: look.observed.cleaner.max_dirty_percent),
     ),
     _gauge(
         "kafka_log_logcleanermanager_time_since_last_run_ms",
-        "Milliseconds since the last compaction of a log; absent before the first one.",
+        "Milliseconds since a log was last compacted; no sample before the first time.",
         _since_last_cleaning,
     ),
     _gauge(
@@ -425,7 +426,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "kafka_log_logcleaner_cleaner_recopy_percent",
-        "The percentage of the bytes read by compaction since the start that it had to write again.",
+        "Bytes that compaction wrote again, in percent of those that it read since the start.",
         _one(_recopied_percent),
     ),
     _gauge(
@@ -450,14 +451,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter(
         "tailrace_scrub_problems_total",
-        "Damaged batches found by that verification; records behind them in the same segment are not served.",
+        "Damaged batches that this check found; what follows them in their segment is not served.",
         _one(lambda look: look.observed.scrubber.problems),
     ),
     *ARCHIVE_METRICS,
     # --- The process.
     _histogram(
         "tailrace_event_loop_lag_seconds",
-        "How late the event loop ran a timer, measured twice a second: the delay of any other work.",
+        "How late the event loop came to a timer, measured twice a second: everything else waits as long.",
         lambda look: [Sample("", look.observed.loop_lag)],
     ),
     _counter(

@@ -183,11 +183,17 @@ def check_ownership(found: Sequence[Contents], image: ClusterImage, broker_id: i
             size = size_text(files.size)
             text = f"{files.path} ({size}) belongs to another topic of that name; the next start sets it aside"
             findings.append(warning(str(files.partition), text, "move it elsewhere if you want to keep its records"))
-    missing = [str(partition) for partition in owned if partition not in homes]
-    if missing:
-        text = f"{some(missing)}: there is no directory; the next start creates an empty one"
+    missing = [partition for partition in owned if partition not in homes]
+    alone = [name for name in missing if len(owned[name].partitions[name.partition].replicas) == 1]
+    if alone:
+        text = f"{some(map(str, alone))}: there is no directory; the next start creates an empty one"
         advice = "restore it from a backup, or list every log directory in log.dirs"
         findings.append(problem("partitions", text, advice))
+    replicated = [str(name) for name in missing if name not in alone]
+    if replicated:
+        text = f"{some(replicated)}: there is no directory; the next start creates one and copies the leader's records"
+        advice = "nothing if the topic or the disk is new; otherwise list every log directory in log.dirs"
+        findings.append(warning("partitions", text, advice))
     return findings
 
 

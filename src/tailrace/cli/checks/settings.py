@@ -33,7 +33,8 @@ def check_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[Brok
             findings.append(problem(SUBJECT, str(refusal), "correct it: the broker would not start"))
             del settings[_culprit(settings, origins, str(refusal))]
     findings += [warning(SUBJECT, text, "remove it, unless you share the file with Kafka") for text in config.warnings]
-    findings += _replication(config)
+    if config.get_optional_str("tailrace.coordination") is None:
+        findings += _replication(config)
     if not findings:
         text = f"{count_of(given, 'key')} set, all valid" if given else "nothing set, all defaults"
         findings.append(ok(SUBJECT, text))

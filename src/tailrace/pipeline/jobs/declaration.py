@@ -5,7 +5,7 @@ know how a job is run. A job's file imports nothing but this:
 
     from tailrace.pipeline.jobs import Table, Topic, job
 
-    @job(source=Topic("orders", schema="id LONG, amount DOUBLE"), sink=Table("large-orders"))
+    @job(source=Topic("orders", schema="id STRING, amount DOUBLE"), sink=Table("large-orders"))
     def large_orders(orders: DataFrame, *, least: float = 100.0) -> DataFrame:
         return orders.where(orders.amount >= least)
 
@@ -56,7 +56,7 @@ class Topic:
 
     name: str
     format: Format = "json"
-    #: Of a source: the fields of a value, as `id LONG, amount DOUBLE` or a StructType, or an Avro schema; or its file.
+    #: Of a source: the fields of a value, as `id STRING, amount DOUBLE`, a StructType, or an Avro schema; or its file.
     schema: str | StructType | None = None
     #: Of a sink: the column whose content is the record's key.
     key: str | None = None
