@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tailrace.groups.records import TopicPartitions
+from tailrace.groups.records import OwnedTopicPartitions, TopicPartitions
 from tailrace.model import Lineage
 
 #: A topic never maps to an empty set.
@@ -60,11 +60,18 @@ def contains(one: Assignment, other: Assignment) -> bool:
     return all(numbers <= one.get(lineage, frozenset()) for lineage, numbers in other.items())
 
 
-def from_records(topics: Iterable[TopicPartitions]) -> Assignment:
+def from_records(topics: Iterable[TopicPartitions | OwnedTopicPartitions]) -> Assignment:
     """Convert an assignment from its form in a record."""
     return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
 
 
+def owned_to_records(assignment: Assignment) -> list[OwnedTopicPartitions]:
+    """Convert what a member owns to its form in a record."""
+    return [
+        OwnedTopicPartitions(topic_id=lineage, partitions=sorted(numbers)) for lineage, numbers in assignment.items()
+    ]
+
+
 def to_records(assignment: Assignment) -> list[TopicPartitions]:
-    """Convert an assignment to its form in a record."""
+    """Convert a target assignment to its form in a record."""
     return [TopicPartitions(topic_id=lineage, partitions=sorted(numbers)) for lineage, numbers in assignment.items()]

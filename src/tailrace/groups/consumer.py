@@ -18,7 +18,7 @@ from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.coordinator.journal import JournalRecord
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.groups.assignment import NOTHING, Assignment, to_records
+from tailrace.groups.assignment import NOTHING, Assignment, owned_to_records, to_records
 from tailrace.groups.assignors import ASSIGNORS, AssignedTopic, Candidate
 from tailrace.groups.consumer_group import (
     JOINING,
@@ -583,8 +583,8 @@ def _current_record(group_id: str, member: ConsumerMember) -> JournalRecord:
         member_epoch=member.epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        assigned_partitions=to_records(member.assigned),
-        partitions_pending_revocation=to_records(member.revoking),
+        assigned_partitions=owned_to_records(member.assigned),
+        partitions_pending_revocation=owned_to_records(member.revoking),
     )
     return encode_key(key), encode_value(value)
 

@@ -1,4 +1,4 @@
-"""The records of the internal topic `__consumer_offsets`, byte for byte as Kafka 4.1 writes and reads them.
+"""The records of the internal topic `__consumer_offsets`, byte for byte as Kafka 4.3 writes and reads them.
 
 Owns one description for each kind of key and value and their two-byte prefix: a key begins with its type, a value with
 its version. Keys are never flexible, so that compaction finds the same bytes in every release. Bytes that are not such
@@ -268,6 +268,8 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
     FLEXIBLE_FROM = 0
 
     assignment_epoch: int = int32()
+    #: When the assignment was made; written by Kafka from 4.3 on (KIP-1263), not here.
+    assignment_timestamp: int = int64(tag=0)
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message):
@@ -301,6 +303,16 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
+class OwnedTopicPartitions(Struct):
+    """Partitions of one topic that a member owns or has to revoke."""
+
+    #: The lineage.
+    topic_id: Lineage = lineage_uuid()
+    partitions: list[int] = array(Kind.INT32)
+    #: In which epoch the member got each of them; written by Kafka from 4.3 on, not here.
+    assignment_epochs: list[int] | None = array(Kind.INT32, tag=0, nullable_from=0, null_by_default=True)
+
+
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
     """What a member owns at present."""
 
@@ -324,8 +336,8 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     member_epoch: int = int32()
     previous_member_epoch: int = int32()
     state: int = int8()
-    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
-    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions)
+    assigned_partitions: list[OwnedTopicPartitions] = array(OwnedTopicPartitions)
+    partitions_pending_revocation: list[OwnedTopicPartitions] = array(OwnedTopicPartitions)
 
 
 class ConsumerGroupRegularExpressionKey(Message):
@@ -402,7 +414,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """Encode a record's value in the version that Kafka 4.1 writes."""
+    """Encode a record's value in the version that Kafka 4.3 writes."""
     version = _written_version(value)
     return _PREFIX.pack(version) + value.encode(version)
 

@@ -32,7 +32,7 @@ def open_store(url: str, clock: Clock) -> Store:
     scheme, colon, rest = url.partition(":")
     opener = _OPENERS.get(scheme.lower())
     if not colon or opener is None:
-        raise ConfigError(f"{without_password(url)} is not the address of a coordination store: it is one of {_KNOWN}")
+        raise ConfigError(f"{without_password(url)} is not the address of a coordination store: use one of {_KNOWN}")
     return opener(f"{scheme.lower()}:{rest}", clock)
 
 
@@ -66,13 +66,13 @@ def _optional(module: str, function: str, extra: str) -> _Open:
         try:
             return opener(url, clock)
         except ValueError as error:
-            raise ConfigError(f"{without_password(url)} cannot be used: {error}") from None
+            raise ConfigError(f"cannot use {without_password(url)}: {error}") from None
 
     return open_optional
 
 
 def without_password(url: str) -> str:
-    """The address without its password, so that it can be shown."""
+    """Return the address without its password, so that it can be shown."""
     start, at, end = url.rpartition("@")
     scheme, separator, credentials = start.partition("://")
     if not at or not separator:
