@@ -238,7 +238,7 @@ def test_what_cannot_be_compacted_is_said_and_a_dry_run_changes_nothing(
     assert run(topic, "--min-files", "6") == f"{topic}: nothing to do at version 1\n"
     assert sorted(place.rglob("*")) == files
     place.rename(tmp_path / "away")
-    assert "does not exist: is it mounted here?" in run(topic)
+    assert "does not exist: check that it is mounted here" in run(topic)
     (tmp_path / "away").rename(place)
     next(iter(place.rglob("*.parquet"))).unlink()
     with pytest.raises(TailraceError, match="is missing"):

@@ -371,7 +371,7 @@ def test_who_follows_a_topic_bears_an_archive_that_is_away_for_a_while(
         place.rename(tmp_path / "away")
         client.produce(topic, some_records(10))
         assert eventually(lambda: len(archiving.warnings) == 1, timeout_seconds=PATIENCE_SECONDS)
-        assert "is it mounted here?; trying again until it works" in archiving.warnings[0]
+        assert "check that it is mounted here; trying again until it works" in archiving.warnings[0]
         (tmp_path / "away").rename(place)
         assert eventually(lambda: len(archiving.rounds) == 2, timeout_seconds=PATIENCE_SECONDS)
     finally:
@@ -381,7 +381,7 @@ def test_who_follows_a_topic_bears_an_archive_that_is_away_for_a_while(
     place.rename(tmp_path / "away")
     client.produce(topic, some_records(10))
     archiving.stop = Stop()
-    with pytest.raises(TailraceError, match="is it mounted here"):
+    with pytest.raises(TailraceError, match="check that it is mounted here"):
         archiving.run(archivers)
 
 
@@ -541,8 +541,8 @@ def test_topics_and_places_that_do_not_fit_are_refused_and_nothing_is_changed(
         f"{tmp_path / 'archive'}: leave --to out, or name that place"
     )
     assert "is not a directory" in refusal(broker, plain, "--to", str(file))
-    assert "give an absolute directory" in refusal(broker, plain, "--to", "archive")
-    assert "an archive can be at file:" in refusal(broker, plain, "--to", "ftp://host/archive")
+    assert "use an absolute directory" in refusal(broker, plain, "--to", "archive")
+    assert "but must start with file:" in refusal(broker, plain, "--to", "ftp://host/archive")
     assert not describe(broker.bootstrap, plain).is_enabled
     assert not (tmp_path / "archive").exists()
 
@@ -559,6 +559,6 @@ def test_an_archive_whose_place_is_gone_is_not_begun_anew(archiving: Archiving, 
     ConfluentClient(archiving.bootstrap).produce(topic, some_records(10))
     archiving.once(topic)
     archiving.place.rename(tmp_path / "away")
-    with pytest.raises(LocationMissingError, match="is it mounted here"):
+    with pytest.raises(LocationMissingError, match="check that it is mounted here"):
         archiving.open(topic)
     assert not archiving.place.exists()

@@ -301,7 +301,7 @@ def test_what_files_cannot_give_is_asked_of_the_brokers_or_said(
         offsets_of(altered)
 
     wrong = archived.reader(**{"tailrace.archive.uri": "s3://history", "tailrace.archive.secret": "x"})
-    with pytest.raises(OptionError, match=r"'tailrace.archive.\*': .* does not know the option 'secret'"):
+    with pytest.raises(OptionError, match=r"'tailrace.archive.\*': .* has the unknown option 'secret'"):
         wrong.partitions()
 
 

@@ -1,7 +1,6 @@
-"""A bounded cache: what was used last stays, as long as all of it together costs no more than was agreed.
+"""A bounded cache that evicts the least recently used values when their total cost exceeds a limit.
 
-It is used from the threads of a helper process, hence the lock; what is not there is loaded outside of it, at worst
-twice.
+Threads of a helper process share it, hence the lock. Missing values are loaded outside the lock, at worst twice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[V]):
-    """Values by key, each with its cost in bytes; the last one put stays, whatever it costs."""
+    """Values by key, each with its cost in bytes; the last one put always stays, whatever it costs."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -31,7 +30,7 @@ class BoundedCache(Generic[V]):
         return len(self._entries)
 
     def get(self, key: Hashable) -> V | None:
-        """The value, which counts as used; None where it is not kept."""
+        """The value, marked as used; None if it is not cached."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -40,7 +39,7 @@ class BoundedCache(Generic[V]):
             return entry[0]
 
     def put(self, key: Hashable, value: V, cost_bytes: int) -> None:
-        """Keep a value, and let go of those that were not used for longest."""
+        """Cache a value, and evict the least recently used ones."""
         with self._lock:
             if (old := self._entries.pop(key, None)) is not None:
                 self._bytes -= old[1]

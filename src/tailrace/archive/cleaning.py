@@ -1,14 +1,14 @@
-"""Which files of a topic's archive nobody needs any more: taken out by a manifest, or left by a writer that was lost.
+"""Finds files of a topic's archive that nobody needs: removed by a manifest, or left by a writer that was lost.
 
-Keeps what matters most: no file is deleted that a manifest which counts, or may come to count, names.
-- What a manifest took out goes a grace period after that manifest was written, so that readers who hold an older
-  version come to their end.
-- A file that no manifest names goes only if the archive has offsets at or beyond its first already: an archiver adds at
-  the end alone, so it cannot commit that file any more. Until then, and for the grace period, it stays: it may be the
-  work of an archiver or a compaction that is still at it.
-- Manifests beyond the head protect what they name: the head that the caller knows may be an old one.
-- Manifests from before the last checkpoint that a reader may need go, so that history does not grow for ever.
-Files whose names are not of the layout are left alone. It must not know brokers.
+The most important rule: no file is deleted that a valid manifest names, or one that may still become valid.
+- A file that a manifest removed is deleted a grace period after that manifest was written, so that readers of an older
+  version can finish.
+- A file that no manifest names is deleted only if the archive already has offsets at or beyond its first one. Archivers
+  only append, so the file can no longer be committed. Until then, and for the grace period, it stays, because it may be
+  the work of a running archiver or compaction.
+- Manifests beyond the head protect the files they name, because the caller's head may be out of date.
+- Manifests older than the last checkpoint that a reader may need are deleted, so that history does not grow for ever.
+Files whose names do not match the layout are left alone. This module knows nothing of brokers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT_GRACE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Files that no reader of the head needs: those that may go now, and those that have to wait."""
+    """Files that no reader of the head needs: those that can be deleted now, and those that must wait."""
 
     deletable: tuple[Entry, ...]
     waiting: tuple[Entry, ...]
@@ -46,9 +46,9 @@ class Leftovers:
 def find_leftovers(
     location: Location, archive: TopicArchive, snapshot: Snapshot, *, now_ms: int, grace_ms: int
 ) -> Leftovers:
-    """Look through a topic's directory; nothing is deleted."""
+    """Examine a topic's directory; nothing is deleted."""
     chain = _read_chain(location, archive)
-    # Listed after the head was read: whatever was committed meanwhile shows as a manifest beyond it.
+    # Listed after the head was read, so that a later commit shows as a manifest beyond it.
     entries = list(location.list(archive.directory))
     oldest_ms = now_ms - grace_ms
     since = _Since(location, archive, snapshot, chain, entries, oldest_ms)
@@ -65,14 +65,14 @@ def find_leftovers(
 def delete_leftovers(
     location: Location, leftovers: Leftovers, on_file: Callable[[Entry], None] = lambda entry: None
 ) -> None:
-    """Delete what may go, the manifests last: as long as they are there, it is known when files were taken out."""
+    """Delete what can be deleted, manifests last: they record when files were removed."""
     for entry in sorted(leftovers.deletable, key=lambda entry: entry.name.endswith(".json")):
         location.delete(entry.name)
         on_file(entry)
 
 
 def _read_chain(location: Location, archive: TopicArchive) -> list[tuple[str, Manifest]]:
-    """The manifests from the head back to the first that is there and whole; those that the head needs are."""
+    """The manifests from the head back to the first that is missing or damaged; the head needs none beyond that."""
     chain: list[tuple[str, Manifest]] = []
     name = archive.manifest
     while name is not None:
@@ -86,7 +86,7 @@ def _read_chain(location: Location, archive: TopicArchive) -> list[tuple[str, Ma
 
 
 class _Since:
-    """Since when each file is needed by nobody, as far as that is known."""
+    """When each file became unneeded, as far as is known."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Since:
         written_ms = {entry.name: entry.modified_ms for entry in entries}
         self._needed = {f"{self._directory}/{name}" for name in snapshot.names}
         self._needed |= self._named_beyond(location, entries)
-        #: When each file was taken out that some manifest of the history took out.
+        #: When each file was removed, for files that a manifest of the history removed.
         self._removed_ms: dict[str, int] = {}
         kept = _needed_history(
             [(manifest_path(self._directory, name), manifest) for name, manifest in chain], written_ms, oldest_ms
@@ -115,7 +115,7 @@ class _Since:
                     self._removed_ms[f"{self._directory}/{file}"] = at_ms
 
     def _named_beyond(self, location: Location, entries: list[Entry]) -> set[str]:
-        """What manifests name that follow the head: one may have been committed without our knowledge."""
+        """The files in manifests beyond the head; one of them may have been committed without our knowledge."""
         named: set[str] = set()
         for entry in entries:
             inner = entry.name[len(self._directory) + 1 :]
@@ -130,20 +130,20 @@ class _Since:
             except FileMissingError:
                 continue
             except ArchiveError as error:
-                error.add_note("nothing was deleted: what this manifest names might be needed")
+                error.add_note("nothing was deleted, because files that this manifest names may be needed")
                 raise
             named.update(f"{self._directory}/{name}" for name in manifest.names)
         return named
 
     def unneeded(self, entry: Entry) -> int | None:
-        """When a file became unneeded, or the earliest that is certain; None where it may be needed."""
+        """When a file became unneeded, or the earliest time that is certain; None if it may be needed."""
         if entry.name in self._needed:
             return None
         inner = entry.name[len(self._directory) + 1 :]
         if inner.rpartition("/")[2].startswith(UNFINISHED_PREFIX):
             return entry.modified_ms
         if is_manifest(inner):
-            # Of the history, or of an attempt at a version that another has taken.
+            # Part of the history, or a failed attempt at a version that another writer committed.
             return entry.modified_ms
         span = file_span(inner)
         if span is None:
@@ -155,7 +155,7 @@ class _Since:
 
 
 def _needed_history(chain: list[tuple[str, Manifest]], written_ms: dict[str, int], oldest_ms: int) -> list[str]:
-    """The manifests that the head, or one that was the head within the grace period, is loaded from."""
+    """The manifests needed to load the head, or any version that was the head within the grace period."""
     is_old = False
     for place, (path, manifest) in enumerate(chain):
         is_old = is_old or written_ms.get(path, oldest_ms + 1) <= oldest_ms

@@ -1,8 +1,8 @@
-"""Compaction of an archive: which small files become one, where the archive begins when what is expired is gone.
+"""Compaction of an archive: merges small files, and moves the start of the archive past expired records.
 
-Owns the choice, pure, and the writing of one file in the place of several. Every record of the files that it
-replaces is in the new one, or it is an error. It must not know brokers or Spark: who distributes the work and commits
-it is elsewhere.
+Makes the plan, which is pure, and writes one file in place of several. The new file must have every record of the files
+that it replaces, otherwise it is an error. This module knows neither brokers nor Spark: distributing and committing the
+work is done elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_TARGET_BYTES = FILE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Files of one partition that touch each other and become one."""
+    """Adjacent files of one partition that are merged into one."""
 
     files: tuple[ArchivedFile, ...]
 
@@ -42,7 +42,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is expired: where partitions begin without it, and the files that are wholly below."""
+    """What has expired: the new start of each partition, and the files that lie wholly below it."""
 
     starts: Mapping[int, int]
     files: tuple[ArchivedFile, ...]
@@ -53,7 +53,7 @@ class Expiry:
 
 
 def plan_expiry(snapshot: Snapshot, deleted_below: Mapping[int, int], retention_ms: int, now_ms: int) -> Expiry:
-    """What may go: below what users deleted, and files from the start on whose records are all older than retention.
+    """What can be removed: records below what users deleted, and leading files that are wholly older than retention.
 
     A negative retention keeps everything for ever.
     """
@@ -72,13 +72,13 @@ def plan_expiry(snapshot: Snapshot, deleted_below: Mapping[int, int], retention_
 
 
 def _first_kept(partition: PartitionFiles, oldest_ms: int) -> int:
-    """The end of the last file before which, and with which, everything is older than a time."""
+    """The end of the last leading file that, like all files before it, is older than a time."""
     start = partition.start
     for file in partition.files:
         if file.max_timestamp is not None and file.max_timestamp >= oldest_ms:
             break
-        # A file without records, or of records without a time (-1), is of no age: it goes with those before it, once
-        # one behind it goes too.
+        # A file without records, or with records without a time (-1), has no age: it is removed together with the files
+        # before it, once a later file is removed.
         if file.max_timestamp is not None and file.max_timestamp >= 0:
             start = file.next_offset
     return max(start, partition.start)
@@ -91,9 +91,9 @@ def plan_merges(
     target_bytes: int = DEFAULT_TARGET_BYTES,
     min_files: int = DEFAULT_MIN_FILES,
 ) -> list[Merge]:
-    """Runs of files that touch each other and are small, each run together about as large as a file should be.
+    """Runs of small adjacent files, each run in total about as large as a file should be.
 
-    Small is below half of that: a file that is larger is not written again for the sake of the next few records.
+    Small means less than half of that: a larger file is not rewritten for the sake of a few more records.
     """
     gone = {file.name for file in expiry.files}
     merges: list[Merge] = []
@@ -119,7 +119,7 @@ def _merge_of(run: Sequence[ArchivedFile], min_files: int) -> list[Merge]:
 
 
 def write_merged(location: Location, snapshot: Snapshot, merge: Merge) -> ArchivedFile:
-    """Store one file with all records of the files of a merge; nothing of the archive has changed yet."""
+    """Store one file with all records of a merge; the archive itself is unchanged until the commit."""
     first, last = merge.files[0], merge.files[-1]
     writer = FileWriter(snapshot.topic, snapshot.lineage, merge.partition, first.first_offset)
     wanted = Wanted(first.first_offset, last.next_offset, tuple(RECORD_SCHEMA.names))
@@ -128,20 +128,20 @@ def write_merged(location: Location, snapshot: Snapshot, merge: Merge) -> Archiv
     promised = sum(file.rows for file in merge.files)
     if writer.rows != promised:
         raise ArchiveCorruptError(
-            f"{first.name} and the {len(merge.files) - 1} files behind it have {writer.rows} records, and their "
-            f"manifest says {promised}: nothing was changed; see tailrace archive verify {snapshot.topic}"
+            f"{first.name} and the {len(merge.files) - 1} files after it have {writer.rows} records, but their "
+            f"manifest lists {promised}: nothing was changed; see `tailrace archive verify {snapshot.topic}`"
         )
     return writer.store(location, last.next_offset)
 
 
 def still_possible(snapshot: Snapshot, merge: Merge) -> bool:
-    """Whether every file of a merge is still part of the archive; what was added at its end is in nobody's way."""
+    """Whether every file of a merge is still part of the archive; appended files do not matter."""
     names = {file.name for file in snapshot.partition(merge.partition).files}
     return names.issuperset(merge.names)
 
 
 def commit_of(snapshot: Snapshot, merged: Sequence[tuple[Merge, ArchivedFile]], expiry: Expiry) -> Manifest:
-    """The manifest that puts merged files in the place of theirs, and takes out what is expired."""
+    """The manifest that replaces files with merged ones, and removes what has expired."""
     removed = dict.fromkeys(name for merge, _ in merged for name in merge.names)
     removed.update(dict.fromkeys(file.name for file in expiry.files))
     removed.update(dict.fromkeys(file.name for file in expiry.side_files))

@@ -1,6 +1,6 @@
-"""Every way in which an archive can fail, each told apart by its class and by whether trying again may help.
+"""All failures of archives, each distinguished by its class and by whether a retry may help.
 
-They cross process borders, so each carries its message and nothing else.
+They cross process boundaries, so each has only its message.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from tailrace.errors import TailraceError
 
 
 class ArchiveError(TailraceError):
-    """Something is wrong with an archive; the message says what, where, and what to do."""
+    """An archive has a problem; the message says what, where, and what to do."""
 
-    #: Whether the same call may succeed later without anybody changing anything.
+    #: Whether the same call may succeed later without any intervention.
     is_retriable = False
 
 
 class ArchiveUriError(ArchiveError):
-    """An archive's URI, or an option of it, is not one that can be used."""
+    """An archive's URI or one of its options is invalid."""
 
 
 class ArchiveDependencyError(ArchiveError):
@@ -24,7 +24,7 @@ class ArchiveDependencyError(ArchiveError):
 
 
 class ArchiveUnreachableError(ArchiveError):
-    """The location does not answer, or failed while it did."""
+    """The location does not answer, or failed during a call."""
 
     is_retriable = True
 
@@ -40,28 +40,28 @@ class ArchiveFullError(ArchiveError):
 
 
 class LocationMissingError(ArchiveError):
-    """The bucket or directory that the archive is in does not exist."""
+    """The bucket or directory of the archive does not exist."""
 
 
 class FileMissingError(ArchiveError):
-    """A file of the archive does not exist although its location does."""
+    """A file of the archive does not exist, although its location does."""
 
 
 class FileExistsInArchiveError(ArchiveError):
-    """A file was to be written under a name that is taken."""
+    """The name of a new file is taken."""
 
 
 class ArchiveCorruptError(ArchiveError):
-    """A file or a manifest is torn or altered, or does not fit what names it."""
+    """A file or manifest is truncated, altered, or does not match the entry that names it."""
 
 
 class NewerFormatError(ArchiveError):
-    """A manifest was written by a later tailrace, in a format that this one does not know."""
+    """A manifest was written by a later tailrace in a format that this one does not support."""
 
 
 class OffsetNotArchivedError(ArchiveError):
-    """An offset lies outside of what the archive holds."""
+    """An offset is outside the range of the archive."""
 
 
 class InvalidCommitError(ArchiveError):
-    """Files cannot become part of an archive: they overlap, leave a hole, or replace what is not there."""
+    """Files cannot be committed: they overlap, leave a gap, or replace files that do not exist."""

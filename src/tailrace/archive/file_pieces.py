@@ -1,6 +1,6 @@
-"""Some bytes of a file, at the places where they belong, for a Parquet reader that wants a file.
+"""Parts of a file at their original positions, for a Parquet reader that expects a file.
 
-Owns nothing but where bytes are; what was not fetched cannot be read, which is an error and never zeros.
+Reading bytes that were not fetched is an error; they never read as zeros.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class FilePieces:
-    """Pieces of a file, each with its position, in order."""
+    """Pieces of a file with their positions, in order."""
 
     closed = False
 
@@ -35,7 +35,7 @@ class FilePieces:
         begin = self._at - self._starts[index]
         end = begin + length
         if index < 0 or length < 0 or end > len(self._contents[index]):
-            raise OSError(f"{length} bytes at {self._at} are outside of the columns that were asked for")
+            raise OSError(f"{length} bytes at {self._at} are outside of the requested columns")
         self._at += length
         return bytes(self._contents[index][begin:end])
 

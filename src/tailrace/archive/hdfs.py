@@ -1,7 +1,7 @@
-"""A location that is a directory of HDFS, by its web interface (WebHDFS) and fsspec.
+"""A location in an HDFS directory, through WebHDFS and fsspec.
 
-A file is written under another name and renamed when it is complete. fsspec waits for ever and takes an error of a data
-node for data; so every answer is looked at as it arrives, and every request has an end.
+A file is written under a temporary name and renamed when it is complete. fsspec waits for ever and takes an error of a
+data node for data, so every response is checked on arrival and every request has a timeout.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _OPTIONS = frozenset(("user", "token", "kerberos", "use_https", "http_port", "ti
 _DEFAULT_HTTP_PORT = 9870
 _DEFAULT_HTTPS_PORT = 9871
 _CONNECT_TIMEOUT_SECONDS = 3.0
-#: A consumer waits for what is read, and nobody for what is written.
+#: Consumers wait for reads, but nobody waits for writes.
 _READ_TIMEOUT_SECONDS = 15.0
 _WRITE_TIMEOUT_SECONDS = 60.0
-#: Each of them is a request of its own when a file is written.
+#: The size of one upload request of a file.
 _UPLOAD_BYTES = 16 << 20
 _DENIED = frozenset(
     ("AccessControlException", "SecurityException", "AuthorizationException", "AuthenticationException")
@@ -42,7 +42,7 @@ _FULL = frozenset(("DSQuotaExceededException", "NSQuotaExceededException", "Quot
 
 
 class _RefusedError(Exception):
-    """An answer that says no: the name node's word for it, and its explanation."""
+    """An error response: the name node's name for the error, and its explanation."""
 
     def __init__(self, status: int, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}" if name else f"HTTP status {status}")
@@ -51,13 +51,13 @@ class _RefusedError(Exception):
 
 
 def open_hdfs(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> HdfsDirectory:
-    """The location of `webhdfs://host:port/path`, or `hdfs://host/path` whose web interface is at `http_port`."""
+    """The location of `webhdfs://host:port/path`, or of `hdfs://host/path` with the web interface at `http_port`."""
     check_options(uri, options, _OPTIONS)
     if not parsed.host:
-        raise ArchiveUriError(f"'{uri}' names no name node: write webhdfs://host:{_DEFAULT_HTTP_PORT}/path")
+        raise ArchiveUriError(f"'{uri}' has no name node: write webhdfs://host:{_DEFAULT_HTTP_PORT}/path")
     use_https = _flag(uri, options, "use_https")
     default = _DEFAULT_HTTPS_PORT if use_https else _DEFAULT_HTTP_PORT
-    # The port of an hdfs: URI is that of another protocol.
+    # The port in an hdfs: URI belongs to another protocol.
     port = parsed.port if parsed.scheme == "webhdfs" and parsed.port is not None else default
     if "http_port" in options:
         if not options["http_port"].isdecimal() or not 0 < int(options["http_port"]) < 65536:
@@ -85,7 +85,7 @@ def open_hdfs(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> HdfsD
 
 
 def _seconds(uri: str, options: Mapping[str, str]) -> float | None:
-    """How long to wait for any answer, where the URI or its options say so."""
+    """The timeout for any response, if the URI or its options set one."""
     if "timeout_seconds" not in options:
         return None
     try:
@@ -93,19 +93,19 @@ def _seconds(uri: str, options: Mapping[str, str]) -> float | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ArchiveUriError(f"timeout_seconds of '{uri}' is not a number of seconds above 0")
+        raise ArchiveUriError(f"timeout_seconds of '{uri}' must be a number of seconds greater than 0")
     return seconds
 
 
 def _flag(uri: str, options: Mapping[str, str], name: str) -> bool:
     value = options.get(name, "false").lower()
     if value not in ("true", "false"):
-        raise ArchiveUriError(f"{name} of '{uri}' is '{value}': write true or false")
+        raise ArchiveUriError(f"{name} of '{uri}' is '{value}', but must be true or false")
     return value == "true"
 
 
 def _watch_over(session: Any, timeout_seconds: float | None) -> None:
-    """Give every request of a session an end, and let every answer that says no be an error."""
+    """Add a timeout to every request of a session, and turn every error response into an exception."""
     send = session.request
 
     def request(method: str, url: str, **settings: Any) -> Any:
@@ -126,7 +126,7 @@ def _refuse(response: Any, **_: Any) -> None:
             name, text = "", ""
         raise _RefusedError(response.status_code, name, text)
     if response.request.method == "PUT" and "op=RENAME" in response.url and not response.json()["boolean"]:
-        raise _RefusedError(response.status_code, "FileAlreadyExistsException", "it was not renamed")
+        raise _RefusedError(response.status_code, "FileAlreadyExistsException", "the file was not renamed")
 
 
 class HdfsDirectory:
@@ -140,7 +140,7 @@ class HdfsDirectory:
     def check(self) -> None:
         self._check_root()
         with self._errors("", is_file=False):
-            self._system.ls(self._root)  # which tells whether we may use it, too
+            self._system.ls(self._root)  # also checks our permissions
 
     def _check_root(self) -> None:
         with self._errors("", is_file=False):
@@ -158,10 +158,10 @@ class HdfsDirectory:
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         with self._errors(name):
-            # With blocks of one byte nothing is read ahead: whoever asks for a range knows what comes next.
+            # Blocks of one byte prevent read-ahead: the caller asks for exactly what it needs.
             data: bytes = self._system.cat_file(self._path(name), start, start + length, block_size=1)
         if len(data) != length:
-            raise ArchiveCorruptError(f"{self.uri}: {name} ends at {start + len(data)} of {start + length} bytes")
+            raise ArchiveCorruptError(f"{self.uri}: {name} ends after {start + len(data)} of {start + length} bytes")
         return data
 
     def size(self, name: str) -> int:
@@ -188,7 +188,7 @@ class HdfsDirectory:
         try:
             self._system.rm_file(path)
         except (OSError, _RefusedError):
-            pass  # the error that led here is the one to tell; what is left is never read
+            pass  # report the original error instead; a leftover file is never read
 
     def list(self, directory: str) -> Iterator[Entry]:
         check_name(directory)
@@ -201,7 +201,7 @@ class HdfsDirectory:
                 with self._errors(path[start:]):
                     infos = self._system.ls(path, detail=True)
             except FileMissingError:
-                continue  # never made, or deleted meanwhile
+                continue  # never created, or deleted in between
             pending += [info["name"] for info in infos if info["type"] == "directory"]
             found += [
                 Entry(info["name"][start:], int(info["size"]), int(info["modificationTime"]))
@@ -212,7 +212,7 @@ class HdfsDirectory:
 
     def delete(self, name: str) -> None:
         with self._errors(name):
-            # The name node says only whether it removed something; whether there is a location is another question.
+            # The name node only says whether it removed something, so check separately that the location exists.
             self._system.rm_file(self._path(name))
             self._check_root()
 
@@ -238,13 +238,13 @@ class HdfsDirectory:
                 self._check_root()
                 raise FileMissingError(f"{where} is missing") from error
             if error.status == 401 or error.name in _DENIED:
-                raise ArchiveDeniedError(f"{where} is refused for this user: {error}") from error
+                raise ArchiveDeniedError(f"access to {where} is denied for this user: {error}") from error
             if error.name in _FULL:
-                raise ArchiveFullError(f"{where} cannot be written: {error}") from error
+                raise ArchiveFullError(f"cannot write {where}: {error}") from error
             if error.name in ("FileAlreadyExistsException", "ParentNotDirectoryException"):
                 if not is_file:
                     raise self._missing() from error
-                raise FileExistsInArchiveError(f"{where} exists already") from error
-            raise ArchiveUnreachableError(f"{where} cannot be used now: {error}") from error
-        except OSError as error:  # every failure of a connection is one
-            raise ArchiveUnreachableError(f"{where} cannot be used now: {error}") from error
+                raise FileExistsInArchiveError(f"{where} already exists") from error
+            raise ArchiveUnreachableError(f"cannot access {where} now: {error}") from error
+        except OSError as error:  # all connection errors are OSErrors
+            raise ArchiveUnreachableError(f"cannot access {where} now: {error}") from error

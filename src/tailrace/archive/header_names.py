@@ -1,8 +1,8 @@
-"""Names of record headers in files: text for every reader of Parquet, for clients the bytes that were produced.
+"""Names of record headers in files: text for every Parquet reader, the produced bytes for clients.
 
-Nobody checks names when they are produced, and a string of Parquet that is no UTF-8 makes DuckDB and pandas refuse the
-whole file. So a name that is no text is stored as U+FFFD, `base64:` and its bytes in base64. A name that begins like
-that itself is stored in the same way: each name has one form, and each form is of one name.
+Nothing checks header names when they are produced, and a Parquet string that is not UTF-8 makes DuckDB and pandas
+refuse the whole file. So a name that is not text is stored as U+FFFD, `base64:` and its bytes in base64. A name that
+itself starts like that is stored in the same way, so the mapping is one to one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyarrow._compute import MatchSubstringOptions, call_function
 
 MARK = "\ufffdbase64:"
 _MARK_BYTES = MARK.encode()
-#: What `pyarrow.compute.starts_with` calls; that module takes long to import, and workers do without it.
+#: The function behind `pyarrow.compute.starts_with`; importing that module takes long, so workers avoid it.
 _WITH_MARK = MatchSubstringOptions(MARK)
 
 
 def stored(names: pa.Array) -> pa.Array:
-    """Names as they were produced, given as bytes, in the form that files have."""
+    """Names in the form of files, from the bytes that were produced."""
     if _is_text(names) and not _has_marks(names):
         return names.view(pa.string())
     return pa.array([_stored(name) for name in names.to_pylist()], pa.string())
 
 
 def produced(names: pa.Array) -> pa.Array:
-    """Names of a file as the bytes that were produced."""
+    """Names as the bytes that were produced, from the form of files."""
     plain = names.cast(pa.binary())
     if not _has_marks(plain):
         return plain
@@ -35,7 +35,7 @@ def produced(names: pa.Array) -> pa.Array:
 
 
 def readable(names: pa.Array) -> pa.Array:
-    """Names as they were produced, given as bytes, as text for people: what is no text is replaced."""
+    """Names as text for people, from the bytes that were produced; undecodable bytes are replaced."""
     if _is_text(names):
         return names.view(pa.string())
     return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
@@ -68,4 +68,4 @@ def _produced(name: bytes) -> bytes:
     try:
         return base64.b64decode(name.removeprefix(_MARK_BYTES), validate=True)
     except binascii.Error:
-        return name  # of a file from before names were stored in this way
+        return name  # the file is older than this encoding

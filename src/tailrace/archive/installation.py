@@ -1,4 +1,4 @@
-"""Whether the packages are installed that archives are read with; they are large, so a broker starts without them."""
+"""Whether the packages for reading archives are installed; they are large, so a broker can run without them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _NEEDED = ("numpy", "pyarrow")
 
 
 def can_read_archives() -> bool:
-    """Whether archives can be read by this installation."""
+    """Whether this installation can read archives."""
     return not _missing()
 
 
 def require_packages() -> None:
-    """Raise what to install unless archives can be read by this installation."""
+    """Raise an error that says what to install, unless this installation can read archives."""
     if missing := _missing():
         raise ArchiveDependencyError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed, with which archives are "
-            "read: install with: pip install 'tailrace[archive]'"
+            f"reading archives needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "installed: pip install 'tailrace[archive]'"
         )
 
 

@@ -1,7 +1,7 @@
-"""A location that is a directory of this machine, or one that all machines mount.
+"""A location in a directory of this machine, or in one that all machines mount.
 
-A file is written under another name, synced, and linked to its own: it is there whole, or not at all, and never in the
-place of another.
+A file is written under a temporary name, synced, and linked to its own name: it exists as a whole or not at all, and
+never replaces another.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def open_directory(uri: str, parsed: ArchiveUri) -> LocalDirectory:
     """The location of a `file:` URI or an absolute path."""
     if parsed.host not in ("", "localhost"):
-        raise ArchiveUriError(f"'{uri}' names the host '{parsed.host}': write file:///path for a directory")
+        raise ArchiveUriError(f"'{uri}' has the host '{parsed.host}': write file:///path for a directory")
     if not parsed.path.startswith("/"):
-        raise ArchiveUriError(f"'{uri}' is not absolute, so every process would take it for another directory")
+        raise ArchiveUriError(f"'{uri}' is not an absolute path, so processes would resolve it differently")
     if parsed.options:
-        raise ArchiveUriError(f"'{uri}' has options, of which a directory knows none")
+        raise ArchiveUriError(f"'{uri}' has options, but a directory has none")
     return LocalDirectory(uri, Path(parsed.path))
 
 
@@ -70,7 +70,7 @@ class LocalDirectory:
             while at < length:
                 count = os.preadv(file.fileno(), [view[at:]], start + at)
                 if count == 0:
-                    raise ArchiveCorruptError(f"{self.uri}: {name} ends at {start + at} of {start + length} bytes")
+                    raise ArchiveCorruptError(f"{self.uri}: {name} ends after {start + at} of {start + length} bytes")
                 at += count
             return bytes(data)
 
@@ -91,7 +91,7 @@ class LocalDirectory:
                     while rest:
                         rest = rest[file.write(rest) :]
                     os.fsync(file.fileno())
-                os.link(unfinished, path)  # fails where the name is taken, which a rename would not
+                os.link(unfinished, path)  # fails if the name is taken, unlike a rename
             finally:
                 unfinished.unlink(missing_ok=True)
             _sync_directory(path.parent)
@@ -108,7 +108,7 @@ class LocalDirectory:
                     try:
                         status = path.stat()
                     except FileNotFoundError:
-                        continue  # deleted meanwhile
+                        continue  # deleted in between
                     name = path.relative_to(self._root).as_posix()
                     found.append(Entry(name, status.st_size, status.st_mtime_ns // 1_000_000))
         return iter(sorted(found))
@@ -127,7 +127,7 @@ class LocalDirectory:
         return self._root / name
 
     def _make_directories(self, directory: Path) -> None:
-        """Make what is missing, from above, and let each last before anything is in it."""
+        """Create missing directories from the top, each durable before anything is in it."""
         missing = []
         while not directory.is_dir():
             missing.append(directory)
@@ -138,7 +138,7 @@ class LocalDirectory:
 
     def _missing(self) -> LocationMissingError:
         what = "is not a directory" if self._root.exists() else "does not exist"
-        return LocationMissingError(f"the archive's directory {self._root} {what}: is it mounted here?")
+        return LocationMissingError(f"the archive's directory {self._root} {what}: check that it is mounted here")
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
@@ -152,13 +152,13 @@ class LocalDirectory:
         except FileExistsError as error:
             if not name:
                 raise self._missing() from error
-            raise FileExistsInArchiveError(f"{where} exists already") from error
+            raise FileExistsInArchiveError(f"{where} already exists") from error
         except OSError as error:
             if error.errno in _DENIED:
-                raise ArchiveDeniedError(f"{where} cannot be used: {error.strerror}") from error
+                raise ArchiveDeniedError(f"cannot access {where}: {error.strerror}") from error
             if error.errno in _FULL:
-                raise ArchiveFullError(f"{where} cannot be written: {error.strerror}") from error
-            raise ArchiveUnreachableError(f"{where} cannot be used now: {error.strerror or error}") from error
+                raise ArchiveFullError(f"cannot write {where}: {error.strerror}") from error
+            raise ArchiveUnreachableError(f"cannot access {where} now: {error.strerror or error}") from error
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,8 +1,8 @@
-"""The port to where archives are: a directory, an object store or HDFS, all with the same few promises.
+"""The port for the location of archives: a directory, an object store or HDFS, with the same small set of promises.
 
-A file is written once, whole, under a new name, and appears with all of its bytes or not at all; it is read in ranges,
-listed and deleted. Whatever goes wrong is an `ArchiveError` that names the file or location. Nothing here knows what is
-in the files.
+A file is written once, as a whole, under a new name, and appears with all of its bytes or not at all. It can be read in
+ranges, listed and deleted. Every failure is an `ArchiveError` that names the file or location. This module knows
+nothing of the content of files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECRETS = frozenset(("access_key", "secret_key", "session_token", "token", "pas
 
 
 class Entry(NamedTuple):
-    """One file of a listing: its name within the location, its bytes, and when the location says it was written."""
+    """A listed file: its name within the location, its size, and its modification time according to the location."""
 
     name: str
     size: int
@@ -28,50 +28,50 @@ class Entry(NamedTuple):
 
 
 class Location(Protocol):
-    """A place for files, by names with slashes; safe to use from several threads."""
+    """A place for files with slashes in their names; safe to use from several threads."""
 
     uri: str
 
     def check(self) -> None:
-        """Raise what is wrong with the location itself: it does not answer, refuses us, or does not exist."""
+        """Raise an error if the location is unreachable, denies access, or does not exist."""
         ...
 
     def create(self) -> None:
-        """Make the location where it is a directory; a bucket has to be there already."""
+        """Create the location if it is a directory; a bucket must already exist."""
         ...
 
     def read_all(self, name: str) -> bytes:
-        """The whole file."""
+        """Read a whole file."""
         ...
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Exactly so many bytes of a file; ArchiveCorruptError where it ends before that."""
+        """Read exactly `length` bytes of a file; ArchiveCorruptError if it ends before."""
         ...
 
     def size(self, name: str) -> int:
-        """The bytes of a file."""
+        """The size of a file."""
         ...
 
     def write_new(self, name: str, data: Buffer) -> None:
-        """Write a whole file that lasts when this returns; its directories are made."""
+        """Write a whole file, durable on return, and create its directories."""
         ...
 
     def list(self, directory: str) -> Iterator[Entry]:
-        """Every file below a directory, in order of names; nothing where there is no such directory."""
+        """All files below a directory, ordered by name; none if the directory does not exist."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a file; no error where it is gone already."""
+        """Delete a file; no error if it is already gone."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveUri:
-    """A URI in its parts, options of its query included."""
+    """The parts of a URI, with the options in its query."""
 
     scheme: str
     host: str
@@ -82,13 +82,13 @@ class ArchiveUri:
 
 
 def parse_uri(uri: str) -> ArchiveUri:
-    """Take a URI apart; ArchiveUriError says what is wrong with it."""
+    """Parse a URI; the ArchiveUriError explains the problem."""
     if uri.startswith("/"):
         return ArchiveUri("file", "", None, None, uri, {})
     parts = urlsplit(uri)
     if not parts.scheme:
         raise ArchiveUriError(
-            f"'{uri}' is not a place for an archive: give an absolute directory, or a URI that begins with "
+            f"'{uri}' is not a valid archive location: use an absolute directory, or a URI that starts with "
             "file:, s3:, webhdfs: or hdfs:"
         )
     try:
@@ -97,26 +97,26 @@ def parse_uri(uri: str) -> ArchiveUri:
         raise ArchiveUriError(f"the port in '{uri}' is not a number up to 65535") from None
     if parts.password is not None:
         raise ArchiveUriError(
-            f"the URI '{parts.scheme}://…@{parts.hostname}' holds a password, which everybody could read who may "
-            "describe the topic: give credentials by the environment"
+            f"the URI '{parts.scheme}://…@{parts.hostname}' contains a password, which everyone who may describe the "
+            "topic could read: provide credentials in the environment"
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if hidden := sorted(_SECRETS.intersection(options)):
         raise ArchiveUriError(
-            f"the URI holds {hidden[0]}, which everybody could read who may describe the topic: give credentials by "
-            "the environment"
+            f"the URI contains {hidden[0]}, which everyone who may describe the topic could read: provide credentials "
+            "in the environment"
         )
     return ArchiveUri(parts.scheme, parts.hostname or "", port, parts.username, unquote(parts.path), options)
 
 
 def open_location(uri: str, options: Mapping[str, str] = NO_OPTIONS) -> Location:
-    """The location of a URI; options come before those of its query, which come before the environment.
+    """The location of a URI. Explicit options override those in its query, which override the environment.
 
-    Nothing is asked yet: whether it is there shows at the first use, or by `check`.
+    No server is contacted yet: whether the location exists shows on first use, or in `check`.
     """
     parsed = parse_uri(uri)
     merged = {**parsed.options, **options}
-    # Each kind is imported when it is first needed: they bring large packages along.
+    # Imported on demand, because some bring large packages.
     if parsed.scheme == "file":
         from tailrace.archive.local_directory import open_directory
 
@@ -129,16 +129,16 @@ def open_location(uri: str, options: Mapping[str, str] = NO_OPTIONS) -> Location
         from tailrace.archive.hdfs import open_hdfs
 
         return open_hdfs(uri, parsed, merged)
-    raise ArchiveUriError(f"'{uri}' begins with '{parsed.scheme}:'; an archive can be at file:, s3:, webhdfs: or hdfs:")
+    raise ArchiveUriError(f"'{uri}' starts with '{parsed.scheme}:', but must start with file:, s3:, webhdfs: or hdfs:")
 
 
 def check_options(uri: str, options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse what is misspelt, rather than go on without it."""
+    """Refuse unknown options instead of ignoring them, because they may be misspelt."""
     if unknown := sorted(options.keys() - known):
-        raise ArchiveUriError(f"'{uri}' does not know the option '{unknown[0]}'; it knows {', '.join(sorted(known))}")
+        raise ArchiveUriError(f"'{uri}' has the unknown option '{unknown[0]}'; use one of {', '.join(sorted(known))}")
 
 
 def check_name(name: str) -> None:
-    """Names come from manifests, which others may have written: none may lead out of the location."""
+    """Refuse names that lead out of the location; they come from manifests, which others may have written."""
     if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
         raise ArchiveUriError(f"'{name}' is not the name of a file in an archive")

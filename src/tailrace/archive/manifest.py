@@ -1,10 +1,10 @@
-"""Manifests: which files an archive consists of, version by version.
+"""Manifests: the files of an archive, version by version.
 
-A manifest is one commit: the files it adds and removes, and what each partition covers afterwards. Batches that nobody
-can decode are in side files, which it names too, within the range of a file of records. It names its parent,
-so the head names all of history; every so often one is a checkpoint that lists all files, so that few are read. Nothing
-is ever overwritten. A `Snapshot` is what a head amounts to, and keeps the invariant that matters: the files of a
-partition touch each other, offset by offset, from its start to its end, so that a hole cannot be committed.
+A manifest is one commit: the files it adds and removes, and the coverage of each partition afterwards. It also names
+side files, which keep undecodable batches within the range of a data file. It names its parent, so the head leads to
+the whole history. At intervals a manifest is a checkpoint that lists all files, so that only a few need to be read.
+Nothing is ever overwritten. A `Snapshot` is the resulting state at a head. It keeps the most important invariant: the
+files of a partition are adjacent, offset by offset, from its start to its end, so a gap cannot be committed.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from tailrace.archive.quarantine import SideFile
 from tailrace.model import Lineage
 from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
-#: What manifests are written in; one that names side files is of the second, which older readers refuse.
+#: The formats of manifests. Those with side files use the second, which older readers refuse.
 _PLAIN_FORMAT = 1
 FORMAT = 2
-#: Every manifest whose version is a multiple of this lists all files.
+#: A manifest whose version is a multiple of this is a checkpoint.
 CHECKPOINT_INTERVAL = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A file of records, and all that is known of it without reading it; its range covers gaps between offsets."""
+    """A data file, with everything that is known without reading it; its range includes gaps between offsets."""
 
-    #: Within the topic's directory.
+    #: Relative to the topic's directory.
     name: str
     partition: int
     first_offset: int
     next_offset: int
     rows: int
     bytes: int
-    #: `crc32c:` and eight digits, of the whole file and of its footer.
+    #: `crc32c:` and eight digits: of the whole file, and of its footer.
     checksum: str
     footer_bytes: int
     footer_checksum: str
-    #: None where the file has no records, because its range has none.
+    #: None if the file has no records, because its range has none.
     min_timestamp: int | None
     max_timestamp: int | None
 
     def may_have(self, first_ms: int, last_ms: int) -> bool:
-        """Whether a record may be of a time between two, both included."""
+        """Whether it may have a record within a range of times (inclusive)."""
         if self.min_timestamp is None or self.max_timestamp is None:
             return False
         return self.min_timestamp <= last_ms and self.max_timestamp >= first_ms
@@ -65,7 +65,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One commit, as it is written."""
+    """One commit, in its stored form."""
 
     topic: str
     lineage: Lineage
@@ -73,15 +73,15 @@ class Manifest:
     parent: str | None
     added: tuple[ArchivedFile, ...]
     removed: tuple[str, ...]
-    #: Start and end offset of every partition that the archive knows, after this commit.
+    #: Start and end offset of every partition of the archive after this commit.
     partitions: Mapping[int, tuple[int, int]]
-    #: All files after this commit, where it is a checkpoint.
+    #: All files after this commit, if it is a checkpoint.
     files: tuple[ArchivedFile, ...] | None = None
-    #: The side files that this commit adds; those that it removes are among `removed`.
+    #: The side files that this commit adds; removed ones are in `removed`.
     quarantined: tuple[SideFile, ...] = ()
-    #: All side files after this commit, where it is a checkpoint.
+    #: All side files after this commit, if it is a checkpoint.
     side_files: tuple[SideFile, ...] = ()
-    #: Whether there is a side file after this commit.
+    #: Whether any side file exists after this commit.
     has_quarantine: bool = False
 
     @property
@@ -112,17 +112,17 @@ class Manifest:
 
 
 def decode_manifest(name: str, content: bytes) -> Manifest:
-    """Read a manifest that was stored under a name."""
+    """Decode a manifest that was stored under a name."""
     version = check_manifest(name, content)
     try:
         document = json.loads(content)
         found = document["format"]
         if not isinstance(found, int):
-            raise TypeError("its format is not a number")
+            raise TypeError("the format is not a number")
         if found > FORMAT:
             raise NewerFormatError(
-                f"manifest {name} has format {found} and this tailrace knows formats up to {FORMAT}: use the version "
-                "that wrote it, or a later one"
+                f"manifest {name} has format {found}, but this tailrace supports only formats up to {FORMAT}: use the "
+                "version that wrote it, or a later one"
             )
         manifest = Manifest(
             topic=document["topic"],
@@ -138,19 +138,19 @@ def decode_manifest(name: str, content: bytes) -> Manifest:
             has_quarantine=found > _PLAIN_FORMAT,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArchiveCorruptError(f"manifest {name} cannot be read: {type(error).__name__}: {error}") from error
+        raise ArchiveCorruptError(f"cannot read manifest {name}: {type(error).__name__}: {error}") from error
     if manifest.version != version:
-        raise ArchiveCorruptError(f"manifest {name} says of itself that it is version {manifest.version}")
+        raise ArchiveCorruptError(f"manifest {name} has the wrong version {manifest.version} in its content")
     return manifest
 
 
 def _decode_files(documents: Iterable[Mapping[str, Any]]) -> tuple[ArchivedFile, ...]:
-    # A later tailrace of the same format may add fields that need not be understood.
+    # A later tailrace may add optional fields within the same format.
     names = ArchivedFile.__slots__
     files = tuple(ArchivedFile(**{name: document[name] for name in names}) for document in documents)
     for file in files:
         if not is_data_file(file.name):
-            raise ValueError(f"'{file.name}' is not the name of a file of records")
+            raise ValueError(f"'{file.name}' is not the name of a data file")
     return files
 
 
@@ -165,12 +165,12 @@ def _decode_side_files(documents: Iterable[Mapping[str, Any]]) -> tuple[SideFile
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """What the archive has of one partition: offsets from start to end, in files that touch each other."""
+    """The archived part of one partition: a range of offsets in adjacent files."""
 
     start: int
     end: int
     files: tuple[ArchivedFile, ...] = ()
-    #: Quarantined batches of the range, in order of offsets.
+    #: Quarantined batches in the range, ordered by offset.
     side_files: tuple[SideFile, ...] = ()
     _firsts: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
@@ -178,53 +178,55 @@ class PartitionFiles:
     def of(
         cls, start: int, end: int, files: Iterable[ArchivedFile], side_files: Iterable[SideFile] = ()
     ) -> PartitionFiles:
-        """Files in any order; InvalidCommitError where they do not cover the range without hole and overlap."""
+        """Build from files in any order; InvalidCommitError if they leave a gap or overlap."""
         ordered = tuple(sorted(files, key=lambda file: (file.first_offset, file.next_offset)))
         at = ordered[0].first_offset if ordered else end
         for file in ordered:
             if file.first_offset != at or file.next_offset <= at:
-                what = "overlaps what comes before it" if file.first_offset < at else f"leaves a hole from {at} on"
+                what = "overlaps the file before it" if file.first_offset < at else f"leaves a gap from {at} on"
                 if file.next_offset <= file.first_offset:
-                    what = "covers no offset"
+                    what = "has an empty range of offsets"
                 raise InvalidCommitError(f"{file.name} {what}")
             at = file.next_offset
         first = ordered[0].first_offset if ordered else end
         if not 0 <= first <= start <= end or at != end:
-            raise InvalidCommitError(f"the files cover offsets {first} to {at}, but shall be {start} to {end}")
+            raise InvalidCommitError(f"the files cover offsets {first} to {at}, but the commit says {start} to {end}")
         aside = tuple(sorted(side_files, key=lambda file: file.first_offset))
         at = first
         for side_file in aside:
             if not at <= side_file.first_offset < side_file.next_offset <= end:
-                raise InvalidCommitError(f"{side_file.name} is not within the files, or overlaps another one")
+                raise InvalidCommitError(
+                    f"{side_file.name} is outside of the data files, or overlaps another side file"
+                )
             at = side_file.next_offset
         return cls(start, end, ordered, aside, tuple(file.first_offset for file in ordered))
 
     @property
     def max_timestamp(self) -> int | None:
-        """The latest time of any record in the files; None where there is no record."""
+        """The latest time of any record in the files; None without records."""
         return max((file.max_timestamp for file in self.files if file.max_timestamp is not None), default=None)
 
     def index_at(self, offset: int) -> int | None:
-        """The place of the file whose range holds an offset; None where the archive does not have it."""
+        """The index of the file that covers an offset; None if the archive does not have it."""
         if not self.start <= offset < self.end:
             return None
         return bisect_right(self._firsts, offset) - 1
 
     def files_between(self, start: int, end: int) -> tuple[ArchivedFile, ...]:
-        """The files that hold any of the offsets from start up to, but without, end."""
+        """The files that cover any offset from `start` up to `end` (exclusive)."""
         first, last = max(start, self.start), min(end, self.end) - 1
         if first > last:
             return ()
         return self.files[bisect_right(self._firsts, first) - 1 : bisect_right(self._firsts, last)]
 
     def side_files_between(self, start: int, end: int) -> tuple[SideFile, ...]:
-        """The side files that may have any of the offsets from start up to, but without, end."""
+        """The side files that may have any offset from `start` up to `end` (exclusive)."""
         first = bisect_right(self.side_files, max(start, self.start), key=lambda file: file.next_offset)
         last = bisect_left(self.side_files, end, key=lambda file: file.first_offset)
         return self.side_files[first:last]
 
     def files_since(self, timestamp_ms: int) -> Iterable[ArchivedFile]:
-        """In order of offsets, the files that have a record of that time or later."""
+        """The files with a record at or after a time, ordered by offset."""
         return (file for file in self.files if file.max_timestamp is not None and file.max_timestamp >= timestamp_ms)
 
 
@@ -238,7 +240,7 @@ class Snapshot:
     topic: str
     lineage: Lineage
     version: int = 0
-    #: The manifest that is the head; None before the first.
+    #: The head manifest; None before the first commit.
     head: str | None = None
     partitions: Mapping[int, PartitionFiles] = field(default_factory=dict)
 
@@ -248,7 +250,7 @@ class Snapshot:
 
     @property
     def coverage(self) -> dict[int, tuple[int, int]]:
-        """Start and end offset of each partition: what a commit tells the broker."""
+        """Start and end offset of each partition, as reported to the broker in a commit."""
         return {partition: (files.start, files.end) for partition, files in sorted(self.partitions.items())}
 
     @property
@@ -261,16 +263,16 @@ class Snapshot:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every file that readers of this version need, but for manifests."""
+        """Every file that readers of this version need, without manifests."""
         return (*(file.name for file in self.files), *(file.name for file in self.side_files))
 
     @property
     def quarantined_batches(self) -> int:
-        """How many batches are in the archive that nobody can decode."""
+        """The number of undecodable batches in the archive."""
         return sum(file.batches for file in self.side_files)
 
     def partition(self, partition: int) -> PartitionFiles:
-        """What there is of a partition, which may be nothing."""
+        """The files of a partition, possibly none."""
         return self.partitions.get(partition, _NOTHING)
 
     def commit(
@@ -280,11 +282,11 @@ class Snapshot:
         starts: Mapping[int, int] | None = None,
         quarantined: Sequence[SideFile] = (),
     ) -> Manifest:
-        """The manifest that follows this version; InvalidCommitError where it would not hold together.
+        """The manifest of the next version; InvalidCommitError if it would be inconsistent.
 
-        Side files are removed by name, as files are. A partition begins where its first file does. Starts move up only,
-        and files that are wholly below one may be removed with nothing in their place; what is removed otherwise has to
-        be replaced.
+        Side files are removed by name like data files. A partition begins with its first file. Starts only move up.
+        Files that lie wholly below a start may be removed without a replacement; any other removed file must be
+        replaced.
         """
         partitions = _changed(self.partitions, added, removed, starts or {}, quarantined)
         version = self.version + 1
@@ -308,19 +310,19 @@ class Snapshot:
         )
 
     def following(self, manifest: Manifest, name: str) -> Snapshot:
-        """What this version becomes by the manifest of the next; ArchiveCorruptError where that does not fit."""
+        """The next version, according to its manifest; ArchiveCorruptError if the manifest does not fit."""
         _check_identity(manifest, name, self.topic, self.lineage)
         if manifest.version != self.version + 1 or manifest.parent != self.head:
             raise ArchiveCorruptError(
-                f"manifest {name} follows {manifest.parent}, and not version {self.version} ({self.head})"
+                f"manifest {name} follows {manifest.parent}, not version {self.version} ({self.head})"
             )
         starts = {partition: start for partition, (start, _) in manifest.partitions.items()}
         try:
             partitions = _changed(self.partitions, manifest.added, manifest.removed, starts, manifest.quarantined)
         except InvalidCommitError as error:
-            raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
+            raise ArchiveCorruptError(f"manifest {name} is inconsistent: {error}") from error
         if {partition: (files.start, files.end) for partition, files in partitions.items()} != manifest.partitions:
-            raise ArchiveCorruptError(f"manifest {name} does not cover the offsets that it says")
+            raise ArchiveCorruptError(f"manifest {name} does not cover the offsets that it lists")
         return Snapshot(self.topic, self.lineage, manifest.version, name, partitions)
 
 
@@ -357,26 +359,26 @@ def _changed(
         start = starts.get(partition, floor)
         if old is not None and not (old.start <= start <= old.end <= end):
             raise InvalidCommitError(
-                f"partition {partition} would cover offsets {start} to {end}, and covers {old.start} to {old.end} now"
+                f"partition {partition} would cover offsets {start} to {end}, but now covers {old.start} to {old.end}"
             )
         after[partition] = PartitionFiles.of(start, end, files, aside + new_aside.get(partition, []))
     if gone:
-        raise InvalidCommitError(f"{min(gone)} is not part of the archive, and cannot be removed")
+        raise InvalidCommitError(f"{min(gone)} is not part of the archive, so it cannot be removed")
     if unknown := sorted(starts.keys() - after.keys()):
-        raise InvalidCommitError(f"partition {unknown[0]} is not part of the archive, and has no start")
+        raise InvalidCommitError(f"partition {unknown[0]} is not part of the archive, so its start cannot change")
     return after
 
 
 def _check_identity(manifest: Manifest, name: str, topic: str, lineage: Lineage) -> None:
     if (manifest.topic, manifest.lineage) != (topic, lineage):
         raise ArchiveCorruptError(
-            f"manifest {name} is of topic {manifest.topic} ({encode_uuid(manifest.lineage)}), not of "
+            f"manifest {name} belongs to topic {manifest.topic} ({encode_uuid(manifest.lineage)}), not to "
             f"{topic} ({encode_uuid(lineage)})"
         )
 
 
 def write_manifest(location: Location, manifest: Manifest) -> str:
-    """Store a manifest under a new name and give that name; it counts only once the broker has taken it as head."""
+    """Store a manifest under a new name and return the name; it takes effect when the broker accepts it as the head."""
     content = manifest.encode()
     name = manifest_name(manifest.version, content)
     location.write_new(manifest_path(topic_directory(manifest.topic, manifest.lineage), name), content)
@@ -384,14 +386,14 @@ def write_manifest(location: Location, manifest: Manifest) -> str:
 
 
 def read_manifest(location: Location, directory: str, name: str) -> Manifest:
-    """Read one manifest of a topic's directory."""
+    """Read a manifest from a topic's directory."""
     return decode_manifest(name, location.read_all(manifest_path(directory, name)))
 
 
 def load_snapshot(
     location: Location, archive: TopicArchive, known: Callable[[str], Snapshot | None] = lambda name: None
 ) -> Snapshot:
-    """The snapshot of an archive's head, from the last checkpoint, or a snapshot that is known, onward."""
+    """The snapshot at an archive's head, built from the last checkpoint or from a known snapshot."""
     pending: list[tuple[str, Manifest]] = []
     snapshot = Snapshot(archive.topic, archive.lineage)
     name = archive.manifest
@@ -401,7 +403,7 @@ def load_snapshot(
             break
         manifest = read_manifest(location, archive.directory, name)
         if pending and manifest.version != pending[-1][1].version - 1:
-            raise ArchiveCorruptError(f"manifest {name} is named as parent by one that does not follow it")
+            raise ArchiveCorruptError(f"manifest {name} is the parent of a manifest that does not follow it")
         if manifest.files is not None:
             snapshot = _from_checkpoint(archive, manifest, name)
             break
@@ -426,5 +428,5 @@ def _from_checkpoint(archive: TopicArchive, manifest: Manifest, name: str) -> Sn
             for partition, (start, end) in manifest.partitions.items()
         }
     except (InvalidCommitError, KeyError) as error:
-        raise ArchiveCorruptError(f"manifest {name} does not hold together: {error}") from error
+        raise ArchiveCorruptError(f"manifest {name} is inconsistent: {error}") from error
     return Snapshot(archive.topic, archive.lineage, manifest.version, name, partitions)

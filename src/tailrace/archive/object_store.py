@@ -1,7 +1,7 @@
-"""A location that is a bucket, or a prefix in one, of S3 or of anything that speaks its protocol; by pyarrow.
+"""A location in a bucket of S3 or of any compatible store, or under a prefix in it; through pyarrow.
 
-An upload appears when it is complete, so a file is there whole or not at all. Stores of this kind let a later upload
-take the place of an earlier one under the same name: names in an archive are unique, so none ever does.
+An upload appears when it is complete, so a file exists as a whole or not at all. In such stores a later upload replaces
+an earlier one of the same name. Names in an archive are unique, so that never happens.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _OPTIONS = frozenset(
         "max_attempts",
     )
 )
-#: How often a request is made whose answer is an error that may pass, unless `max_attempts` says otherwise.
+#: Default number of attempts for a request that fails with a transient error; `max_attempts` overrides it.
 _ATTEMPTS = "3"
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _REQUEST_TIMEOUT_SECONDS = 10.0
-#: Files whose size is known, so that a range of them is one request; a handle is a name and a number.
+#: How many files with known size are kept open, so that reading a range takes one request; a handle is small.
 _MAX_OPEN_FILES = 1024
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
-#: What the client library names the refusals that have to do with who we are.
+#: The client library's names for errors of authentication and authorization.
 _DENIED = re.compile(
     r"ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY_ID|INVALID_SIGNATURE|INVALID_CLIENT_TOKEN_ID"
     r"|MISSING_AUTHENTICATION_TOKEN|UNRECOGNIZED_CLIENT|EXPIRED_?TOKEN|ExpiredToken|InvalidToken|AccountProblem"
@@ -52,14 +52,16 @@ _FULL = re.compile(r"InsufficientStorage|StorageFull|QuotaExceeded|HTTP status 5
 
 
 def open_bucket(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> Bucket:
-    """The location of `s3://bucket/prefix`, with `endpoint_override` and `region` for stores other than Amazon's."""
+    """The location of `s3://bucket/prefix`; `endpoint_override` and `region` are for stores other than Amazon's."""
     check_options(uri, options, _OPTIONS)
     if not _BUCKET_NAME.fullmatch(parsed.host):
-        raise ArchiveUriError(f"'{uri}' names no bucket: write s3://bucket or s3://bucket/prefix")
+        raise ArchiveUriError(f"'{uri}' has no bucket: write s3://bucket or s3://bucket/prefix")
     if parsed.port is not None or parsed.user is not None:
-        raise ArchiveUriError(f"'{uri}' has more than a bucket before its path: name the server by ?endpoint_override=")
+        raise ArchiveUriError(
+            f"'{uri}' has more than a bucket before its path: set the server with ?endpoint_override="
+        )
     if ("access_key" in options) != ("secret_key" in options):
-        raise ArchiveUriError("access_key and secret_key belong together: one of them is missing")
+        raise ArchiveUriError("access_key and secret_key must be given together: one of them is missing")
     try:
         from pyarrow import fs
     except ImportError:
@@ -69,7 +71,7 @@ def open_bucket(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> Buc
     settings: dict[str, Any] = dict(options)
     attempts = settings.pop("max_attempts", _ATTEMPTS)
     if not (attempts.isdecimal() and 1 <= int(attempts) <= 100):
-        raise ArchiveUriError(f"'{uri}' has max_attempts '{attempts}': give a number from 1 to 100")
+        raise ArchiveUriError(f"'{uri}' has max_attempts '{attempts}', which must be a number from 1 to 100")
     endpoint = settings.pop("endpoint_override", None) or _endpoint_of_environment()
     if endpoint:
         scheme, separator, address = endpoint.rpartition("://")
@@ -78,11 +80,11 @@ def open_bucket(uri: str, parsed: ArchiveUri, options: Mapping[str, str]) -> Buc
         settings["endpoint_override"] = address.rstrip("/")
         settings.setdefault("region", os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION", "us-east-1")))
     if settings.get("scheme", "https") not in ("http", "https"):
-        raise ArchiveUriError(f"'{uri}' has the scheme '{settings['scheme']}': http and https are known")
+        raise ArchiveUriError(f"'{uri}' has the scheme '{settings['scheme']}', which must be http or https")
     system = fs.S3FileSystem(
         **settings,
         background_writes=False,
-        # A small file is then one request, and not three.
+        # A small file then takes one request instead of three.
         allow_delayed_open=True,
         connect_timeout=_CONNECT_TIMEOUT_SECONDS,
         request_timeout=_REQUEST_TIMEOUT_SECONDS,
@@ -111,7 +113,7 @@ class Bucket:
 
         with self._errors(""):
             if self._system.get_file_info(self._bucket).type != fs.FileType.Directory:
-                # The answer had no body; that to a listing says what is wrong.
+                # This response had no body; the response to a listing explains the error.
                 self._system.get_file_info(fs.FileSelector(self._bucket))
                 raise self._missing()
 
@@ -133,16 +135,16 @@ class Bucket:
                 try:
                     data = file.read_at(length, start)
                 except OSError:
-                    # The handle may be of a file that went away: opening it anew says so, in better words.
+                    # The file behind the handle may be gone: opening it again gives a better error.
                     self._forget(path)
             if data is None:
                 file = self._system.open_input_file(path)
                 if file.size() < start + length:
-                    raise ArchiveCorruptError(f"{self.uri}: {name} ends at {file.size()} of {start + length} bytes")
+                    raise ArchiveCorruptError(f"{self.uri}: {name} ends after {file.size()} of {start + length} bytes")
                 data = file.read_at(length, start)
                 self._remember(path, file)
         if len(data) < length:
-            raise ArchiveCorruptError(f"{self.uri}: {name} ends at {start + len(data)} of {start + length} bytes")
+            raise ArchiveCorruptError(f"{self.uri}: {name} ends after {start + len(data)} of {start + length} bytes")
         return data
 
     def size(self, name: str) -> int:
@@ -204,14 +206,16 @@ class Bucket:
             self._files.pop(path, None)
 
     def _missing(self) -> LocationMissingError:
-        return LocationMissingError(f"bucket '{self._bucket}' of {self.uri} does not exist, or not for this account")
+        return LocationMissingError(
+            f"bucket '{self._bucket}' of {self.uri} does not exist, or this account has no access to it"
+        )
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            # So says a store for a missing bucket, too, and some for an unknown account.
+            # Stores report this for a missing bucket too, and some for an unknown account.
             self.check()
             raise FileMissingError(f"{self.uri}: {name} is missing") from error
         except OSError as error:
@@ -225,11 +229,13 @@ class Bucket:
             return FileMissingError(f"{where} is missing")
         if _DENIED.search(text):
             return ArchiveDeniedError(
-                f"{where} is refused for these credentials: give right ones by AWS_ACCESS_KEY_ID and "
-                f"AWS_SECRET_ACCESS_KEY, or allow them what an archive needs. {text}"
+                f"access to {where} is denied for these credentials: set valid ones in AWS_ACCESS_KEY_ID and "
+                f"AWS_SECRET_ACCESS_KEY, or grant them the permissions that an archive needs. {text}"
             )
         if "checksums mismatch" in text.lower():
-            return ArchiveCorruptError(f"{where} was altered: the store sent other bytes than were written. {text}")
+            return ArchiveCorruptError(
+                f"{where} was altered: the store sent different bytes from those written. {text}"
+            )
         if _FULL.search(text):
-            return ArchiveFullError(f"{where} cannot be written: {text}")
-        return ArchiveUnreachableError(f"{where} cannot be used now: {text}")
+            return ArchiveFullError(f"cannot write {where}: {text}")
+        return ArchiveUnreachableError(f"cannot access {where} now: {text}")

@@ -1,9 +1,9 @@
-"""Files of records: their columns, how they are written, and what of them can be read without reading all.
+"""Data files: their columns, how they are written, and how parts of them are read.
 
-Rows are in order of offsets, in row groups of about a megabyte, so that a look-up reads little. Producer ids are not
-kept; everything else that a consumer or a follower can see is. A file is made in memory and stored in one go, with
-the checksums that its manifest entry carries: of the whole, of the footer, and of each page in the file itself. So
-whatever part of a file is read, an altered byte is noticed.
+Rows are ordered by offset, in row groups of about a megabyte, so that a lookup reads little. Producer ids are not kept;
+everything else that a consumer or a follower can see is. A file is built in memory and stored at once, with the
+checksums in its manifest entry: of the whole file, of the footer, and of each page within the file. So an altered byte
+is detected whichever part of a file is read.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tailrace.archive.manifest import ArchivedFile
 from tailrace.model import Lineage
 
 ROW_GROUP_BYTES = 1 << 20
-#: Where a writer is best finished and another begun.
+#: The size at which a writer should finish a file and start another.
 FILE_BYTES = 128 << 20
 
-#: The two types of a record's timestamp, as Kafka numbers them.
+#: The two timestamp types of records, with Kafka's numbers.
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
 
 def _field(number: int, name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
-    """A column with the id by which other table formats know it whatever its name; ids never change their meaning."""
+    """A column with the id by which other table formats identify it; the meaning of an id never changes."""
     return pa.field(name, kind, nullable=nullable, metadata={"PARQUET:field_id": str(number)})
 
 
 _HEADER = pa.struct([_field(11, "key", pa.string()), _field(12, "value", pa.binary(), nullable=True)])
-#: Numbered as Iceberg numbers a table of these columns: those at the top first, then what is within.
+#: Numbered as Iceberg numbers a table with these columns: top-level columns first, then nested ones.
 SCHEMA = pa.schema(
     [
         _field(1, "topic", pa.string()),
@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
         _field(9, "headers", pa.list_(_field(10, "element", _HEADER))),
     ]
 )
-#: What differs from record to record: a writer is given these, and a reader gives them.
+#: The columns that differ between records, which writers take and readers return.
 RECORD_SCHEMA = pa.schema([SCHEMA.field(index) for index in range(2, len(SCHEMA))])
 _RECORD_COLUMNS = RECORD_SCHEMA.names
 _HEADER_NAME = "headers.list.element.key"
@@ -62,12 +62,12 @@ _MAGIC = b"PAR1"
 
 
 def records_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Records that are few, each a mapping of the columns of `RECORD_SCHEMA`, as a writer takes them."""
+    """A table of a few records, each a mapping of the columns of `RECORD_SCHEMA`."""
     return pa.Table.from_pylist(list(rows), schema=RECORD_SCHEMA)
 
 
 class FileWriter:
-    """One file in the making: records of one partition, in order of offsets, from a first offset on."""
+    """Writes one file: records of one partition, ordered by offset, from a first offset on."""
 
     def __init__(
         self,
@@ -108,16 +108,16 @@ class FileWriter:
 
     @property
     def bytes(self) -> int:
-        """How large the file is by now, about: what waits for its row group counts as it is."""
+        """The approximate size of the file so far; records waiting for their row group count uncompressed."""
         return int(self._sink.tell()) + self._pending_bytes
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record that was written."""
+        """The offset after the last written record."""
         return self._next_offset
 
     def write(self, records: pa.RecordBatch | pa.Table) -> None:
-        """Add records; columns of `RECORD_SCHEMA`, others are left out."""
+        """Add records with the columns of `RECORD_SCHEMA`; other columns are ignored."""
         if records.num_rows == 0:
             return
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
@@ -125,7 +125,7 @@ class FileWriter:
         offsets = table.column("offset").to_numpy()
         if offsets[0] < self._next_offset or (np.diff(offsets) <= 0).any():
             raise InvalidCommitError(
-                f"{self._topic}-{self._partition}: records are not in order of offsets, from {self._next_offset} on"
+                f"{self._topic}-{self._partition}: records are not ordered by offset, from {self._next_offset} on"
             )
         times = table.column("timestamp").cast(pa.int64()).to_numpy()
         low, high = int(times.min()), int(times.max())
@@ -156,7 +156,7 @@ class FileWriter:
         self._pending_bytes = 0
 
     def finish(self, next_offset: int | None = None) -> tuple[ArchivedFile, pa.Buffer]:
-        """The file, and what a manifest says of it; its range ends at an offset at or after its last record."""
+        """The file and its manifest entry; its range ends at an offset at or after the last record."""
         end = self._next_offset if next_offset is None else next_offset
         if end < self._next_offset or end <= self._first_offset:
             raise InvalidCommitError(
@@ -184,7 +184,7 @@ class FileWriter:
         return file, content
 
     def store(self, location: Location, next_offset: int | None = None) -> ArchivedFile:
-        """Finish the file and store it; it is part of the archive once a manifest that names it is committed."""
+        """Finish and store the file; it joins the archive when a manifest that names it is committed."""
         file, content = self.finish(next_offset)
         location.write_new(f"{topic_directory(self._topic, self._lineage)}/{file.name}", memoryview(content))
         return file
@@ -192,12 +192,12 @@ class FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """Where the row groups of a file are, and which offsets and times they have."""
+    """The positions of a file's row groups, with their offsets and times."""
 
     metadata: Any
-    #: Where each row group begins, and the footer behind the last.
+    #: The start of each row group, and of the footer after the last.
     starts: tuple[int, ...]
-    #: Before compression, for each row group.
+    #: Uncompressed size of each row group.
     sizes: tuple[int, ...]
     first_offsets: np.ndarray[Any, np.dtype[np.int64]]
     last_offsets: np.ndarray[Any, np.dtype[np.int64]]
@@ -209,16 +209,16 @@ class Footer:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes while it is kept; the parsed footer is several times as large as its bytes."""
+        """The approximate memory it takes in a cache; the parsed footer is several times as large as its bytes."""
         return int(self.metadata.serialized_size) * 6 + 64 * self.row_groups
 
     def group_at(self, offset: int) -> int:
-        """The first row group with a record at or after an offset; their number where there is none."""
+        """The first row group with a record at or after an offset; the number of row groups if there is none."""
         return int(np.searchsorted(self.last_offsets, offset))
 
 
 def read_footer(content: bytes, file: ArchivedFile) -> Footer:
-    """Parse the last `footer_bytes` of a file; ArchiveCorruptError where they are not what was written."""
+    """Parse the last `footer_bytes` of a file; ArchiveCorruptError if they are not what was written."""
     if checksum(content) != file.footer_checksum or content[-4:] != _MAGIC:
         raise ArchiveCorruptError(f"{file.name} was altered: the checksum of its footer is {checksum(content)}")
     try:
@@ -230,7 +230,7 @@ def read_footer(content: bytes, file: ArchivedFile) -> Footer:
         times = [group.column(timestamp).statistics.max_raw for group in groups]
         starts = [_start_of(group.column(0)) for group in groups]
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ArchiveCorruptError(f"the footer of {file.name} cannot be read: {error}") from error
+        raise ArchiveCorruptError(f"cannot read the footer of {file.name}: {error}") from error
     return Footer(
         metadata,
         (*starts, file.bytes - file.footer_bytes),
@@ -247,7 +247,7 @@ def _start_of(column: Any) -> int:
 
 
 def read_row_groups(content: bytes, first: int, last: int, footer: Footer, file: ArchivedFile) -> list[pa.Table]:
-    """The records of row groups first to last, of which the content holds all bytes; pages are checked."""
+    """The records of row groups first to last from their bytes; page checksums are verified."""
     try:
         reader = pq.ParquetFile(
             pa.PythonFile(FilePieces([(footer.starts[first], content)], file.bytes), mode="r"),
@@ -259,9 +259,9 @@ def read_row_groups(content: bytes, first: int, last: int, footer: Footer, file:
             reader.read_row_group(index, columns=_RECORD_COLUMNS, use_threads=False) for index in range(first, last + 1)
         ]
     except (OSError, ValueError) as error:
-        raise ArchiveCorruptError(f"{file.name} was altered or cut: {error}") from error
+        raise ArchiveCorruptError(f"{file.name} was altered or truncated: {error}") from error
     for index, table in enumerate(tables, first):
         offsets = table.column("offset")
         if table.num_rows == 0 or offsets[0].as_py() != footer.first_offsets[index]:
-            raise ArchiveCorruptError(f"row group {index} of {file.name} does not begin where its footer says")
+            raise ArchiveCorruptError(f"row group {index} of {file.name} does not start at the offset in its footer")
     return tables

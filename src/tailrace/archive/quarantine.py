@@ -1,9 +1,9 @@
-"""Batches of a topic that nobody can decode, kept beside the files of records: their raw bytes, one after the other.
+"""Undecodable batches of a topic, kept beside the data files: their raw bytes, one after another.
 
-A side file belongs to the file of records whose range of offsets it lies in; at most one is written for each, so that a
-client that produces nothing else does not make manifests grow with every batch. A batch that crosses the end of a file
-is in the side files of both neighbours, and counts where it begins. Batches are never changed, so what a reader gets is
-what the log had. It must not know why a batch could not be decoded.
+A side file belongs to the data file whose range of offsets it lies in. Each data file has at most one, so that a client
+that produces nothing else does not make manifests grow with every batch. A batch that crosses the end of a data file is
+in the side files of both neighbours, and is counted where it begins. Batches are never changed, so a reader gets what
+the log had. This module does not know why a batch could not be decoded.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tailrace.model import Lineage
 from tailrace.records.batch import BatchHeader, has_valid_crc, iterate_batches
 from tailrace.runtime.disk import Buffer
 
-#: A side file ends before it becomes larger than this, unless by a single batch; readers hold a whole one in memory.
+#: Maximum size of a side file, unless a single batch is larger; readers hold a whole side file in memory.
 SIDE_FILE_BYTES = 16 << 20
 _REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file of quarantined batches, and all that is known of it without reading it."""
+    """A file of quarantined batches, with everything that is known without reading it."""
 
-    #: Within the topic's directory.
+    #: Relative to the topic's directory.
     name: str
     partition: int
-    #: From the first offset of the first batch up to, but without, the offset after the last one; within one file.
+    #: The range of offsets (end exclusive), within one data file.
     first_offset: int
     next_offset: int
     #: The batches that begin in the file, and how many records their headers claim.
@@ -41,18 +41,18 @@ class SideFile:
     records: int
     bytes: int
     checksum: str
-    #: The times that headers claim; records may have others.
+    #: The times in the headers; records may have others.
     min_timestamp: int
     max_timestamp: int
     #: Why the first batch could not be decoded.
     reason: str
 
     def may_have(self, first_ms: int, last_ms: int) -> bool:
-        """Whether a batch claims a time between two, both included."""
+        """Whether a batch claims a time within a range (inclusive)."""
         return self.min_timestamp <= last_ms and self.max_timestamp >= first_ms
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether a batch may have an offset from start up to, but without, end."""
+        """Whether a batch may have an offset from `start` up to `end` (exclusive)."""
         return self.first_offset < end and self.next_offset > start
 
 
@@ -64,7 +64,7 @@ class QuarantinedBatch(NamedTuple):
 
 
 class SideFileWriter:
-    """A side file in the making, for the file of records that begins at an offset."""
+    """Writes a side file, for the data file that begins at an offset."""
 
     def __init__(self, topic: str, lineage: Lineage, partition: int, first_offset: int) -> None:
         self._directory = topic_directory(topic, lineage)
@@ -77,22 +77,22 @@ class SideFileWriter:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch; that of the file's beginning while there is none."""
+        """The offset after the last batch, or the file's first offset while there is none."""
         return self._headers[-1].next_offset if self._headers else self._first_offset
 
     def has_room_for(self, size: int) -> bool:
-        """Whether one more batch fits; the first always does."""
+        """Whether another batch fits; the first always does."""
         return not self._headers or self.bytes + size <= SIDE_FILE_BYTES
 
     def add(self, header: BatchHeader, data: Buffer, reason: str) -> None:
-        """Keep a batch; batches come in order of offsets."""
+        """Add a batch; batches must be in order of offsets."""
         self._headers.append(header)
         self._pieces.append(bytes(data))
         self.bytes += len(self._pieces[-1])
         self._reason = self._reason or reason[:_REASON_CHARACTERS]
 
     def store(self, location: Location, next_offset: int) -> SideFile | None:
-        """Store what was kept, for a file of records that ends at an offset; None where there is nothing."""
+        """Store the batches, for a data file that ends at an offset; None if there are none."""
         if not self._headers:
             return None
         content = b"".join(self._pieces)
@@ -132,12 +132,12 @@ class SideFileContent:
         return (self._batch(index) for index in range(len(self._batches)))
 
     def first_after(self, offset: int) -> QuarantinedBatch | None:
-        """The first batch that has an offset or a later one; None where there is none."""
+        """The first batch with an offset at or after this one; None if there is none."""
         index = bisect_right(self._ends, offset)
         return self._batch(index) if index < len(self._ends) else None
 
     def between(self, start: int, end: int) -> list[BatchHeader]:
-        """The headers of batches that have an offset from start up to, but without, end."""
+        """The headers of batches with an offset from `start` up to `end` (exclusive)."""
         return [header for _, header in self._batches if header.base_offset < end and header.next_offset > start]
 
     def _batch(self, index: int) -> QuarantinedBatch:
@@ -146,26 +146,26 @@ class SideFileContent:
 
 
 def read_side_file(location: Location, directory: str, file: SideFile) -> SideFileContent:
-    """Read a side file; ArchiveCorruptError where it is not what was written."""
+    """Read a side file; ArchiveCorruptError if it is not what was written."""
     content = location.read_all(f"{directory}/{file.name}")
     if len(content) != file.bytes or checksum(content) != file.checksum:
         raise ArchiveCorruptError(
-            f"{file.name} was altered or cut: it has {len(content)} bytes and checksum {checksum(content)}, and was "
-            f"written with {file.bytes} and {file.checksum}"
+            f"{file.name} was altered or truncated: it has {len(content)} bytes and checksum {checksum(content)}, but "
+            f"was written with {file.bytes} bytes and checksum {file.checksum}"
         )
     return SideFileContent(file, content)
 
 
 def wrong_batches(file: SideFile, content: SideFileContent) -> Iterator[str]:
-    """Where a side file is what was written, but not what its entry in the manifest says."""
+    """Differences between an intact side file and its manifest entry."""
     batches = list(content)
     offsets = [(batch.header.base_offset, batch.header.next_offset) for batch in batches]
     if any(later < end for (_, end), (later, _) in pairwise(offsets)):
-        yield "its batches are not in order of offsets"
+        yield "its batches are not ordered by offset"
     first = min((start for start, _ in offsets), default=file.next_offset)
     last = max((end for _, end in offsets), default=file.first_offset)
     if first > file.first_offset or last < file.next_offset:
-        yield f"it has offsets {first} to {last - 1}, and should have {file.first_offset} to {file.next_offset - 1}"
+        yield f"it has offsets {first} to {last - 1}, but should have {file.first_offset} to {file.next_offset - 1}"
     for batch in batches:
         if not has_valid_crc(batch.data, batch.header):
             yield f"the CRC of the batch at offset {batch.header.base_offset} is wrong"

@@ -1,12 +1,12 @@
 """Reading an archive as a broker does: batches from an offset on, and offsets by time.
 
-Batches that nobody could decode when they were archived are given back as the log had them, each at its offsets: a
-client does with them what it does with such bytes from any log.
+Batches that could not be decoded when they were archived are returned as the log had them, at their offsets. A client
+treats them like such bytes from any log.
 
-Runs in a helper process: `read_batches` and `find_offset` are what a broker calls there, with values that can be sent
-from process to process, and what was read is kept between calls within bounds. Everything is reached through the head
-manifest that the caller names; an archive's files never change, so nothing that is kept can be out of date. What is not
-whole and unaltered is an error, never a gap.
+This runs in a helper process. A broker calls `read_batches` and `find_offset` there, with values that can be sent
+between processes. What was read is cached between calls, within bounds. Everything is reached through the head manifest
+that the caller names. Files of an archive never change, so the cache is never out of date. Damage is an error, never a
+gap.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ SNAPSHOT_CACHE_BYTES = 64 << 20
 FOOTER_CACHE_BYTES = 64 << 20
 ROW_GROUP_CACHE_BYTES = 128 << 20
 SIDE_FILE_CACHE_BYTES = 32 << 20
-#: So much of a file is asked for at once where it is read from front to back.
+#: How much of a file is fetched at once when it is read sequentially.
 READ_AHEAD_BYTES = 4 << 20
 _BYTES_PER_FILE = 600
 _MAX_READERS = 64
 
-#: Options of a location in a form that can be a key.
+#: The options of a location in hashable form.
 Options: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class FoundOffset(NamedTuple):
-    """A record that was looked for by its time."""
+    """The result of a search by time."""
 
     offset: int
     timestamp: int
@@ -50,7 +50,7 @@ class FoundOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What is kept of all archives together."""
+    """The caches that all archives share."""
 
     snapshots: BoundedCache[Snapshot]
     footers: BoundedCache[Footer]
@@ -93,7 +93,7 @@ class ArchiveReader:
         return found
 
     def check(self, archive: TopicArchive) -> int:
-        """Raise why nothing can be read, also where what the place has is known; else, how many batches are aside."""
+        """Raise an error if the archive cannot be read, even if it is cached; return the number of quarantined batches."""
         if archive.manifest is None:
             self._location.check()
             return 0
@@ -105,10 +105,10 @@ class ArchiveReader:
         return self._caches.snapshots.get((self._location.uri, directory, head))
 
     def read(self, archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Batches from an offset on, up to so many bytes, though one record at least.
+        """Batches from an offset on, up to `max_bytes`, but at least one record.
 
-        They end at the last record that fits or, at the end of the archive, with a filler where offsets are missing
-        there: a reader that goes on where the batches end gets to the archive's end.
+        They end with the last record that fits. At the end of the archive they end with a filler if offsets are missing
+        there, so that a reader that continues after the batches reaches the end of the archive.
         """
         files = self.snapshot(archive).partition(partition)
         index = files.index_at(offset)
@@ -119,7 +119,7 @@ class ArchiveReader:
         at = told = offset
         while at < files.end and (size < max_bytes or not pieces):
             file = files.files[index]
-            if at >= file.next_offset:  # behind a gap, or a raw batch that is in two files
+            if at >= file.next_offset:  # after a gap, or after a raw batch that spans two files
                 index += 1
                 continue
             try:
@@ -134,7 +134,7 @@ class ArchiveReader:
                 records = self._records_from(archive.directory, file, at, max_bytes - size)
             except ArchiveError:
                 if pieces:
-                    break  # what is before the damage is sound; whoever goes on from there is told
+                    break  # what precedes the damage is sound; the next read reports it
                 raise
             until = file.next_offset if aside is None else min(aside.header.base_offset, file.next_offset)
             if records is not None and aside is not None:
@@ -157,7 +157,7 @@ class ArchiveReader:
     def offset_for_timestamp(
         self, archive: TopicArchive, partition: int, timestamp_ms: int, first_offset: int = 0
     ) -> FoundOffset | None:
-        """The first record from an offset on of a time or later; None where the archive has none."""
+        """The first record at or after an offset and a time; None if the archive has none."""
         files = self.snapshot(archive).partition(partition)
         start = max(files.start, first_offset)
         for file in files.files_since(timestamp_ms):
@@ -178,7 +178,7 @@ class ArchiveReader:
         return None
 
     def _records_from(self, directory: str, file: ArchivedFile, offset: int, wanted_bytes: int) -> pa.Table | None:
-        """The rest of the row group that has the first record at or after an offset; None where the file has none."""
+        """The rest of the row group with the first record at or after an offset; None if the file has none."""
         if file.rows == 0:
             return None
         footer = self._footer(directory, file)
@@ -191,7 +191,7 @@ class ArchiveReader:
     def _quarantined_after(
         self, directory: str, files: PartitionFiles, offset: int, end: int
     ) -> QuarantinedBatch | None:
-        """The first quarantined batch that has an offset or a later one, but below an end; None where there is none."""
+        """The first quarantined batch with an offset at or after this one, below `end`; None if there is none."""
         for file in files.side_files_between(offset, end):
             key = (self._location.uri, directory, file.name)
             content = self._caches.side_files.get(key)
@@ -213,7 +213,7 @@ class ArchiveReader:
         return footer
 
     def _row_group(self, directory: str, file: ArchivedFile, footer: Footer, group: int, wanted_bytes: int) -> pa.Table:
-        """One row group; those behind it are read along where the caller wants more, or goes from front to back."""
+        """One row group; later ones are fetched with it if the caller needs more, or reads sequentially."""
         cache, key = self._caches.row_groups, (self._location.uri, directory, file.name)
         found = cache.get((*key, group))
         if found is not None:
@@ -231,7 +231,7 @@ class ArchiveReader:
         start, end = footer.starts[group], footer.starts[last + 1]
         content = self._location.read_range(f"{directory}/{file.name}", start, end - start)
         tables = read_row_groups(content, group, last, footer, file)
-        # The one that is needed now goes in last, so that it is there whatever the bound is.
+        # The one that is needed now is cached last, so that it stays whatever the limit is.
         for index in range(last, group - 1, -1):
             table = tables[index - group]
             cache.put((*key, index), table, table.nbytes)
@@ -248,7 +248,7 @@ def _not_archived(archive: TopicArchive, partition: int, offset: int, files: Par
         f"offset {offset} of {archive.topic}-{partition} is not in the archive at {archive.uri}, which has "
         f"{files.start} to {files.end - 1}"
         if files.end > files.start
-        else f"the archive at {archive.uri} has nothing of {archive.topic}-{partition}"
+        else f"the archive at {archive.uri} has no records of {archive.topic}-{partition}"
     )
 
 
@@ -258,7 +258,7 @@ _readers_lock = Lock()
 
 
 def reader_of(uri: str, options: Options = ()) -> ArchiveReader:
-    """The reader of a location; all of a process share what they keep."""
+    """The reader of a location; all readers of a process share their caches."""
     with _readers_lock:
         reader = _readers.pop((uri, options), None)
         if reader is None:
@@ -270,18 +270,18 @@ def reader_of(uri: str, options: Options = ()) -> ArchiveReader:
 
 
 def keep_reader(uri: str, reader: ArchiveReader) -> None:
-    """Have a location read by a reader that somebody made, as where it is nothing that a URI opens."""
+    """Register a reader for a location, such as one that no URI can open."""
     with _readers_lock:
         _readers[uri, ()] = reader
 
 
 def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int, options: Options = ()) -> bytes:
-    """Batches of a partition from an offset on, for a helper process."""
+    """Batches of a partition from an offset on; called in a helper process."""
     return reader_of(archive.uri, options).read(archive, partition, offset, max_bytes)
 
 
 def find_offset(
     archive: TopicArchive, partition: int, timestamp_ms: int, first_offset: int = 0, options: Options = ()
 ) -> FoundOffset | None:
-    """The first record from an offset on of a time or later, for a helper process."""
+    """The first record at or after an offset and a time; called in a helper process."""
     return reader_of(archive.uri, options).offset_for_timestamp(archive, partition, timestamp_ms, first_offset)

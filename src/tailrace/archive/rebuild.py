@@ -1,9 +1,9 @@
-"""Rows of an archive made into record batches again, as any Kafka client reads them.
+"""Converts rows of an archive back into record batches that any Kafka client can read.
 
-Offsets, timestamps and their type, leader epochs, keys, values and headers are those of the original; how records were
-put together into batches is not kept, and neither is their compression. A batch ends with its last record: where
-offsets are missing, the next one begins behind the gap, and where nothing follows, `build_filler` stands for the gap.
-All of it is done column by column, as a look at each record in Python would take a hundred times as long.
+Offsets, timestamps and their type, leader epochs, keys, values and headers are those of the original. The original
+grouping into batches and their compression are not kept. A batch ends with its last record. If offsets are missing, the
+next batch starts after the gap; if nothing follows, `build_filler` fills the gap. All of this is done column by column,
+because a Python loop over records would take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Rebuilt(NamedTuple):
-    """Batches one after the other, and how many of the rows are in them."""
+    """Batches one after another, and the number of rows in them."""
 
     data: bytes
     rows: int
@@ -47,7 +47,7 @@ def rebuild(
     batch_bytes: int = BATCH_BYTES,
     compression: Compression = Compression.NONE,
 ) -> Rebuilt:
-    """As many of the rows as fit so many bytes before compression, one at least, as batches."""
+    """As many rows as fit into `max_bytes` before compression, at least one, as batches."""
     if records.num_rows == 0:
         return Rebuilt(b"", 0)
     columns = _Columns(records)
@@ -61,15 +61,15 @@ def rebuild(
 
 
 def build_filler(first_offset: int, last_offset: int) -> bytes:
-    """A batch that tells a consumer that there is nothing from one offset up to and with another.
+    """A batch that tells a consumer that a range of offsets (inclusive) is empty.
 
-    It is a control batch with one marker at the last offset: no client shows it, every client goes on behind it, while
-    batches without any record let some of them ask for ever.
+    It is a control batch with one marker at the last offset: no client delivers it, and every client continues after
+    it, while some clients retry for ever after a batch without records.
     """
     batches: list[bytes] = []
     while first_offset <= last_offset:
         delta = min(last_offset - first_offset, _MAX_DELTA)
-        # A COMMIT marker: versions of key and value are 0, as is the epoch of a coordinator that never was.
+        # A COMMIT marker: the versions of key and value are 0, as is the coordinator epoch.
         key, value = b"\0\0\0\1", bytes(6)
         body = b"\0" + _varint(0) + _varint(delta) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
         section = _varint(len(body)) + body
@@ -97,7 +97,7 @@ class _Columns:
     """Rows as arrays without chunks, and the encoded headers."""
 
     def __init__(self, records: pa.Table) -> None:
-        # An archive's own schema, whatever made the table.
+        # Use the archive's own schema, however the table was made.
         table = records.select(RECORD_SCHEMA.names).combine_chunks()
         self.rows = table.num_rows
         self.offsets = _numbers(table.column("offset"), np.int64)
@@ -109,11 +109,11 @@ class _Columns:
         self.key_lengths = _lengths(self.keys)
         self.value_lengths = _lengths(self.values)
         self.header_counts, self.headers = _encode_headers(_one_chunk(table.column("headers")))
-        #: Whether times are so far apart that their difference is no number of 64 bits.
+        #: Whether times are so far apart that their difference exceeds 64 bits.
         self.is_extreme = int(self.timestamps.max()) - int(self.timestamps.min()) > _INT64_MAX
 
     def largest_sizes(self) -> _Numbers:
-        """For each record, at most how many bytes it takes, whichever batch it comes to be in."""
+        """An upper bound for each record's size, whichever batch it ends up in."""
         span = 0 if self.is_extreme else int(self.timestamps.max()) - int(self.timestamps.min())
         distance = min(int(self.offsets[-1] - self.offsets[0]), _MAX_DELTA)
         bounds = _varint_lengths(np.array([span, distance], np.int64))
@@ -138,13 +138,13 @@ def _numbers(column: pa.ChunkedArray, kind: type[np.generic]) -> _Numbers:
 
 
 def _lengths(array: pa.Array) -> _Numbers:
-    """The length of each string of bytes, -1 where there is none."""
+    """The length of each byte string, -1 for null."""
     lengths = pc.fill_null(pc.binary_length(array), -1)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _encode_headers(headers: pa.Array) -> tuple[_Numbers, pa.Array | None]:
-    """How many headers each record has, and their bytes as they stand in a record; None where no record has any."""
+    """The number of headers of each record, and their encoded bytes; None if no record has any."""
     bounds = np.asarray(headers.offsets.to_numpy(), np.int64)
     counts = np.diff(bounds)
     first, last = int(bounds[0]), int(bounds[-1])
@@ -162,7 +162,7 @@ def _encode_headers(headers: pa.Array) -> tuple[_Numbers, pa.Array | None]:
         null_handling="replace",
         null_replacement=b"",
     )
-    # The headers of a record follow each other, so theirs is the run of bytes from its first one on.
+    # The headers of a record are adjacent, so its encoded headers are one run of bytes.
     ends = np.frombuffer(encoded.buffers()[1], np.int32, len(encoded) + 1, encoded.offset * 4)
     offsets = np.ascontiguousarray(ends[bounds - first])
     return counts, pa.Array.from_buffers(pa.binary(), len(headers), [None, pa.py_buffer(offsets), encoded.buffers()[2]])
@@ -184,7 +184,7 @@ def _varint_lengths(numbers: _Numbers) -> _Numbers:
 
 
 def _varints(numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
-    """Numbers as records have them, a row of bytes for each, and how many of its row are of each."""
+    """Encode numbers as in records: a row of bytes for each number, and its length."""
     raw = _zigzag(numbers)
     lengths = _varint_lengths(numbers)
     width = int(lengths.max()) if len(lengths) else 1
@@ -196,7 +196,7 @@ def _varints(numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
 
 
 def _binary(pieces: list[tuple[_Numbers, _Numbers]]) -> pa.Array:
-    """An array of bytes: for each row, what its rows in all pieces have."""
+    """An array of byte strings: for each row, its pieces joined."""
     rows = len(pieces[0][1])
     matrix = np.concatenate([piece for piece, _ in pieces], axis=1)
     mask = np.concatenate([np.arange(piece.shape[1]) < lengths[:, None] for piece, lengths in pieces], axis=1)
@@ -206,10 +206,10 @@ def _binary(pieces: list[tuple[_Numbers, _Numbers]]) -> pa.Array:
 
 
 def _starts_of_batches(columns: _Columns, sizes: _Numbers, batch_bytes: int) -> _Numbers:
-    """Where batches begin: what a header says of all its records must hold for each, and none may be too large."""
+    """Where batches start: what a header says must hold for all of its records, and no batch may be too large."""
     rows, offsets, times, types = columns.rows, columns.offsets, columns.timestamps, columns.types
     changes = (columns.epochs[1:] != columns.epochs[:-1]) | (types[1:] != types[:-1])
-    # One time stands for all records of a batch where it is that of their append.
+    # With LogAppendTime one time applies to all records of a batch.
     changes |= (types[1:] == LOG_APPEND_TIME) & (times[1:] != times[:-1])
     if columns.is_extreme:
         changes |= True
@@ -263,7 +263,7 @@ def _build(columns: _Columns, starts: _Numbers, compression: Compression) -> byt
 def _encode_records(
     columns: _Columns, offset_deltas: _Numbers, timestamp_deltas: _Numbers
 ) -> tuple[_Numbers, memoryview]:
-    """All records one after the other, and where each begins, with the end as last."""
+    """All records one after another, and the start of each, followed by the end."""
     times, offsets = _varints(timestamp_deltas), _varints(offset_deltas)
     key_lengths, value_lengths = _varints(columns.key_lengths), _varints(columns.value_lengths)
     header_counts = _varints(columns.header_counts)

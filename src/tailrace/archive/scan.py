@@ -1,8 +1,8 @@
-"""Reading an archive as a query does: some columns of some files, between two offsets and two times.
+"""Reading an archive as a query does: some columns of some files, within a range of offsets and a range of times.
 
-Only row groups that may have what is wanted are read, and of them only the bytes of the columns that are wanted; what
-comes next is on its way while the last is decoded. Every page that is read is checked, and rows come in order of
-offsets. It must not know what the rows are for.
+Only row groups that may have matching rows are read, and of them only the bytes of the requested columns. The next part
+is fetched while the previous one is decoded. Every page that is read is verified, and rows are ordered by offset. This
+module does not know what the rows are for.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tailrace.archive.location import Location
 from tailrace.archive.manifest import ArchivedFile
 from tailrace.archive.parquet import Footer, read_footer
 
-#: About so much of the columns that are wanted is decoded at once.
+#: Approximate size of the requested columns that are decoded at once.
 WINDOW_BYTES = 4 << 20
-#: So many bytes that nobody wants are read rather than asked around.
+#: Unneeded bytes up to this many are read rather than skipped.
 _GAP_BYTES = 64 << 10
-#: The most that is asked for at once.
+#: Maximum size of one request.
 _RANGE_BYTES = 8 << 20
 _READS_AT_ONCE = 8
 _FOOTERS_AHEAD = 4
@@ -38,7 +38,7 @@ EVER = (-(1 << 63), (1 << 63) - 1)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Offsets from start up to, but without, end; columns of the files; the first and the last time, in ms."""
+    """What to read: offsets from `start` up to `end` (exclusive), columns, and a range of times in ms (inclusive)."""
 
     start: int
     end: int
@@ -47,14 +47,14 @@ class Wanted:
 
 
 class Scanned(NamedTuple):
-    """Rows, and the offset to go on from after them: what is wanted below it was given already."""
+    """Rows, and the offset after which to continue: all matching rows below it have been returned."""
 
     table: pa.Table
     next_offset: int
 
 
 def scan_files(location: Location, directory: str, files: Sequence[ArchivedFile], wanted: Wanted) -> Iterator[Scanned]:
-    """The rows of files that follow each other, as far as they are wanted."""
+    """The matching rows of adjacent files."""
     chosen = [file for file in files if file.may_have(*wanted.times_ms)]
     pool = ThreadPoolExecutor(_READS_AT_ONCE, "archive scan")
 
@@ -64,7 +64,7 @@ def scan_files(location: Location, directory: str, files: Sequence[ArchivedFile]
     try:
         footers: deque[Future[bytes]] = deque()
         for number, file in enumerate(chosen):
-            # Small files are read as fast as they can be asked for; so the next are asked for before their turn.
+            # Fetch the footers of the next files early, because small files are limited by latency.
             for later in chosen[number + len(footers) : number + _FOOTERS_AHEAD]:
                 footers.append(read(later, later.bytes - later.footer_bytes, later.bytes))
             scan = _FileScan(file, read_footer(footers.popleft().result(), file), wanted)
@@ -74,7 +74,7 @@ def scan_files(location: Location, directory: str, files: Sequence[ArchivedFile]
 
 
 class _FileScan:
-    """What of one file is read, and what becomes of its bytes."""
+    """The parts of one file to read, and their decoding."""
 
     def __init__(self, file: ArchivedFile, footer: Footer, wanted: Wanted) -> None:
         self._file = file
@@ -89,7 +89,7 @@ class _FileScan:
         self._timestamp = paths.index("timestamp")
 
     def rows(self, read: Callable[[int, int], Future[bytes]]) -> Iterator[Scanned]:
-        """What is wanted of the file; while one part is decoded, the next is on its way."""
+        """The matching rows of the file; the next part is fetched while the current one is decoded."""
         windows = self._windows()
         coming: deque[list[tuple[int, Future[bytes]]]] = deque()
         for number, window in enumerate(windows):
@@ -100,7 +100,7 @@ class _FileScan:
                 yield Scanned(table, int(self._footer.last_offsets[window[-1]]) + 1)
 
     def _windows(self) -> list[list[int]]:
-        """The row groups to read, in order, as many together as are decoded at once."""
+        """The row groups to read, in order, grouped by how many are decoded at once."""
         windows: list[list[int]] = []
         size = WINDOW_BYTES
         for group in self._groups():
@@ -125,7 +125,7 @@ class _FileScan:
             yield group
 
     def _bytes_of(self, groups: Sequence[int]) -> list[tuple[int, int]]:
-        """Where the columns of row groups are; what is close together is read together."""
+        """The byte ranges of the columns in row groups; ranges close to each other are merged."""
         found: list[tuple[int, int]] = []
         for start, end in sorted(self._chunk(group, leaf) for group in groups for leaf in self._leaves):
             if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= _RANGE_BYTES:
@@ -141,7 +141,7 @@ class _FileScan:
         return int(start), int(start + column.total_compressed_size)
 
     def _decode(self, groups: Sequence[int], pieces: Sequence[tuple[int, bytes]]) -> pa.Table:
-        """The rows of row groups that are wanted, of bytes that hold all of their columns."""
+        """The matching rows of row groups, from bytes with all of the needed columns."""
         file = self._file
         try:
             reader = pq.ParquetFile(
@@ -152,7 +152,7 @@ class _FileScan:
             )
             table = reader.read_row_groups(list(groups), columns=self._columns, use_threads=False)
         except (OSError, ValueError) as error:
-            raise ArchiveCorruptError(f"{file.name} was altered or cut: {error}") from error
+            raise ArchiveCorruptError(f"{file.name} was altered or truncated: {error}") from error
         offsets = table.column("offset").to_numpy()
         self._check(groups, offsets)
         first, last = np.searchsorted(offsets, (self._wanted.start, self._wanted.end)).tolist()
@@ -168,4 +168,4 @@ class _FileScan:
         is_sound = len(offsets) == rows > 0 and not (np.diff(offsets) <= 0).any()
         bounds = footer.first_offsets[groups[0]], footer.last_offsets[groups[-1]]
         if not is_sound or (offsets[0], offsets[-1]) != bounds:
-            raise ArchiveCorruptError(f"{self._file.name} does not have the rows that its footer says")
+            raise ArchiveCorruptError(f"{self._file.name} does not have the rows that its footer lists")

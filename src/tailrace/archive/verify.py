@@ -1,7 +1,7 @@
-"""Checks a whole archive against what its manifests say of it: every file, byte by byte.
+"""Verifies a whole archive against its manifests: every file, byte by byte.
 
-Says all that is wrong, and not only the first: each finding names the file and what it means for readers. Orphans, the
-files that no manifest names, are counted but harm nobody. Nothing is changed.
+Reports every problem, not only the first: each finding names the file and the consequence for readers. Orphans, which
+are files that no manifest names, are counted but harmless. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.archive.quarantine import SideFile, SideFileContent, wrong_batches
 
 
 class Problem(Enum):
-    """What kind of damage was found."""
+    """The kind of damage."""
 
     MANIFEST = "manifest"
     MISSING = "missing"
@@ -35,7 +35,7 @@ class Problem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: with which file, and how."""
+    """One problem: the file and what is wrong with it."""
 
     problem: Problem
     name: str
@@ -44,16 +44,16 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a verification looked at, and what it found."""
+    """The scope and the findings of a verification."""
 
     version: int = 0
     files: int = 0
     rows: int = 0
     bytes: int = 0
-    #: Batches that nobody can decode, which are kept as they are: no damage to the archive.
+    #: Undecodable batches, which are kept as they are: no damage to the archive.
     quarantined_batches: int = 0
     findings: list[Finding] = field(default_factory=list)
-    #: Files that the head does not name: left by writers that were killed or lost, or taken out since.
+    #: Files that the head does not name: left by lost writers, or removed since.
     orphans: list[Entry] = field(default_factory=list)
 
     @property
@@ -67,10 +67,10 @@ def verify(
     coverage: Mapping[int, tuple[int, int]] | None = None,
     on_file: Callable[[ArchivedFile], None] = lambda file: None,
 ) -> Report:
-    """Read all of an archive; coverage is what the brokers believe it has, where that is to be checked as well.
+    """Read a whole archive; `coverage` is what the brokers believe it has, if that is to be checked too.
 
-    An archive that cannot be read at all, because it is unreachable, refused, or of a later format, is an error and not
-    a finding: nothing is known of it then.
+    An archive that cannot be read at all, because it is unreachable, denied or of a later format, is an error and not a
+    finding: nothing is known about it.
     """
     report = Report()
     try:
@@ -80,7 +80,7 @@ def verify(
         return report
     report.version = snapshot.version
     if coverage is not None and dict(coverage) != snapshot.coverage:
-        message = f"the brokers take it to cover {_spans(coverage)}, but it covers {_spans(snapshot.coverage)}"
+        message = f"the brokers expect it to cover {_spans(coverage)}, but it covers {_spans(snapshot.coverage)}"
         report.findings.append(Finding(Problem.COVERAGE, archive.manifest or "", message))
     for file in snapshot.files:
         report.findings += verify_file(location, archive.directory, file)
@@ -102,7 +102,7 @@ def _spans(coverage: Mapping[int, tuple[int, int]]) -> str:
 
 
 def verify_file(location: Location, directory: str, file: ArchivedFile) -> Iterator[Finding]:
-    """All that is wrong with one file."""
+    """All problems of one data file."""
     content = _read(location, directory, file)
     if isinstance(content, Finding):
         yield content
@@ -115,7 +115,7 @@ def verify_file(location: Location, directory: str, file: ArchivedFile) -> Itera
 
 
 def verify_side_file(location: Location, directory: str, file: SideFile) -> Iterator[Finding]:
-    """All that is wrong with one file of quarantined batches."""
+    """All problems of one file of quarantined batches."""
     content = _read(location, directory, file)
     if isinstance(content, Finding):
         yield content
@@ -128,38 +128,38 @@ def verify_side_file(location: Location, directory: str, file: SideFile) -> Iter
 
 
 def _read(location: Location, directory: str, file: ArchivedFile | SideFile) -> bytes | Finding:
-    """The content of a file, or why that is not what was written."""
+    """The content of a file, or a finding if it is not what was written."""
     try:
         content = location.read_all(f"{directory}/{file.name}")
     except FileMissingError as error:
         return Finding(Problem.MISSING, file.name, str(error))
-    except ArchiveCorruptError as error:  # some stores notice it themselves
+    except ArchiveCorruptError as error:  # some stores detect it themselves
         return Finding(Problem.CHECKSUM, file.name, str(error))
     if len(content) != file.bytes:
-        return Finding(Problem.SIZE, file.name, f"it has {len(content)} bytes and was written with {file.bytes}")
+        return Finding(Problem.SIZE, file.name, f"it has {len(content)} bytes, but was written with {file.bytes}")
     if checksum(content) != file.checksum:
-        return Finding(Problem.CHECKSUM, file.name, f"its checksum is {checksum(content)} and was {file.checksum}")
+        return Finding(Problem.CHECKSUM, file.name, f"its checksum is {checksum(content)}, but was {file.checksum}")
     return content
 
 
 def _wrong_rows(content: bytes, file: ArchivedFile) -> Iterator[str]:
-    """Where a file is what was written, but not what its entry in the manifest says."""
+    """Differences between an intact data file and its manifest entry."""
     try:
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(
             columns=["partition", "offset", "timestamp"], use_threads=False
         )
     except (OSError, ValueError) as error:
-        raise ArchiveCorruptError(f"it cannot be read: {error}") from error
+        raise ArchiveCorruptError(f"cannot read it: {error}") from error
     if table.num_rows != file.rows:
-        yield f"it has {table.num_rows} records and should have {file.rows}"
+        yield f"it has {table.num_rows} records, but should have {file.rows}"
     if table.num_rows == 0:
         return
     offsets = table.column("offset").to_numpy()
     if (np.diff(offsets) <= 0).any():
-        yield "its records are not in order of offsets"
+        yield "its records are not ordered by offset"
     if offsets.min() < file.first_offset or offsets.max() >= file.next_offset:
         yield (
-            f"it has offsets {offsets.min()} to {offsets.max()}, and its range is {file.first_offset} to "
+            f"it has offsets {offsets.min()} to {offsets.max()}, but its range is {file.first_offset} to "
             f"{file.next_offset - 1}"
         )
     if (table.column("partition").to_numpy() != file.partition).any():
@@ -170,7 +170,7 @@ def _wrong_rows(content: bytes, file: ArchivedFile) -> Iterator[str]:
 
 
 def _read_history(location: Location, archive: TopicArchive) -> tuple[list[str], list[Finding]]:
-    """The manifests from the head back to the first, and what is wrong with any of them."""
+    """The manifests from the head back to the first, and any damage to them."""
     names: list[str] = []
     name = archive.manifest
     while name is not None:
@@ -178,16 +178,16 @@ def _read_history(location: Location, archive: TopicArchive) -> tuple[list[str],
         try:
             name = read_manifest(location, archive.directory, name).parent
         except FileMissingError:
-            break  # history may be cleared away; what the head needs was loaded before
+            break  # old history may be removed; the head's own files were loaded before
         except ArchiveCorruptError as error:
             return names, [Finding(Problem.MANIFEST, names[-1], str(error))]
     return names, []
 
 
 def _orphans(location: Location, archive: TopicArchive, snapshot: Snapshot, manifests: list[str]) -> list[Entry]:
-    """The files below a topic's directory that neither the head nor its history of manifests names.
+    """The files below a topic's directory that neither the head nor its history names.
 
-    A file of a commit that is under way looks like one, so cleaning leaves those that are not old alone.
+    A file of a commit in progress looks like an orphan, so cleaning keeps recent ones.
     """
     directory = archive.directory
     named = {f"{directory}/{name}" for name in snapshot.names}

@@ -119,7 +119,7 @@ def test_what_a_manifest_beyond_the_known_head_names_is_not_touched(world: World
     rewritten(world.location, newest.manifest, format=99)
     with pytest.raises(NewerFormatError) as raised:
         world.leftovers(now_ms)
-    assert raised.value.__notes__ == ["nothing was deleted: what this manifest names might be needed"]
+    assert raised.value.__notes__ == ["nothing was deleted, because files that this manifest names may be needed"]
 
 
 def test_manifests_that_were_not_taken_and_unfinished_files_go_and_what_is_not_ours_stays(world: World) -> None:

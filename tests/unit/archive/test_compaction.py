@@ -154,5 +154,5 @@ def test_a_merged_file_takes_the_place_of_its_files_also_when_others_were_added_
 def test_files_that_do_not_have_what_their_manifest_says_are_not_merged(location: Location) -> None:
     files = [store(location, [row(0)], (0, 5)), store(location, [row(5)], (5, 8))]
     wrong = ArchivedFile(**{**{name: getattr(files[1], name) for name in ArchivedFile.__slots__}, "rows": 2})
-    with pytest.raises(ArchiveCorruptError, match="have 2 records, and their manifest says 3: nothing was changed"):
+    with pytest.raises(ArchiveCorruptError, match="have 2 records, but their manifest lists 3: nothing was changed"):
         write_merged(location, load_snapshot(location, commit(location, files)), Merge((files[0], wrong)))

@@ -39,25 +39,25 @@ def test_each_kind_of_place_has_a_uri_and_opening_asks_nobody(uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("", "give an absolute directory"),
-        ("archive", "give an absolute directory"),
-        ("file:archive", "is not absolute"),
-        ("file://host/archive", "names the host 'host'"),
-        ("file:///archive?region=x", "knows none"),
-        ("ftp://host/archive", "begins with 'ftp:'"),
-        ("gs://bucket", "can be at file:, s3:, webhdfs: or hdfs:"),
-        ("s3:///prefix", "names no bucket"),
-        ("s3://-x/prefix", "names no bucket"),
+        ("", "use an absolute directory"),
+        ("archive", "use an absolute directory"),
+        ("file:archive", "is not an absolute path"),
+        ("file://host/archive", "has the host 'host'"),
+        ("file:///archive?region=x", "but a directory has none"),
+        ("ftp://host/archive", "starts with 'ftp:'"),
+        ("gs://bucket", "must start with file:, s3:, webhdfs: or hdfs:"),
+        ("s3:///prefix", "has no bucket"),
+        ("s3://-x/prefix", "has no bucket"),
         ("s3://bucket:9000/prefix", "endpoint_override"),
-        ("s3://bucket/prefix?endpoint=x", "does not know the option 'endpoint'"),
-        ("s3://bucket?scheme=ftp", "http and https are known"),
-        ("s3://bucket?max_attempts=0", "give a number from 1 to 100"),
-        ("s3://bucket?secret_key=x", "holds secret_key"),
-        ("s3://key:secret@bucket/prefix", "holds a password"),
-        ("webhdfs:///archive", "names no name node"),
+        ("s3://bucket/prefix?endpoint=x", "has the unknown option 'endpoint'"),
+        ("s3://bucket?scheme=ftp", "must be http or https"),
+        ("s3://bucket?max_attempts=0", "must be a number from 1 to 100"),
+        ("s3://bucket?secret_key=x", "contains secret_key"),
+        ("s3://key:secret@bucket/prefix", "contains a password"),
+        ("webhdfs:///archive", "has no name node"),
         ("webhdfs://host:99999/archive", "not a number up to 65535"),
-        ("webhdfs://host/archive?kerberos=perhaps", "write true or false"),
-        ("webhdfs://host/archive?timeout_seconds=soon", "not a number of seconds"),
+        ("webhdfs://host/archive?kerberos=perhaps", "must be true or false"),
+        ("webhdfs://host/archive?timeout_seconds=soon", "must be a number of seconds"),
         ("hdfs://host/archive?http_port=http", "is not a port"),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_uri_that_cannot_be_used_is_refused_with_what_is_wrong(uri: str, why: 
 
 
 def test_one_half_of_the_credentials_is_refused() -> None:
-    with pytest.raises(ArchiveUriError, match="belong together"):
+    with pytest.raises(ArchiveUriError, match="must be given together"):
         open_location("s3://bucket", {"access_key": "x"})
 
 

@@ -183,9 +183,9 @@ def test_files_are_found_by_time_in_order_of_offsets() -> None:
 @pytest.mark.parametrize(
     ("added", "removed", "starts", "why"),
     [
-        ([file(0, 12, 15)], [], {}, "leaves a hole from 10 on"),
+        ([file(0, 12, 15)], [], {}, "leaves a gap from 10 on"),
         ([file(0, 8, 15)], [], {}, "overlaps"),
-        ([file(0, 10, 10)], [], {}, "covers no offset"),
+        ([file(0, 10, 10)], [], {}, "has an empty range of offsets"),
         ([file(0, 10, 12), file(0, 10, 12)], [], {}, "overlaps"),
         ([], ["partition=0/nobody.parquet"], {}, "not part of the archive"),
         ([], ["first"], {}, "cover offsets"),
@@ -264,7 +264,7 @@ def test_a_file_name_that_leads_out_of_the_archive_is_refused(location: Location
     head = write_manifest(location, empty().commit([file(0, 0, 5)]))
     entry = json.loads(location.read_all(manifest_path(empty().directory, head)))["added"][0]
     head = rewritten(location, head, added=[{**entry, "name": "../../../secret.parquet"}])
-    with pytest.raises(ArchiveCorruptError, match="not the name of a file of records"):
+    with pytest.raises(ArchiveCorruptError, match="not the name of a data file"):
         load_snapshot(location, archive_of(location, head))
 
 
@@ -275,9 +275,9 @@ def test_every_altered_or_missing_byte_of_a_manifest_is_noticed() -> None:
     for at in range(len(content)):
         altered = bytearray(content)
         altered[at] ^= 0x01
-        with pytest.raises(ArchiveCorruptError, match="altered or cut"):
+        with pytest.raises(ArchiveCorruptError, match="altered or truncated"):
             decode_manifest(name, bytes(altered))
-        with pytest.raises(ArchiveCorruptError, match="altered or cut"):
+        with pytest.raises(ArchiveCorruptError, match="altered or truncated"):
             decode_manifest(name, content[:at])
     with pytest.raises(ArchiveCorruptError, match="not the name of a manifest"):
         decode_manifest("head.json", content)
@@ -288,7 +288,7 @@ def test_a_parent_of_another_version_or_topic_is_corrupt(location: Location) -> 
     snapshot = load_snapshot(location, archive_of(location, first))
     second = write_manifest(location, snapshot.commit([file(0, 5, 7)]))
     skipping = rewritten(location, second, parent=second)
-    with pytest.raises(ArchiveCorruptError, match="named as parent"):
+    with pytest.raises(ArchiveCorruptError, match="is the parent of a manifest that does not follow it"):
         load_snapshot(location, archive_of(location, skipping))
     other = TopicArchive(location.uri, TOPIC, UUID(int=7), first)
     with pytest.raises(FileMissingError):

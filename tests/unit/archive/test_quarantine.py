@@ -167,7 +167,7 @@ def test_a_side_file_outside_of_the_files_or_over_another_is_refused(location: L
     empty = Snapshot(TOPIC, TOPIC_ID)
     file = store(location, [], (0, 10))
     beyond = put_aside(location, (0, 20), poison(15, 5))
-    with pytest.raises(InvalidCommitError, match="not within"):
+    with pytest.raises(InvalidCommitError, match="is outside of the data files"):
         empty.commit([file], quarantined=[beyond])
     once, again = (put_aside(location, (0, 10), poison(2, 5)) for _ in range(2))
     with pytest.raises(InvalidCommitError, match="overlaps"):

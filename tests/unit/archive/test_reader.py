@@ -132,7 +132,7 @@ def test_an_offset_is_found_by_time_as_by_looking_at_every_record(
 def test_a_partition_that_is_not_archived_says_so(location: Location) -> None:
     head = commit(location, [store(location, [row(0)], (0, 1))])
     reader = ArchiveReader(location)
-    with pytest.raises(OffsetNotArchivedError, match="has nothing of orders-3"):
+    with pytest.raises(OffsetNotArchivedError, match="has no records of orders-3"):
         reader.read(head, 3, 0, 100)
     with pytest.raises(OffsetNotArchivedError, match="which has 0 to 0"):
         reader.read(head, 0, 1, 100)
@@ -254,7 +254,7 @@ def test_a_location_that_disappears_is_told_apart_from_a_file_that_does(tmp_path
     location = open_location(str(root))
     head = commit(location, [store(location, [row(0)], (0, 1))])
     root.rename(tmp_path / "elsewhere")
-    with pytest.raises(LocationMissingError, match="is it mounted here"):
+    with pytest.raises(LocationMissingError, match="check that it is mounted here"):
         ArchiveReader(location).read(head, 0, 0, 100)
 
 

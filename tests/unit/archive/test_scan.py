@@ -115,7 +115,7 @@ def test_an_altered_byte_of_a_column_that_is_read_is_noticed(tmp_path: Path) -> 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ArchiveCorruptError, match="altered or cut"):
+    with pytest.raises(ArchiveCorruptError, match="altered or truncated"):
         scan((tmp_path, file), Wanted(0, 3000, ALL_COLUMNS))
     path.unlink()
     with pytest.raises(FileMissingError):

@@ -159,12 +159,12 @@ def test_files_that_no_manifest_names_are_orphans_and_harm_nobody(world: World) 
 
 def test_a_writer_refuses_what_would_not_be_in_order(world: World) -> None:
     writer = FileWriter(TOPIC, TOPIC_ID, 0, 10)
-    with pytest.raises(InvalidCommitError, match="not in order"):
+    with pytest.raises(InvalidCommitError, match="not ordered by offset"):
         writer.write(to_table([row(9)]))
-    with pytest.raises(InvalidCommitError, match="not in order"):
+    with pytest.raises(InvalidCommitError, match="not ordered by offset"):
         writer.write(to_table([row(12), row(11)]))
     writer.write(to_table([row(12)]))
-    with pytest.raises(InvalidCommitError, match="not in order"):
+    with pytest.raises(InvalidCommitError, match="not ordered by offset"):
         writer.write(to_table([row(12)]))
     assert (writer.rows, writer.next_offset) == (1, 13)
     assert writer.bytes > 0

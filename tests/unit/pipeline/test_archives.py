@@ -149,7 +149,7 @@ def test_a_damaged_manifest_is_said_unless_the_log_has_everything(
     (manifest,) = tmp_path.rglob("*.json")
     manifest.write_bytes(manifest.read_bytes().replace(b"orders", b"others"))
     with pytest.raises(
-        SourceError, match=r"damaged, and brokers no longer have offset 100 of orders-0 .*altered or cut"
+        SourceError, match=r"damaged, and brokers no longer have offset 100 of orders-0 .*altered or truncated"
     ):
         spans(Archives(AnsweringBrokers(archive, local_start=101), ArchiveAccess()), EVERYTHING)
     monkeypatch.setattr(module, "FEW_OFFSETS", 0)
@@ -164,5 +164,5 @@ def test_a_place_that_cannot_be_reached_is_left_to_the_brokers_and_a_wrong_optio
     assert spans(Archives(AnsweringBrokers(archive), elsewhere), EVERYTHING) == {}
     assert "not-mounted does not exist" in caplog.text
     wrong = ArchiveAccess(uri="ftp://host/archive")
-    with pytest.raises(OptionError, match=r"'tailrace\.archive\.\*': 'ftp://host/archive' begins with 'ftp:'"):
+    with pytest.raises(OptionError, match=r"'tailrace\.archive\.\*': 'ftp://host/archive' starts with 'ftp:'"):
         spans(Archives(AnsweringBrokers(archive), wrong), EVERYTHING)

@@ -50,7 +50,7 @@ class MemoryLocation:
     def write_new(self, name: str, data: Buffer) -> None:
         check_name(name)
         if name in self.files:
-            raise FileExistsInArchiveError(f"{self.uri}: {name} exists already")
+            raise FileExistsInArchiveError(f"{self.uri}: {name} already exists")
         self.files[name] = bytes(data)
 
     def list(self, directory: str) -> Iterator[Entry]:
