@@ -65,7 +65,7 @@ def test_quarantined_batches_are_shown_and_retried(quarantine: Quarantine, tmp_p
     ]
     code, listed, _ = quarantine.run("quarantine", "list", TOPIC)
     assert "100-102" in listed
-    assert "Records do not decompress" in listed
+    assert "Cannot decompress records" in listed
     output = tmp_path / "batch"
     code, shown, _ = quarantine.run("quarantine", "show", TOPIC, "0", "101", "--output", str(output))
     assert code == 0

@@ -1,1 +1,1 @@
-"""Record batch v2: the one format that is on the wire and on disk alike. No I/O here."""
+"""Record batch v2, the one format both on the wire and on disk. No I/O here."""

@@ -1,7 +1,7 @@
-"""The header of a record batch: reading it, checking it, and the few fields a broker writes into it.
+"""The header of a record batch: reading and checking it, and the fields that a broker writes.
 
-A batch is magic 2 and nothing else. The CRC covers everything from the attributes on, so a broker may set
-the base offset and the leader epoch of a batch without touching it. Records are not looked into here.
+A batch always has magic 2. The CRC covers everything from the attributes on, so a broker can set the base offset and
+the leader epoch without changing the CRC. Records are not examined here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.runtime.disk import Buffer
 
 MAGIC = 2
 HEADER_BYTES = 61
-#: Base offset and length: what precedes the bytes that the length counts.
+#: Base offset and length: the bytes before those that the length counts.
 PREFIX_BYTES = 12
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -38,13 +38,13 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-#: The base timestamp is the time after which tombstones in the batch may go (KIP-534).
+#: The base timestamp is the time after which tombstones in the batch may be removed (KIP-534).
 DELETE_HORIZON_BIT = 0x40
 _NOT_FOR_PRODUCERS = CONTROL_BIT | TRANSACTIONAL_BIT | LOG_APPEND_TIME_BIT
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a record batch, as it stands in the bytes."""
+    """The fixed part of a record batch, field by field."""
 
     base_offset: int
     batch_length: int
@@ -62,7 +62,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The whole batch in bytes."""
+        """The size of the whole batch in bytes."""
         return self.batch_length + PREFIX_BYTES
 
     @property
@@ -87,7 +87,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones in the batch, or the marker it is, may go; None until compaction has set it."""
+        """When tombstones in the batch, or the marker itself, may be removed; None until compaction sets it."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
@@ -95,32 +95,32 @@ class BatchHeader(NamedTuple):
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
 
-#: What `BatchHeader._make` does, without a call in between.
+#: Does the same as `BatchHeader._make` with one call less.
 _new_header = tuple.__new__
 
 
 def increment_sequence(sequence: int, by: int) -> int:
-    """The sequence number `by` records later; after 2^31-1 comes 0."""
+    """The sequence number `by` records later; 2^31-1 is followed by 0."""
     return (sequence + by) & 0x7FFFFFFF
 
 
 def sequences_between(sequence: int, later: int) -> int:
-    """How many records after a sequence number a later one comes."""
+    """The distance from a sequence number to a later one."""
     return (later - sequence) & 0x7FFFFFFF
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at a position without judging it."""
+    """Read the header at a position without checking it."""
     return _new_header(BatchHeader, _unpack_header(data, position))
 
 
 def has_valid_crc(data: Buffer, header: BatchHeader, position: int = 0) -> bool:
-    """Whether the CRC of a whole batch at a position is that of its bytes."""
+    """Whether a batch's CRC matches its bytes."""
     return bool(crc32c(memoryview(data)[position + _ATTRIBUTES_AT : position + header.size]) == header.crc)
 
 
 def check_produced(data: memoryview) -> BatchHeader:
-    """Check that a producer sent exactly one sound batch, by its header and CRC only."""
+    """Check that a producer sent exactly one valid batch, by its header and CRC only."""
     size = len(data)
     if size < HEADER_BYTES:
         if size > 16 and data[16] < MAGIC:
@@ -151,7 +151,7 @@ def check_produced(data: memoryview) -> BatchHeader:
                 "Produce requests must contain exactly one record batch per partition",
             )
         raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"Record batch says {batch_length + PREFIX_BYTES} bytes but has {size}"
+            ErrorCode.CORRUPT_MESSAGE, f"Record batch claims {batch_length + PREFIX_BYTES} bytes but has {size}"
         )
     if crc32c(data[_ATTRIBUTES_AT:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "Record is corrupt (CRC does not match)")
@@ -175,7 +175,7 @@ def _wrong_attributes(attributes: int) -> KafkaError:
     if attributes & CONTROL_BIT:
         return KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
     if attributes & TRANSACTIONAL_BIT:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served by this broker")
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions")
     return KafkaError(ErrorCode.INVALID_TIMESTAMP, "Producer should not set timestamp type to LogAppendTime.")
 
 
@@ -187,20 +187,20 @@ def _wrong_magic(magic: int) -> KafkaError:
 
 
 def assign_offset(data: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Write the base offset and leader epoch into a batch where it is."""
+    """Write the base offset and leader epoch into a batch in place."""
     _pack_offset_into(data, 0, base_offset)
     _pack_leader_epoch_into(data, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(data: memoryview | bytearray, attributes: int, now_ms: int) -> None:
-    """Make a batch say that its records were appended now, and give it the CRC that this needs."""
+    """Set a batch's timestamp to LogAppendTime with the current time, and update its CRC."""
     struct.pack_into(">h", data, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME_BIT)
     struct.pack_into(">q", data, _MAX_TIMESTAMP_AT, now_ms)
     struct.pack_into(">I", data, _CRC_AT, crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
 
 
 def replace_records(data: Buffer, attributes: int, records: bytes) -> bytearray:
-    """A batch like the one given, with other attributes and another records section, and the CRC that this needs."""
+    """A copy of a batch with new attributes and a new records section, and the matching CRC."""
     batch = bytearray(memoryview(data)[:HEADER_BYTES])
     batch += records
     struct.pack_into(">i", batch, _LENGTH_AT, len(batch) - PREFIX_BYTES)
@@ -220,7 +220,7 @@ def build_header(
     leader_epoch: int,
     attributes: int = 0,
 ) -> bytes:
-    """The header of a batch that no producer owns, given its records section, which may have gaps between offsets."""
+    """The header of a batch without a producer, for a records section that may have gaps between offsets."""
     counted = struct.pack(
         ">hiqqqhii",
         attributes,
@@ -238,7 +238,7 @@ def build_header(
 
 
 def iterate_batches(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch with its position, by headers alone; ends at the first that is cut or impossible."""
+    """Each whole batch with its position, by headers alone; ends at the first truncated or impossible one."""
     end = len(data)
     while position + HEADER_BYTES <= end:
         header = BatchHeader._make(_unpack_header(data, position))

@@ -1,7 +1,7 @@
-"""The five codecs of a record batch, with a bound on what decompression may produce.
+"""The five codecs of a record batch, with a limit on the decompressed size.
 
-Owns the framing that Kafka clients expect of each codec. Stored batches are kept as their producer sent
-them unless their topic says otherwise; whoever comes here treats the bytes as untrusted.
+Owns the framing that Kafka clients expect of each codec. Stored batches keep their producer's compression unless their
+topic configures another. All input is untrusted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-#: What a batch may unpack to before it is taken for an attack: far above any sane message.max.bytes.
+#: A batch that decompresses to more is taken for an attack: far above any reasonable message.max.bytes.
 MAX_DECOMPRESSED_BYTES = 1 << 30
 
-#: The levels of the codecs that have one, where nobody says which.
+#: The default levels of codecs with levels.
 DEFAULT_GZIP_LEVEL = -1
 DEFAULT_LZ4_LEVEL = 9
 DEFAULT_ZSTD_LEVEL = 3
@@ -41,19 +41,19 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_STEP_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
-#: What liblz4 calls the first of its thorough levels; lower ones are the fast compressor's.
+#: liblz4's first high-compression level; lower ones use the fast compressor.
 _LZ4_FIRST_HIGH_LEVEL = 3
 _LZ4_FAST_LEVEL = 0
 _LZ4_LAST_LEVEL = 16
-#: A snappy element of three bytes copies at most 64: a block that claims more than that is not believed.
+#: A three-byte snappy element copies at most 64 bytes, so a block cannot expand by more than this.
 _SNAPPY_MAX_RATIO = 22
 
-#: How many times its size a byte of each codec can become; zstd has no such number.
+#: The maximum expansion of each codec; zstd has none.
 _MAX_RATIOS: dict[int, int] = {Compression.GZIP: 1032, Compression.SNAPPY: _SNAPPY_MAX_RATIO, Compression.LZ4: 256}
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """Compress the records section of a batch as Kafka's own clients do; the level is Kafka's number for it."""
+    """Compress the records section of a batch as Kafka's own clients do; `level` is Kafka's level."""
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.GZIP:
@@ -75,14 +75,14 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def _lz4_level(level: int | None) -> int:
-    """The library's level for Kafka's: Kafka takes the fast compressor for its default and the thorough one else."""
+    """The library's level for Kafka's: Kafka's default is the fast compressor, all others the thorough one."""
     if level is None or level == DEFAULT_LZ4_LEVEL:
         return _LZ4_FAST_LEVEL
     return min(max(level, _LZ4_FIRST_HIGH_LEVEL), _LZ4_LAST_LEVEL)
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Decompress the records section of a batch; CORRUPT_MESSAGE where it does not unpack within the limit."""
+    """Decompress the records section of a batch; CORRUPT_MESSAGE if that fails or exceeds the limit."""
     if codec == Compression.NONE:
         return data
     try:
@@ -102,12 +102,12 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) ->
         zstandard.ZstdError,
         cramjam.DecompressionError,
     ) as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Records do not decompress: {error}") from None
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Cannot decompress records: {error}") from None
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown compression type {codec}")
 
 
 def most_unpacked(codec: int, size: int, limit: int) -> int:
-    """The most that the records section of a batch can unpack to, by its codec and size, within a limit."""
+    """The maximum decompressed size of a records section, by its codec and size, within a limit."""
     if codec == Compression.NONE:
         return size
     times = _MAX_RATIOS.get(codec)
@@ -132,7 +132,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
             raise EOFError("gzip stream ends early")
         pieces.append(output)
         rest = unpacker.unused_data
-        if not rest.startswith(_GZIP_MAGIC):  # streams may follow each other, and count as one
+        if not rest.startswith(_GZIP_MAGIC):  # concatenated streams count as one
             return output if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -142,7 +142,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> bytes:
     size = 0
     packed = bytes(data)
     while not unpacker.eof:
-        # In steps, because the library allocates all that it may return before it has seen any of it.
+        # In steps, because the library allocates the whole output limit in advance.
         piece: bytes = unpacker.decompress(packed, max_length=_LZ4_STEP_BYTES)
         packed = b""
         size += len(piece)
@@ -168,7 +168,7 @@ def _decompress_zstd(data: Buffer, limit: int) -> bytes:
 
 
 def _require_whole_zstd_frame(packed: bytes) -> None:
-    """Follow the blocks of a frame to the last: the library gives what a cut frame holds and says nothing."""
+    """Follow the blocks of a frame to the last one: the library silently accepts a truncated frame."""
     position = zstandard.frame_header_size(packed)
     while True:
         head = int.from_bytes(packed[position : position + 3], "little")

@@ -1,6 +1,6 @@
-"""Transaction markers: the control batches that end a transaction of a producer in a partition.
+"""Transaction markers: control batches that end a producer's transaction in a partition.
 
-A marker is one record: its key says whether the transaction is committed or aborted, its value which coordinator
+A marker is one record. Its key says whether the transaction is committed or aborted, its value which coordinator
 decided that.
 """
 
@@ -21,7 +21,7 @@ _COMMIT = 1
 def build_marker(
     producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int, timestamp: int
 ) -> bytearray:
-    """The batch that commits or aborts what a producer wrote in its transaction."""
+    """The batch that commits or aborts a producer's transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if is_commit else _ABORT)
     return build_batch(
         [NewRecord(_VALUE.pack(_VERSION, coordinator_epoch), key, timestamp)],
@@ -32,7 +32,7 @@ def build_marker(
 
 
 def ends_with_commit(header: BatchHeader, record: Record) -> bool | None:
-    """Whether a control record commits a transaction, or aborts it; None if it is no producer's marker."""
+    """Whether a control record commits or aborts a transaction; None if it is not a producer's marker."""
     if header.producer_id < 0 or record.key is None or len(record.key) < _KEY.size:
         return None
     kind = _KEY.unpack_from(record.key)[1]

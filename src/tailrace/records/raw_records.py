@@ -1,7 +1,7 @@
-"""Records by their bytes: found in a batch without being decoded, and put back into a batch of fewer of them.
+"""Raw records: found in a batch without decoding them, and written to a batch with fewer records.
 
-What is kept of a batch keeps its offsets, its sequence numbers and its bytes; only timestamps are written anew, and
-only where the base timestamp they are counted from becomes a delete horizon. Stored bytes are untrusted.
+The records kept in a batch keep their offsets, sequence numbers and bytes. Only timestamps are rewritten, and only if
+the base timestamp becomes a delete horizon. Stored bytes are untrusted.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tailrace.runtime.disk import Buffer
 
 
 class RawRecord(NamedTuple):
-    """Where one record lies in the unpacked records of its batch, and the little that is known of it."""
+    """The position of a record in the decompressed records of its batch, with a few of its fields."""
 
     start: int
-    #: Behind the timestamp: from here on its bytes are the same in any batch with the same base offset.
+    #: The end of the timestamp: the bytes after it are the same in any batch with the same base offset.
     after_timestamp: int
     end: int
     timestamp_delta: int
@@ -44,12 +44,12 @@ class RawRecord(NamedTuple):
 
 
 def unpack_records(data: Buffer, header: BatchHeader, limit: int) -> bytes:
-    """The records section of a batch, decompressed."""
+    """The decompressed records section of a batch."""
     return bytes(decompress(header.compression, memoryview(data)[HEADER_BYTES : header.size], limit))
 
 
 def find_records(body: bytes, header: BatchHeader) -> Iterator[RawRecord]:
-    """Each record of an unpacked records section; CORRUPT_MESSAGE where they are not what the header says."""
+    """Each record of a decompressed records section; CORRUPT_MESSAGE if it does not match the header."""
     at = 0
     size = len(body)
     last_delta = -1
@@ -88,7 +88,7 @@ def _corrupt(why: str) -> KafkaError:
 def rebuild_batch(
     header: BatchHeader, body: bytes, kept: Sequence[RawRecord], delete_horizon_ms: int | None = None
 ) -> bytearray:
-    """A batch like the given one with only some of its records, and a delete horizon where it gets one now."""
+    """A copy of a batch with only some of its records, and optionally with a delete horizon."""
     base_timestamp = header.base_timestamp
     if header.attributes & LOG_APPEND_TIME_BIT:
         max_timestamp = header.max_timestamp
@@ -106,7 +106,7 @@ def rebuild_batch(
 
 
 def _retimed(body: bytes, kept: Sequence[RawRecord], shift: int) -> bytes:
-    """Records whose timestamps are counted from another moment."""
+    """Records with timestamps relative to another base."""
     records = bytearray()
     for record in kept:
         start = b"\0" + _varint(record.timestamp_delta + shift)  # after the record's attributes, unused
@@ -117,7 +117,7 @@ def _retimed(body: bytes, kept: Sequence[RawRecord], shift: int) -> bytes:
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """A batch that holds no record any more and only says how far its producer, or the log, had come."""
+    """A batch without records, which only preserves the last offset of its producer or of the log."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return _pack(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 

@@ -1,7 +1,7 @@
-"""Giving a batch another codec: its records section unpacked and packed again as one blob, its header put right.
+"""Changes the codec of a batch: decompresses and recompresses its records section as a whole, and fixes its header.
 
-Single records are not looked into. What a batch may unpack to is bounded, so that a bomb costs its sender the batch
-and nobody any memory. Everything here is plain computing and may run in a thread.
+Single records are not examined. The decompressed size is limited, so that a decompression bomb costs only its batch.
+All of this is pure computation and may run in a thread.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from tailrace.records.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader, 
 from tailrace.records.compression import Compression, compress, decompress
 from tailrace.runtime.disk import Buffer
 
-#: A batch may unpack to this much, or to so many times what its topic takes as a message, if that is more.
+#: The limit for decompressing a batch: this size, or this multiple of the topic's maximum message size if larger.
 _UNPACKED_BYTES = 64 << 20
 _UNPACKED_TIMES = 8
 
 
 def unpacked_limit(max_message_bytes: int) -> int:
-    """What a batch may unpack to on a topic that takes messages of a size."""
+    """The limit for decompressing a batch of a topic, by its maximum message size."""
     return max(_UNPACKED_BYTES, _UNPACKED_TIMES * max_message_bytes)
 
 
 def unpack(data: Buffer, header: BatchHeader, limit: int) -> Buffer:
-    """The records section of a produced batch, unpacked; INVALID_RECORD where it does not unpack within the limit."""
+    """The decompressed records section of a produced batch; INVALID_RECORD if that fails or exceeds the limit."""
     try:
         return decompress(header.compression, memoryview(data)[HEADER_BYTES:], limit)
     except KafkaError as error:
-        # Not CORRUPT_MESSAGE: the CRC was right, so the producer sent just this, and would send it again.
+        # Not CORRUPT_MESSAGE: the CRC was right, so the producer sent exactly this, and would send it again.
         raise KafkaError(ErrorCode.INVALID_RECORD, error.message) from None
 
 
 def repack(data: Buffer, header: BatchHeader, records: Buffer, codec: Compression, level: int | None) -> bytearray:
-    """The same batch with its records section, given unpacked, in another codec."""
+    """The same batch with its records section, which is passed decompressed, in another codec."""
     attributes = header.attributes & ~COMPRESSION_MASK | codec
     return replace_records(data, attributes, compress(codec, records, level))

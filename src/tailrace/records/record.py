@@ -1,7 +1,7 @@
-"""Single records: iterating those of a stored batch, and building a batch of new ones.
+"""Single records: iterating over those of a stored batch, and building a batch of new ones.
 
-Stored bytes are untrusted: a record that lies about a length gives CORRUPT_MESSAGE, never a crash or a large
-allocation. Building serves tools, internal topics and tests; the produce path never comes here.
+Stored bytes are untrusted: a wrong length in a record gives CORRUPT_MESSAGE, never a crash or a large allocation.
+Building batches is for tools, internal topics and tests; the produce path does not use it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tailrace.records.batch import (
 from tailrace.records.compression import MAX_DECOMPRESSED_BYTES, Compression, compress, decompress
 from tailrace.runtime.disk import Buffer
 
-#: A batch's header in two pieces: its CRC counts everything from the attributes on.
+#: A batch's header in two parts: the CRC covers everything from the attributes on.
 _pack_start = struct.Struct(">qiibI").pack
 _pack_counted = struct.Struct(">hiqqqhii").pack
 
@@ -47,7 +47,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """One record as a producer gives it."""
+    """One record as a producer passes it."""
 
     value: bytes | None
     key: bytes | None = None
@@ -90,7 +90,7 @@ def _read_record(body: bytes, at: int, end: int, header: BatchHeader, append_tim
         if name is None:
             raise _corrupt("a header has no name")
         content, at = _read_bytes(body, at, end)
-        # Nobody checks names on the produce path; those that are no text must not make a batch unreadable.
+        # The produce path does not check names; undecodable ones must not make a batch unreadable.
         headers.append((name.decode(errors="replace"), content))
     if at != end:
         raise _corrupt("a record is not as long as it says")
@@ -136,7 +136,7 @@ def build_batch(
     leader_epoch: int = NO_LEADER_EPOCH,
     attributes: int = 0,
 ) -> bytearray:
-    """Build one batch of records whose offsets follow each other."""
+    """Build a batch of records with consecutive offsets."""
     base_timestamp = records[0].timestamp
     body = b"".join(
         [
@@ -158,7 +158,7 @@ def build_batch(
 
 
 def build_keyed_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> bytearray:
-    """What `build_batch` makes of keys and values that are all of one time, in less of it: every commit needs one."""
+    """A faster `build_batch` for keys and values with a common timestamp; every offset commit needs one."""
     count = len(records)
     counted = [_pack_counted(0, count - 1, timestamp, timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, count)]
     for delta, (key, value) in enumerate(records):
@@ -171,7 +171,7 @@ def build_keyed_batch(records: Sequence[tuple[bytes, bytes | None]], timestamp: 
 
 
 def _with_crc(counted: bytes, base_offset: int, leader_epoch: int) -> bytearray:
-    """A whole batch, given all that its CRC counts."""
+    """A whole batch, from everything that its CRC covers."""
     length = len(counted) + _ATTRIBUTES_AT - PREFIX_BYTES
     batch = bytearray(_pack_start(base_offset, length, leader_epoch, MAGIC, crc32c(counted)))
     batch += counted
@@ -200,7 +200,7 @@ def _encode_record(
 
 @lru_cache(maxsize=4096)
 def _varint(number: int) -> bytes:
-    """A signed number as records have them; kept, because lengths and deltas are small and come again and again."""
+    """A signed number in a record's encoding; cached, because lengths and deltas are small and recur."""
     raw = (number << 1) ^ (number >> 63)
     out = bytearray()
     while raw >= 0x80:

@@ -1,7 +1,7 @@
-"""Checks of single records that a topic may ask for on produce: that they have keys, and times within bounds.
+"""Checks that a topic may require for single records on produce: that they have keys, and valid times.
 
-Works on the unpacked records section of a batch, in slices, so that a batch of very many records can be looked at
-without holding up everybody else. Only what is asked for is read; keys and values are skipped. Bytes are untrusted.
+Works on the decompressed records section of a batch, in slices, so that a batch with many records does not block other
+requests. Only necessary fields are read; keys and values are skipped. Bytes are untrusted.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
 from tailrace.model import NO_TIMESTAMP, TopicPartition
 from tailrace.records.batch import BatchHeader
 
-#: So many bad records of a batch are named; beyond that the list would only be long.
+#: How many bad records of a batch are listed at most.
 MAX_NAMED_RECORDS = 1000
 _SHOWN_IN_MESSAGE = 3
 
 
 class RecordScan:
-    """A walk over the records of one batch, checking keys and times as it goes."""
+    """A scan of the records of one batch that checks keys and times."""
 
     __slots__ = ("_at", "_base_timestamp", "_body", "_bounds", "_count", "_index", "keyless", "outside")
 
     def __init__(self, body: bytes, header: BatchHeader, bounds: tuple[int, int] | None = None) -> None:
-        """Walk the records of a batch; where bounds are given, the time of each is checked against them."""
+        """Scan the records of a batch; with bounds, the time of each record is checked."""
         self._body = body
         self._base_timestamp = header.base_timestamp
         self._count = header.record_count
         self._bounds = bounds
         self._at = 0
         self._index = 0
-        #: Places of records without a key.
+        #: Indexes of records without a key.
         self.keyless: list[int] = []
-        #: Places and times of records outside of the bounds.
+        #: Indexes and times of records outside of the bounds.
         self.outside: list[tuple[int, int]] = []
 
     def advance(self, records: int) -> bool:
-        """Look at up to so many more records; whether that was the last of them."""
+        """Check up to this many more records; True after the last one."""
         end = min(self._count, self._index + records)
         try:
             if self._bounds is None:
@@ -50,7 +50,7 @@ class RecordScan:
         return True
 
     def _find_keyless(self, end: int) -> None:
-        """The loop that compacted topics pay for every record: as few steps as it can have."""
+        """The loop that runs for every record of compacted topics, with as few steps as possible."""
         body = self._body
         at = self._at
         for index in range(self._index, end):
@@ -59,7 +59,7 @@ class RecordScan:
             if length > 127:
                 length, at = finish_varint(body, at, length)
             stop = at + (length >> 1)
-            time = body[at + 1]  # behind the attributes
+            time = body[at + 1]  # after the attributes
             at += 2
             if time > 127:
                 _, at = finish_varint(body, at, time)
@@ -69,7 +69,7 @@ class RecordScan:
                 delta, at = finish_varint(body, at, delta)
             if delta != index << 1:
                 raise wrong_offset(index, delta)
-            # In this encoding a number is negative where its lowest bit is set, and a negative length is no key.
+            # In zigzag encoding the lowest bit is the sign, and a negative length means no key.
             if body[at] & 1:
                 self.keyless.append(index)
             if at >= stop or length & 1:
@@ -105,7 +105,7 @@ class RecordScan:
 
 
 def finish_varint(body: bytes, at: int, raw: int) -> tuple[int, int]:
-    """The rest of a number whose first byte was read, still in its zigzag form."""
+    """The rest of a number whose first byte was read, still zigzag encoded."""
     if raw <= 127:
         return raw, at
     raw &= 0x7F
@@ -122,17 +122,17 @@ def finish_varint(body: bytes, at: int, raw: int) -> tuple[int, int]:
 
 
 def cut_short() -> KafkaError:
-    """Why a batch with too few bytes for its records is refused."""
+    """The error for a batch with too few bytes for its records."""
     return KafkaError(ErrorCode.INVALID_RECORD, "Incorrect declared batch size, premature EOF reached")
 
 
 def not_as_long(index: int) -> KafkaError:
-    """Why a record whose length is wrong is refused."""
+    """The error for a record with a wrong length."""
     return KafkaError(ErrorCode.INVALID_RECORD, f"Record {index} of the batch is not as long as it says")
 
 
 def wrong_offset(index: int, raw: int) -> KafkaError:
-    """Why a record whose offset delta is not its place in the batch is refused."""
+    """The error for a record whose offset delta is not its index in the batch."""
     delta = (raw >> 1) ^ -(raw & 1)
     return KafkaError(
         ErrorCode.INVALID_RECORD, f"Record {index} of the batch has an offset delta of {delta} and should have {index}"
@@ -140,7 +140,7 @@ def wrong_offset(index: int, raw: int) -> KafkaError:
 
 
 def refuse_keyless(partition: TopicPartition, keyless: list[int]) -> RecordsRefusedError:
-    """Why a batch with records that have no key is not taken by a compacted topic."""
+    """The error of a compacted topic for a batch with records that have no key."""
     why = f"Compacted topic cannot accept message without key in topic partition {partition}"
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{why}')" for index in keyless[:_SHOWN_IN_MESSAGE])
     return RecordsRefusedError(
@@ -152,7 +152,7 @@ def refuse_keyless(partition: TopicPartition, keyless: list[int]) -> RecordsRefu
 
 
 def refuse_times(outside: list[tuple[int, int]], bounds: tuple[int, int]) -> RecordsRefusedError:
-    """Why a batch with records whose times are out of bounds is not taken."""
+    """The error for a batch with record times out of bounds."""
     allowed = f"is out of range. The timestamp should be within [{bounds[0]}, {bounds[1]}]"
     return RecordsRefusedError(
         ErrorCode.INVALID_TIMESTAMP,

@@ -1,8 +1,8 @@
-"""Validation of every record of a produced batch, as Kafka's brokers do it: what passes here, every client can decode.
+"""Validation of every record of a produced batch, as Kafka's brokers do it: clients can decode every valid batch.
 
 Checks the number of records, their lengths and offset deltas, and that keys, values and headers fill each record to its
-last byte. Times and keys are checked on the same walk where the topic asks for that. It works on the unpacked records
-section, in slices of a bounded number of steps: a record may have as many headers as it has bytes. Bytes are untrusted.
+last byte. If the topic requires it, the same scan checks times and keys. It works on the decompressed records section,
+in slices of a limited number of steps, because a record may have as many headers as it has bytes. Bytes are untrusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_RAW_INT = 2**32 - 1
 
 
 class RecordValidation:
-    """A walk over the records of one batch that refuses whatever a decoder would refuse."""
+    """A scan of the records of one batch that refuses whatever a decoder would refuse."""
 
     __slots__ = (
         "_at",
@@ -41,7 +41,7 @@ class RecordValidation:
         *,
         needs_keys: bool = False,
     ) -> None:
-        """Walk the records of a batch; where bounds are given, the time of each is checked against them."""
+        """Scan the records of a batch; with bounds, the time of each record is checked."""
         self._body = body
         self._base_timestamp = header.base_timestamp
         self._count = header.record_count
@@ -49,12 +49,12 @@ class RecordValidation:
         self._needs_keys = needs_keys
         self._at = 0
         self._index = 0
-        #: The headers of the last record that are still to be checked, and where that record ends.
+        #: The unchecked headers of the last record, and the end of that record.
         self._headers_left = 0
         self._stop = 0
-        #: Places of records without a key, where every record needs one.
+        #: Indexes of records without a key, if keys are required.
         self.keyless: list[int] = []
-        #: Places and times of records outside of the bounds.
+        #: Indexes and times of records outside of the bounds.
         self.outside: list[tuple[int, int]] = []
 
     def advance(self, steps: int) -> bool:
@@ -73,9 +73,9 @@ class RecordValidation:
         return True
 
     def _check_records(self, steps: int) -> int:
-        """Check records up to the first with headers; the steps that are left.
+        """Check records up to the first with headers; returns the remaining steps.
 
-        Every record pays for this loop. Numbers of one and two bytes, which most are, are read in place.
+        This loop runs for every record. One-byte and two-byte numbers, which most are, are decoded inline.
         """
         body = self._body
         size = len(body)
@@ -95,7 +95,7 @@ class RecordValidation:
             stop = at + (length >> 1)
             if stop > size:
                 raise cut_short()
-            raw = body[at + 1]  # behind the attributes, which are unused
+            raw = body[at + 1]  # after the attributes, which are unused
             at += 2
             if raw > 127:
                 raw, at = finish_varint(body, at, raw)
@@ -114,7 +114,7 @@ class RecordValidation:
                     delta, at = _finish_int(body, at, delta)
             if delta != index << 1:
                 raise wrong_offset(index, delta)
-            # In this encoding a number is negative where its lowest bit is set, and a negative length is null.
+            # In zigzag encoding the lowest bit is the sign, and a negative length means null.
             raw = body[at]
             at += 1
             if raw > 127:
@@ -158,7 +158,7 @@ class RecordValidation:
         return steps
 
     def _check_headers(self, steps: int) -> int:
-        """Check headers of the last record; the steps that are left."""
+        """Check headers of the last record; returns the remaining steps."""
         body = self._body
         at = self._at
         count = min(self._headers_left, max(1, steps))
@@ -196,7 +196,7 @@ class RecordValidation:
 
 
 def _finish_int(body: bytes, at: int, raw: int) -> tuple[int, int]:
-    """The rest of a number of 32 bits whose first byte was read, still in its zigzag form; clients take five bytes."""
+    """The rest of a 32-bit number whose first byte was read, still zigzag encoded; clients accept up to five bytes."""
     start = at
     raw, at = finish_varint(body, at, raw)
     if at - start > _MAX_INT_BYTES - 1 or raw > _MAX_RAW_INT:

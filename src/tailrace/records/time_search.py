@@ -1,7 +1,7 @@
-"""The first record of a batch at or after a time, found in slices: a few bytes may unpack to millions of records.
+"""Finds the first record of a batch at or after a time, in slices: a few bytes may decompress to millions of records.
 
-Works on the unpacked records section. Only lengths, times and offsets are read; keys and values are skipped. Bytes are
-untrusted: where they make no sense it is CORRUPT_MESSAGE.
+Works on the decompressed records section. Only lengths, times and offsets are read; keys and values are skipped. Bytes
+are untrusted: malformed ones give CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader
 
 
 class TimeSearch:
-    """A walk over the records of one batch, from the first on."""
+    """A scan of the records of one batch, from the first one on."""
 
     __slots__ = ("_at", "_body", "_header", "_index", "_offsets", "_timestamp", "found")
 
     def __init__(self, body: bytes, header: BatchHeader, timestamp: int, offsets: range) -> None:
-        """Look for a record at or after a time whose offset is one of a range."""
+        """Search for a record at or after a time, with an offset within a range."""
         self._body = body
         self._header = header
         self._timestamp = timestamp
         self._offsets = offsets
         self._at = 0
         self._index = 0
-        #: Its offset and time.
+        #: The offset and time of the record found.
         self.found: tuple[int, int] | None = None
 
     def advance(self, records: int) -> bool:
-        """Look at up to so many more records; whether it is over."""
+        """Scan up to this many more records; True when the search is over."""
         try:
             self._advance(min(self._header.record_count, self._index + records))
         except IndexError:
@@ -48,7 +48,7 @@ class TimeSearch:
             stop = at + length
             if length < 0 or stop > len(body):
                 raise _corrupt("a record is longer than its batch")
-            delta, at = _varint(body, at + 1)  # behind the attributes
+            delta, at = _varint(body, at + 1)  # after the attributes
             time = base_timestamp + delta if append_time is None else append_time
             if time >= wanted:
                 delta, at = _varint(body, at)

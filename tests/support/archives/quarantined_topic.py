@@ -44,7 +44,7 @@ def quarantined_topic(bootstrap: str, port: int, topic: str, place: Path) -> Non
     data = fetch_batches(port, topic, 100)
     for position, header in iterate_batches(data):
         if header.base_offset in (100, 103):
-            aside.add(header, data[position : position + header.size], "Records do not decompress")
+            aside.add(header, data[position : position + header.size], "Cannot decompress records")
     behind = write_files(bootstrap, replace(status, partitions={0: (0, 105)}), {0: END})
     side_file = aside.store(location, END)
     assert side_file is not None

@@ -27,7 +27,7 @@ from tailrace.records.batch import assign_offset, iterate_batches, read_header
 from tests.support.batches.poison import poison_batch
 from tests.unit.archive.rows import TOPIC, TOPIC_ID, read_rows, row, store
 
-REASON = "Records do not decompress"
+REASON = "Cannot decompress records"
 
 
 @pytest.fixture

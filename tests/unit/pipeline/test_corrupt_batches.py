@@ -91,7 +91,7 @@ def test_by_default_the_batch_is_named_and_what_to_do() -> None:
     with pytest.raises(CorruptBatchError) as caught:
         list(decoder.decode(log, 0, len(log)))
     message = str(caught.value)
-    assert message.startswith("the batch at offsets 3 to 6 of orders-3 cannot be decoded: Records do not decompress: ")
+    assert message.startswith("the batch at offsets 3 to 6 of orders-3 cannot be decoded: Cannot decompress records: ")
     assert message.endswith(
         "To go on without such batches, set the option failOnCorruptBatch=false "
         "(tailrace sql and replay: --skip-corrupt)"
