@@ -1,7 +1,7 @@
-"""Every way a request can be refused, and the exceptions that carry it.
+"""Error codes of refused requests, and the exceptions that carry them.
 
-`KafkaError` is an expected refusal that lands on its own partition in a response; `WireError` is malformed
-bytes and ends the connection; `StorageError` is a disk that failed and takes its log directory offline.
+`KafkaError` is an expected error of one request, or of one partition in its response. `WireError` means malformed bytes
+and closes the connection. `StorageError` means that a disk failed and takes its log directory offline.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, as the protocol numbers them."""
+    """Kafka's error codes, with the protocol's numbers."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -97,20 +97,20 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
-#: The longest message of a refusal.
+#: Maximum length of an error message.
 _MOST_CHARACTERS = 1_000
 
 
 class TailraceError(Exception):
-    """The root of every error that tailrace raises on purpose."""
+    """The base class of every error that tailrace raises on purpose."""
 
 
 class KafkaError(TailraceError):
-    """A request, or one partition of it, is refused with a Kafka error code."""
+    """A request, or one partition of it, fails with a Kafka error code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         if message is not None and len(message) > _MOST_CHARACTERS:
-            # It may quote what a client sent, and the older versions of most answers have no room for more.
+            # It may quote what a client sent, and the older versions of most responses limit its length.
             message = message[:_MOST_CHARACTERS] + "…"
         super().__init__(message or code.name)
         self.code = code
@@ -118,7 +118,7 @@ class KafkaError(TailraceError):
 
 
 class RecordsRefusedError(KafkaError):
-    """A batch is refused for some of its records; says which, by their place in the batch, and why."""
+    """A batch is refused because of some of its records; lists them by index, with the reasons."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -126,12 +126,12 @@ class RecordsRefusedError(KafkaError):
 
 
 class WireError(TailraceError):
-    """Bytes that are not the protocol; the connection that sent them is closed."""
+    """Bytes violate the protocol; their connection is closed."""
 
 
 class StorageError(TailraceError):
-    """A disk operation failed; the log directory it belongs to goes offline."""
+    """A disk operation failed; its log directory goes offline."""
 
 
 class ConfigError(TailraceError):
-    """A configuration key or value is refused; the message says which and what would be right."""
+    """A configuration key or value is invalid; the message names it and says what is valid."""

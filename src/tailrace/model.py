@@ -1,6 +1,6 @@
-"""The nouns every layer shares: topic partitions, offsets, epochs and record timestamps.
+"""The terms that every layer shares: topic partitions, offsets, epochs and record timestamps.
 
-Owns names and value types only. It must not know bytes, disks or sockets.
+Only names and value types. This module knows neither bytes nor disks nor sockets.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ NO_SEQUENCE = -1
 
 ZERO_UUID = UUID(int=0)
 
-#: What clients call a topic. It may change while the topic lives.
+#: The id that clients use for a topic. It may change during the life of the topic.
 TopicId = NewType("TopicId", UUID)
-#: Which topic it is, for good: all that is stored of a topic, on brokers and elsewhere, belongs to its lineage.
+#: The permanent identity of a topic: everything stored for a topic, on brokers and elsewhere, belongs to its lineage.
 Lineage = NewType("Lineage", UUID)
 
-#: Where groups keep their offsets and members.
+#: The topic in which groups keep their offsets and members.
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Topics that brokers write for themselves; clients may read them but not produce to them.
 INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state"))
 
-#: The longest topic name, so that `<topic>-<partition>` and its deletion suffix fit a file name.
+#: Maximum length of a topic name, so that `<topic>-<partition>` and its deletion suffix fit into a file name.
 MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -43,7 +43,7 @@ class TopicPartition(NamedTuple):
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Say what is wrong with a topic name, in Kafka's words, or None where it is legal."""
+    """What is wrong with a topic name, in Kafka's words; None if it is legal."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

@@ -1,7 +1,7 @@
 """Ports to the outside world: clock, disk, network, helper. Real ones are in `runtime.system`, simulated in `testing`.
 
-Core code reaches time, disk, network and randomness only through these, so that a whole broker also runs
-inside a seeded simulation. Threads live behind `Disk.offload`; core code calls no executor itself.
+Core code uses time, disk, network and randomness only through these ports, so a whole broker also runs in a seeded
+simulation. Threads run behind `Disk.offload`; core code never calls an executor itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Runtime:
     network: Network
     random: Random
     helper: Helper
-    #: For reads of the archive, which must not wait for other work, nor hold up live traffic: it may work only when
-    #: processors are idle. The one above does it as well.
+    #: For reads of the archive, which must neither wait for other work nor slow down live traffic: it may be limited to
+    #: idle processors. Without it, `helper` does this work.
     archive_helper: Helper | None = None
-    #: Where tokens and nonces come from, if not from `random`: a simulation keeps its other draws as they are.
+    #: The source of tokens and nonces, if not `random`: in a simulation this leaves the other random draws unchanged.
     secrets: Random | None = None
 
     def secret_bytes(self, size: int) -> bytes:
-        """Bytes that nobody can foresee; the real `random` is one that cannot be foreseen."""
+        """Unpredictable bytes; the real `random` is unpredictable, too."""
         return (self.secrets or self.random).randbytes(size)

@@ -6,15 +6,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is, twice: for people and records, and for measuring how long something took."""
+    """The current time in two forms: for people and records, and for measuring durations."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch; may jump when the machine's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; only differences mean anything.
+        """Seconds that never go backwards; only differences are meaningful.
 
-        Time in which the machine was suspended counts, as leases go on to their ends meanwhile.
+        Includes time in which the machine was suspended, because leases expire during that time.
         """
         ...

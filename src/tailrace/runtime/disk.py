@@ -1,12 +1,12 @@
-"""The disk port: files that grow at the end, small files replaced whole, and a way to wait for slow calls.
+"""The disk port: append-only files, small files that are replaced as a whole, and offloading of slow calls.
 
-Calls are synchronous and made in the event loop where they touch the page cache only (append, read what was
-just written). What may block for long (sync, creating files, cold reads) goes through `Disk.offload`.
-Every failure is a `StorageError` that names the path. One that passes by itself, after which the same call may be made
-again, is its subclass `PassingStorageError`: the disk is full, or the process has no descriptor left.
+Calls are synchronous. The event loop makes those that only touch the page cache (appends, reads of recent writes).
+Calls that may block for long (syncs, creating files, cold reads) go through `Disk.offload`. Every failure is a
+`StorageError` that names the path. Its subclass `PassingStorageError` means a transient cause, after which the call can
+be retried: the disk is full, or the process has no descriptors left.
 
-The event loop changes names while threads work. A thread therefore works on a `File` or a `Directory`, which are what
-they are whatever they are called by now, and never on the name of something that the loop may rename.
+The event loop renames files while threads work. A thread therefore uses a `File` or a `Directory`, which stay valid
+whatever their current name is, and never a name that the loop may change.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class PassingStorageError(StorageError):
-    """A call was refused and did nothing, for a reason that says nothing against the disk."""
+    """A call was refused for a reason other than a disk failure, and did nothing."""
 
     @property
     def with_advice(self) -> str:
-        """What happened, and what to do."""
+        """The error message with advice."""
         return str(self)
 
 
 class DiskFullError(PassingStorageError):
-    """No space is left for a write; nothing of it remains in the file."""
+    """There is no space for a write; none of it remains in the file."""
 
     @property
     def with_advice(self) -> str:
@@ -39,22 +39,22 @@ class DiskFullError(PassingStorageError):
 
 
 class TooManyOpenFilesError(PassingStorageError):
-    """The process, or the machine, may open no more files and sockets at present."""
+    """The process or the machine has reached its limit of open files and sockets."""
 
 
 class RemovedError(StorageError):
-    """A directory was removed through this port while somebody still had it."""
+    """A directory was removed through this port while it was still in use."""
 
 
 class Volume(NamedTuple):
-    """What a directory is on: how much it holds in all, and how much more may be written to it."""
+    """The volume of a directory: its size, and the space that may still be written."""
 
     total_bytes: int
     usable_bytes: int
 
 
 class Readable(Protocol):
-    """An open file to read from. It closes when the last reference to it goes, so a range being sent stays readable."""
+    """A file open for reading. It closes with its last reference, so a range being sent stays readable."""
 
     @property
     def path(self) -> str: ...
@@ -68,34 +68,34 @@ class Readable(Protocol):
         ...
 
     def prefetch(self, position: int, size: int) -> bytes:
-        """Read a range that may not be in memory, after which it is. Blocks: call it through `Disk.offload`."""
+        """Read a range that may not be in memory yet, so that it is. Blocks: call it through `Disk.offload`."""
         ...
 
 
 class File(Readable, Protocol):
-    """An open file of a disk."""
+    """An open file on a disk."""
 
     @property
     def size(self) -> int:
-        """Its length in bytes, counting every write made through this port."""
+        """Its length in bytes, including every write made through this port."""
         ...
 
     def append(self, data: Buffer) -> None:
-        """Write at the end, all or nothing: after an error the file has its former length."""
+        """Append all of the data or nothing: after an error the file has its previous length."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to a length."""
+        """Truncate the file to a length."""
         ...
 
     def sync(self) -> None:
-        """Make what was written so far survive a power cut. Blocks: call it through `Disk.offload`."""
+        """Make everything written so far survive a power failure. Blocks: call it through `Disk.offload`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a file, to be sent without being read by Python."""
+    """Bytes of a file, to be sent without reading them in Python."""
 
     file: Readable
     position: int
@@ -106,25 +106,25 @@ class FileRange:
 
 
 class Directory(Protocol):
-    """One directory, wherever it is renamed to; every call raises `RemovedError` once it was removed."""
+    """A directory that stays valid when it is renamed; every call raises `RemovedError` after its removal."""
 
     @property
     def path(self) -> str: ...
 
     def list(self) -> Sequence[str]:
-        """The sorted names in it."""
+        """The sorted names in the directory."""
         ...
 
     def replace_file(self, name: str, content: bytes, *, sync: bool = True) -> None:
-        """Write a small file in it, as `Disk.replace_file` does."""
+        """Write a small file in the directory, like `Disk.replace_file`."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file in it; nothing where there is none."""
+        """Remove a file in the directory, if it exists."""
         ...
 
     def sync(self) -> None:
-        """Make creations, renames and removals in it survive a power cut. Blocks: call it through `Disk.offload`."""
+        """Make creations, renames and removals in it survive a power failure. Blocks: call through `Disk.offload`."""
         ...
 
 
@@ -132,38 +132,38 @@ class Disk(Protocol):
     """Directories and files of one machine. Paths are '/'-separated strings."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file for reading and appending; with `create` it is made empty where it does not exist."""
+        """Open a file for reading and appending; `create` creates an empty file if it does not exist."""
         ...
 
     def directory(self, path: str) -> Directory:
-        """The directory that has a name now."""
+        """A handle to the directory that has this name now."""
         ...
 
     def read_file(self, path: str) -> bytes | None:
-        """The whole content of a small file, or None where there is none."""
+        """The whole content of a small file, or None if it does not exist."""
         ...
 
     def replace_file(self, path: str, content: bytes, *, sync: bool = True) -> None:
-        """Write a small file so that after a crash it has its old content or the new, never a mixture.
+        """Write a small file so that after a crash it has either its old content or the new, never a mixture.
 
-        It may be replaced while a thread replaces it: either content may be the last.
+        A thread may replace it at the same time; either content may be the last.
         """
         ...
 
     def list(self, path: str) -> Sequence[str]:
-        """The sorted names in a directory; empty where there is no such directory."""
+        """The sorted names in a directory; empty if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory with its parents, unless it is there."""
+        """Create a directory and its parents, if they do not exist."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing where there is none.
+        """Remove a file, or a directory with its content, if it exists.
 
-        Open files stay readable. A thread may call it where nobody else uses the name.
+        Open files stay readable. A thread may call this if nothing else uses the name.
         """
         ...
 
@@ -172,15 +172,15 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in a directory survive a power cut. Blocks."""
+        """Make creations, renames and removals in a directory survive a power failure. Blocks."""
         ...
 
     def sync_all(self, path: str) -> bool:
-        """Make all that was written below a lasting directory survive a power cut; False if it cannot. Blocks."""
+        """Make everything below a durable directory survive a power failure; False if not supported. Blocks."""
         ...
 
     def volume(self, path: str) -> Volume:
-        """How large the volume of an existing directory is. Blocks where the volume is not of this machine."""
+        """The volume of an existing directory. Blocks if it is a remote volume."""
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:

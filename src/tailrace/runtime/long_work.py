@@ -1,9 +1,9 @@
-"""Work on what clients sent that is too long for one step of the event loop, or takes much memory.
+"""Work on clients' data that takes too long for one step of the event loop, or needs much memory.
 
-A broker has one of these. Slices of such work are done one at a time, each in its turn and with everybody else served
-in between, so that a thousand of them slow the broker down no more than one does. What they hold in memory counts in
-the bound that requests and answers have; those that do not fit wait in the order in which they came. One always goes
-on, whatever the bound is, as others may wait for it.
+A broker has one instance. It runs one slice of such work at a time and serves everything else in between, so a thousand
+such tasks slow the broker down no more than one. Their memory counts towards the limit for requests and responses.
+Tasks that do not fit wait in order of arrival. One task always proceeds, whatever the limit is, because others may wait
+for it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import NamedTuple, Protocol, TypeVar
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-#: So many items of a request are looked at before others are served; some take several microseconds each.
+#: How many items of a request are processed in one slice; some take several microseconds each.
 ITEMS_PER_SLICE = 500
 
 
 class Memory(Protocol):
-    """A bound on memory that others count in, too."""
+    """A memory limit that is shared with others."""
 
     def hold(self, size: int) -> None:
-        """Count bytes that are held from now on, or with a negative size no more."""
+        """Add to the bytes in use, or subtract with a negative size."""
         ...
 
     def has_room(self, size: int) -> bool: ...
 
 
 class Held:
-    """Memory that work has been given."""
+    """Memory reserved for a task."""
 
     def __init__(self, work: LongWork, size: int) -> None:
         self._work = work
         self.size = size
 
     def shrink(self, size: int) -> None:
-        """Give back what turns out not to be needed."""
+        """Return memory that turned out to be unnecessary."""
         if size < self.size:
             self._work.give_back(self.size - size)
             self.size = size
@@ -51,7 +51,7 @@ class _Wish(NamedTuple):
 
 
 class LongWork:
-    """The long work of one broker."""
+    """The long-running tasks of one broker."""
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory
@@ -64,14 +64,14 @@ class LongWork:
         return self._held_bytes
 
     async def slice(self, work: Callable[[], T]) -> T:
-        """Do a piece of work that takes about a millisecond when it is its turn; others are served after it."""
+        """Run a slice of about a millisecond in turn; everything else is served after it."""
         async with self._turn:
             result = work()
             await asyncio.sleep(0)
         return result
 
     async def each(self, work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
-        """Do something with each of many items, a slice of them at a time."""
+        """Apply a function to many items, one slice at a time."""
         results: list[T] = []
         for first in range(0, len(items), ITEMS_PER_SLICE):
             some = items[first : first + ITEMS_PER_SLICE]
@@ -80,7 +80,7 @@ class LongWork:
 
     @asynccontextmanager
     async def holding(self, size: int) -> AsyncIterator[Held]:
-        """Have memory for as long as the block runs, as soon as there is room for it."""
+        """Reserve memory for the duration of the block, waiting until there is room."""
         await self._take(size)
         held = Held(self, size)
         try:
@@ -113,7 +113,7 @@ class LongWork:
             self._memory.hold(size)
 
     def give_back(self, size: int) -> None:
-        """Need memory no more."""
+        """Return reserved memory."""
         self._hold(-size)
         self._wake()
 

@@ -1,9 +1,9 @@
-"""Futures without a loop: whoever waits is told inside the call that ends them, not in a later turn.
+"""Futures without an event loop: callbacks run inside the call that completes them, not in a later iteration.
 
-For what ends thousands of times a second: each turn of the loop that an answer waits for costs as much as the answer.
-The names are those of `asyncio.Future`, so that both can stand in the same place. Whoever ends an outcome has finished
-its own work, for what is called then may come back to it; what is called must not raise. A kind of its own may make
-of what it is ended with what others wait for.
+For operations that complete thousands of times a second, where each extra loop iteration costs as much as the answer
+itself. Names match `asyncio.Future`, so that both can be used in the same place. Whoever completes an outcome must have
+finished its own work, because callbacks may call back into it. Callbacks must not raise. A subclass may convert the
+result for its waiters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Outcome(Generic[T]):
-    """What becomes of something: a result, an error, or that nobody wants to know any more."""
+    """The outcome of an operation: a result, an error, or cancellation."""
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_result")
 
@@ -33,32 +33,32 @@ class Outcome(Generic[T]):
         return self._error is not None and isinstance(self._error, asyncio.CancelledError)
 
     def exception(self) -> BaseException | None:
-        """The error that it ended with, if any; raises where it was cancelled or has not ended."""
+        """Its error, or None; raises if it was cancelled or is not done."""
         error = self._error
         if error is None:
             if not self._is_done:
-                raise asyncio.InvalidStateError("it has not ended")
+                raise asyncio.InvalidStateError("outcome is not done")
         elif isinstance(error, asyncio.CancelledError):
             raise error
         return error
 
     def result(self) -> T:
-        """What it ended with; raises what went wrong."""
+        """Its result; raises its error."""
         error = self.exception()
         if error is not None:
             raise error
-        return self._result  # type: ignore[return-value]  # set with the end
+        return self._result  # type: ignore[return-value]  # set on completion
 
     def set_result(self, result: T) -> None:
-        """End well."""
+        """Complete with a result."""
         self._end(result, None)
 
     def set_exception(self, error: BaseException) -> None:
-        """End with an error."""
+        """Complete with an error."""
         self._end(None, error)
 
     def cancel(self) -> bool:
-        """Nobody wants to know any more; False where it has ended already."""
+        """Cancel; False if it was already done."""
         if self._is_done:
             return False
         self._end(None, asyncio.CancelledError())
@@ -66,7 +66,7 @@ class Outcome(Generic[T]):
 
     def _end(self, result: T | None, error: BaseException | None) -> None:
         if self._is_done:
-            raise asyncio.InvalidStateError("it has ended already")
+            raise asyncio.InvalidStateError("outcome is already done")
         self._is_done = True
         self._result = result
         self._error = error
@@ -75,7 +75,7 @@ class Outcome(Generic[T]):
             callback(self)
 
     def add_done_callback(self, callback: Callable[[Outcome[T]], None]) -> None:
-        """Have somebody told of the end: when it comes, or at once."""
+        """Call back on completion, or at once if it is already done."""
         if self._is_done:
             callback(self)
         else:

@@ -1,4 +1,4 @@
-"""What an operating system tells of a process: how much of the machine it has taken."""
+"""An operating system's view of a process: its use of the machine's resources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ProcessUsage(NamedTuple):
-    """What this process has used so far, and what it may use."""
+    """What this process has used so far, and its limits."""
 
     cpu_seconds: float
     resident_bytes: int

@@ -1,6 +1,6 @@
-"""Background work of one owner, kept in the order it was started so that a simulation stays deterministic.
+"""Background tasks of one owner, kept in order of their start so that a simulation stays deterministic.
 
-A task that fails tells its owner through `on_failure`; nothing that runs in the background dies unseen.
+A failed task reports to its owner through `on_failure`, so no background work fails silently.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Tasks:
-    """The running tasks of one owner, ended together."""
+    """The running tasks of one owner, which end together."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
         self._running: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task that the owner holds until it ends."""
+        """Start a task, which the owner references until it ends."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running[task] = None
         task.add_done_callback(self._ended)
@@ -30,12 +30,12 @@ class Tasks:
             self._on_failure(error)
 
     def abandon(self) -> None:
-        """End every task without waiting for it, as the end of a process does."""
+        """Cancel all tasks without waiting for them, like the end of a process."""
         for task in list(self._running):
             task.cancel()
 
     async def cancel(self) -> None:
-        """End every task and wait until they have ended."""
+        """Cancel all tasks and wait for them to end."""
         running = list(self._running)
         self.abandon()
         for task in running:

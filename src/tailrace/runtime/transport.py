@@ -1,7 +1,7 @@
 """The network port: bytes in, buffers and file ranges out.
 
-The receiver of a connection lends the buffer that bytes are received into, so that they can be parsed where
-they are; what is sent may be ranges of files, so that they can go to the socket without being read.
+The receiver of a connection provides the buffer for received bytes, so that they can be parsed in place. File ranges
+can be sent without being read.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ Part: TypeAlias = Buffer | FileRange
 
 
 class Transport(Protocol):
-    """One open connection, seen from the code that owns it."""
+    """One open connection, as its owner sees it."""
 
     @property
     def peer(self) -> str:
-        """The other side as `host:port`."""
+        """The peer's address as `host:port`."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of what was given to `send` waits for the other side to read."""
+        """How many bytes passed to `send` are still waiting for the peer to read."""
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send in order after everything sent before. Buffers must not change afterwards."""
+        """Send after everything sent before. Buffers must not change afterwards."""
         ...
 
     def expect_send(self) -> None:
-        """What was received last is answered before long: whether the other side is still there shows then."""
+        """The last received data will soon be answered, so a vanished peer is detected then."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -40,31 +40,31 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def close(self) -> None:
-        """Send what is queued, then close."""
+        """Send queued data, then close."""
         ...
 
     def abort(self) -> None:
-        """Close at once; what is queued is dropped."""
+        """Close at once and drop queued data."""
         ...
 
 
 class Receiver(Protocol):
-    """What a transport tells the code that owns it. None of these may block or raise."""
+    """Callbacks of a transport to its owner. None of these may block or raise."""
 
     def lend_buffer(self) -> memoryview:
         """A non-empty buffer for the next bytes."""
         ...
 
     def received(self, size: int) -> None:
-        """That many bytes were put at the start of the lent buffer."""
+        """That many bytes were written to the start of the provided buffer."""
         ...
 
     def drained(self) -> None:
-        """Everything queued has been handed to the other side."""
+        """All queued data was sent."""
         ...
 
     def disconnected(self, reason: Exception | None) -> None:
-        """The connection is gone; called exactly once, and nothing is called after it."""
+        """The connection has ended; called exactly once, and last."""
         ...
 
 
@@ -78,17 +78,17 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     def close(self) -> None:
-        """Accept no more; open connections go on."""
+        """Stop accepting; open connections continue."""
         ...
 
 
 class Network(Protocol):
-    """Where to listen and connect."""
+    """Listens and connects."""
 
     async def listen(self, host: str, port: int, factory: ReceiverFactory) -> Listener:
-        """Accept connections on a port (0: any free one), each handed to a receiver of its own."""
+        """Accept connections on a port (0: any free port), each with its own receiver."""
         ...
 
     async def connect(self, host: str, port: int, factory: ReceiverFactory) -> Transport:
-        """Open a connection; OSError where nobody answers."""
+        """Open a connection; OSError if that fails."""
         ...

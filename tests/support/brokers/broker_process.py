@@ -25,7 +25,7 @@ READY_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 120
 #: More CPU time than this for one step of a broker's event loop fails the test.
 SLOWEST_STEP_MS = 500
-_SLOW_STEP = re.compile(r"a step of the event loop took (\d+) ms of CPU time")
+_SLOW_STEP = re.compile(r"A step of the event loop took (\d+) ms of CPU time")
 
 #: The command of the environment that runs the tests.
 EXECUTABLE = Path(sys.executable).parent / "tailrace"

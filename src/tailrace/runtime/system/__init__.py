@@ -1,4 +1,4 @@
-"""The real clock, disk, network and helper. Only the command line imports them; everything else sees the ports."""
+"""The real clock, disk, network and helper. Only the command line imports them; all other code uses the ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.runtime.system.network import SystemNetwork
 
 
 def system_runtime(max_open_files: int, network: SystemNetwork) -> Runtime:
-    """The outside world as it is; call it inside a running event loop."""
+    """The real outside world; call this in a running event loop."""
     return Runtime(
         SystemClock(),
         SystemDisk(max_open_files),

@@ -1,9 +1,8 @@
-"""Files of the real disk, with a bound on how many are open at once.
+"""Files on the real disk, with a limit on how many are open at once.
 
-A file's descriptor is opened when it is needed and may be closed again, least recently used first, when there
-are too many; a file that was removed keeps its descriptor as long as somebody holds it. Only the event loop's
-thread closes descriptors of others; threads pin the ones they work on. Opening again by name and changing names
-exclude each other, so nobody opens what another file has become the name of.
+A file's descriptor is opened on demand. If there are too many, the least recently used one is closed. A removed file
+keeps its descriptor as long as it is referenced. Only the event loop's thread closes descriptors that it does not use
+itself; threads pin theirs. Reopening by name and renaming exclude each other, so a reopened name is never another file.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ T = TypeVar("T")
 
 _PROBE_STEP_BYTES = 128 * 1024
 _OFFLOAD_THREADS = 4
-#: So many idle descriptors are closed when the system has none left for anybody.
+#: How many idle descriptors are closed when the system has none left.
 _CLOSED_IN_NEED = 16
 _NO_DESCRIPTOR_LEFT = (errno.EMFILE, errno.ENFILE)
-#: Linux's; threads run while it does.
+#: Linux only; other threads run during the call.
 _syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 _HAS_NOWAIT_READS = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
 _FILE_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
@@ -49,7 +48,7 @@ def _refuse(error: OSError, doing: str, path: str) -> NoReturn:
 
 
 def _remove_tree(path: str) -> None:
-    """Remove a directory, also from under threads that had it open and still change what is in it."""
+    """Remove a directory, even while other threads still change its content."""
     for tries_left in reversed(range(2 * _OFFLOAD_THREADS)):
         try:
             shutil.rmtree(path)
@@ -62,7 +61,7 @@ def _remove_tree(path: str) -> None:
 
 
 class SystemFile:
-    """One file on disk; see the port for what each call promises."""
+    """One file on disk; the port documents each call."""
 
     __slots__ = ("__weakref__", "_descriptor", "_disk", "_name", "_pins", "_recently_used", "size")
 
@@ -86,7 +85,7 @@ class SystemFile:
         return self._name.path
 
     def fileno(self) -> int:
-        """The descriptor, opened again if it was closed to save descriptors."""
+        """The descriptor, reopened if it was closed to save descriptors."""
         self._recently_used = True
         if self._descriptor >= 0:
             return self._descriptor
@@ -106,7 +105,7 @@ class SystemFile:
         self.size = size + written
 
     def _write_rest(self, rest: memoryview) -> int:
-        """Go on after a short write, which on a disk mostly means that it is full and the next one says so."""
+        """Continue after a short write, which usually means that the disk is full and the next write says so."""
         total = 0
         while total < len(rest):
             total += os.write(self.fileno(), rest[total:])
@@ -116,7 +115,7 @@ class SystemFile:
         try:
             os.ftruncate(self.fileno(), size)
         except OSError as error:
-            raise StorageError(f"cannot cut a failed write off {self.path}: {error.strerror}") from error
+            raise StorageError(f"cannot truncate {self.path} after a failed write: {error.strerror}") from error
 
     def read(self, position: int, size: int) -> bytes:
         try:
@@ -142,7 +141,7 @@ class SystemFile:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # Never taken for a full disk, which could be tried again: what a failed sync covered may be gone.
+            # Never a PassingStorageError even if the disk is full: what a failed sync covered may be lost for good.
             raise StorageError(f"cannot sync {self.path}: {error.strerror}") from error
         finally:
             self._disk._unpin(self)
@@ -158,7 +157,7 @@ class SystemFile:
                 os.preadv(descriptor, probe, position, os.RWF_NOWAIT)
             except BlockingIOError:
                 return False
-            except OSError:  # a file system without it: nothing can be learnt
+            except OSError:  # not supported by the file system, so unknown
                 return True
             position += _PROBE_STEP_BYTES
         return True
@@ -184,13 +183,13 @@ class SystemFile:
         descriptor = self._descriptor
         if descriptor >= 0:
             self._descriptor = -1
-            # Counted later: this may run in any thread, and while that holds the lock.
+            # Counted later, because this may run in any thread, even one that holds the lock.
             self._disk._closed.append(descriptor)
             os.close(descriptor)
 
 
 class SystemDirectory:
-    """One directory, wherever it is renamed to; see the port."""
+    """One directory, whatever its current name; see the port."""
 
     __slots__ = ("_disk", "_name")
 
@@ -204,7 +203,7 @@ class SystemDirectory:
 
     @contextmanager
     def _opened(self, doing: str) -> Iterator[int]:
-        """A descriptor of it, by which names in it are found whatever becomes of its own."""
+        """A descriptor to access names in it, whatever its own name becomes."""
         try:
             with self._disk._lock:
                 if self._name.is_removed:
@@ -215,7 +214,7 @@ class SystemDirectory:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            # Names are given up before files are removed, so this tells whether they went under one's hands.
+            # Names are marked as removed before their files go, so this detects a removal during the call.
             if self._name.is_removed:
                 raise RemovedError(f"cannot {doing} {self.path}: it was removed") from error
             _refuse(error, doing, self.path)
@@ -239,7 +238,7 @@ class SystemDirectory:
                 try:
                     os.unlink(temporary, dir_fd=descriptor)
                 except OSError:
-                    pass  # it was never made, or the disk is beyond tidying: the first error says why
+                    pass  # it does not exist, or the disk has failed: the first error explains why
                 raise
             finally:
                 self._disk._release_temporary(self._name, temporary)
@@ -266,24 +265,24 @@ class SystemDisk:
     def __init__(self, max_open_files: int = 512) -> None:
         self._max_open_files = max_open_files
         self._open_count = 0
-        # Files with an open descriptor, roughly in the order of their last use.
+        # Files with an open descriptor, roughly ordered by their last use.
         self._open: deque[weakref.ref[SystemFile]] = deque()
-        #: Descriptors of files that nobody holds any more, which are still in the count.
+        #: Descriptors of unreferenced files that are closed but still counted.
         self._closed: deque[int] = deque()
-        #: The name of every file that somebody holds, with a descriptor or without.
+        #: The name of every referenced file, with or without a descriptor.
         self._names: OpenNames[SystemFile] = OpenNames()
         self._directories: dict[str, int] = {}
-        # Temporary files that are to take the places of others, each with its directory.
+        # Temporary files that are about to replace others, with their directories.
         self._replacements: set[tuple[OpenName[SystemFile], str]] = set()
-        #: Held while names change, and while a file is opened again by its name; never while data is written or synced.
+        #: Held during renames and while reopening a file by name, but never while data is written or synced.
         self._lock = threading.Lock()
         self._loop_thread = threading.get_ident()
         self._threads = ThreadPoolExecutor(_OFFLOAD_THREADS, "tailrace-disk")
 
-    # --- descriptors; whoever calls these holds the lock, but for the first
+    # --- descriptors; callers hold the lock, except for the first
 
     def _open_descriptor(self, path: str, flags: int) -> int:
-        """Open a file; where no descriptor is left, idle ones are given up for it."""
+        """Open a file; if no descriptor is left, close idle ones first."""
         try:
             return os.open(path, flags, 0o644)
         except OSError as error:
@@ -327,7 +326,7 @@ class SystemDisk:
             self._close_one_idle(file)
 
     def _close_one_idle(self, newest: SystemFile | None) -> None:
-        """Close the descriptor that was not used for longest: the clock algorithm, two rounds at most."""
+        """Close the least recently used descriptor: the clock algorithm, two rounds at most."""
         for _ in range(2 * len(self._open)):
             reference = self._open.popleft()
             file = reference()
@@ -355,7 +354,7 @@ class SystemDisk:
 
     @contextmanager
     def _kept_open(self, name: OpenName[SystemFile] | None) -> Iterator[None]:
-        """While a name goes: a file without its name can never be opened again, so it keeps a descriptor."""
+        """Keep files open whose name is being removed, since they could never be reopened."""
         kept = []
         try:
             for file in name.files_below() if name is not None else ():
@@ -397,7 +396,7 @@ class SystemDisk:
         self.directory(directory or ("/" if path.startswith("/") else "")).replace_file(name, content, sync=sync)
 
     def _claim_temporary(self, directory: OpenName[SystemFile], name: str) -> str:
-        """A name beside a file that nobody else uses, also not a thread that replaces the same one at this moment."""
+        """A temporary name that nothing else uses, not even a thread that is replacing the same file."""
         temporary, number = f"{name}.tmp", 1
         with self._lock:
             while (directory, temporary) in self._replacements:
@@ -429,7 +428,7 @@ class SystemDisk:
     def remove(self, path: str) -> None:
         with self._lock:
             self._give_up_name(self._names.find(path))
-        # Without the lock: to free what a large file takes may last.
+        # Without the lock: freeing the space of a large file may take long.
         try:
             if os.path.isdir(path):
                 _remove_tree(path)
@@ -460,7 +459,7 @@ class SystemDisk:
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 _refuse(error, "sync all of", path)
-            # Kept: the system tells an open descriptor of every write that has failed since the last sync through it.
+            # Kept open: an open descriptor reports every write that has failed since its last sync.
             self._directories[path] = descriptor
             weakref.finalize(self, os.close, descriptor)
         if _syncfs(descriptor) != 0:

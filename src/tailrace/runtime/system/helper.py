@@ -1,7 +1,7 @@
-"""The helper as a process of its own: one worker, started at the first call, ended with the broker or when idle.
+"""The helper as a process: one worker, started by the first call, ended with the broker or when idle.
 
-Owns the process and the socket to it. The worker ends when that socket closes and, should the broker be killed,
-by a signal of the kernel. It runs its calls side by side, so a long one does not hold up a short one.
+Owns the process and the socket to it. The worker ends when that socket closes, or through a signal of the kernel if the
+broker is killed. It runs calls concurrently, so a long call does not delay a short one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 _FRAME = struct.Struct(helper_worker.FRAME)
 _SIZE = struct.Struct(helper_worker.SIZE)
-#: So many large answers can wait to be sent from memory; further ones are received.
+#: How many large results can be sent from memory files at once; further results go through the socket.
 _FILES = 8
 _IDLE_SECONDS = 60.0
 
 
 class SystemHelper:
-    """A worker process that comes and goes with the work there is.
+    """A worker process, started and ended on demand.
 
-    One that works only when processors are idle holds up nobody, and may never get to work on a busy machine.
+    With `only_when_idle` it never slows down other processes, but may not run at all on a busy machine.
     """
 
     def __init__(self, idle_seconds: float = _IDLE_SECONDS, *, only_when_idle: bool = False) -> None:
@@ -48,7 +48,7 @@ class SystemHelper:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, while there is one."""
+        """The worker's process id, if it runs."""
         worker = self._worker
         return worker.process.pid if worker is not None and worker.is_alive else None
 
@@ -74,7 +74,7 @@ class SystemHelper:
             self._starting = asyncio.Lock()
         async with self._starting:
             if self._is_closed:
-                raise HelperError("the helper process is not started any more: the broker is stopping")
+                raise HelperError("cannot start the helper process: the broker is stopping")
             if self._worker is None or not self._worker.is_alive:
                 self._worker = await _Worker.start(self._idle_seconds, self._only_when_idle)
             return self._worker
@@ -94,14 +94,14 @@ class SystemHelper:
 class _Worker(asyncio.BufferedProtocol):
     """One process, from its start to its end.
 
-    Answers of megabytes come while live traffic goes on: what is received goes where it stays, and is not copied. Where
-    nobody looks at them they are not even received, but left in a file in memory.
+    Results of several megabytes arrive during live traffic, so they are received into their final buffer and not
+    copied. Results that are only passed on are not even received, but left in a memory file.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], files: MemoryFiles, idle_seconds: float) -> None:
         self.process = process
         self._files = files
-        #: The files that calls under way were lent, by their numbers.
+        #: The memory files assigned to pending calls, by call number.
         self._lent: dict[int, int] = {}
         self.is_alive = True
         self._transport: asyncio.WriteTransport | None = None
@@ -111,7 +111,7 @@ class _Worker(asyncio.BufferedProtocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._head = bytearray(_FRAME.size)
-        #: What follows the head; None while that is being received.
+        #: The content after the head; None while the head is being received.
         self._content: bytearray | None = None
         self._missing = memoryview(self._head)
         loop = asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class _Worker(asyncio.BufferedProtocol):
 
     @classmethod
     async def start(cls, idle_seconds: float, only_when_idle: bool) -> _Worker:
-        """Start a process; it gets this one's module path, so that it finds the same functions."""
+        """Start a process with this one's module path, so that it finds the same functions."""
         ours, theirs = socket.socketpair()
         files = MemoryFiles(_FILES)
         try:
             with theirs:
-                # From the loop's own thread: the kernel's signal is tied to the thread that starts the process.
+                # From the loop's thread, because the kernel's signal depends on the thread that starts the process.
                 process = subprocess.Popen(  # noqa: ASYNC220  it takes a millisecond, once
                     [
                         *(sys.executable, "-P", helper_worker.__file__),
@@ -138,7 +138,7 @@ class _Worker(asyncio.BufferedProtocol):
         except OSError as error:
             ours.close()
             files.close()
-            raise HelperError(f"the helper process cannot be started: {error.strerror}") from error
+            raise HelperError(f"cannot start the helper process: {error.strerror}") from error
         loop = asyncio.get_running_loop()
         try:
             _, worker = await loop.create_unix_connection(lambda: cls(process, files, idle_seconds), sock=ours)
@@ -158,7 +158,7 @@ class _Worker(asyncio.BufferedProtocol):
     # --- what is received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # By what it does: those of uvloop are of no class of asyncio's.
+        # A cast, because uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -206,7 +206,7 @@ class _Worker(asyncio.BufferedProtocol):
         on_disk: bool = False,
         bytes_per_second: float | None = None,
     ) -> Any:
-        """Hand over one call and wait for its answer."""
+        """Send a call and wait for its answer."""
         lent = self._files.lend() if to_file else None
         descriptor = helper_worker.NO_FILE if lent is None else lent
         call = function.__module__, function.__qualname__, arguments, on_disk, bytes_per_second
@@ -229,7 +229,7 @@ class _Worker(asyncio.BufferedProtocol):
                 self._idle_timer = loop.call_later(self._idle_seconds, self._let_go)
 
     def _let_go(self) -> None:
-        """Nobody has needed it for a while: its memory is worth more than the next start."""
+        """End the process after it was idle for a while, to free its memory."""
         if not self._waiting:
             self._is_wanted = self.is_alive = False
             self._close()
@@ -239,7 +239,7 @@ class _Worker(asyncio.BufferedProtocol):
             self._transport.close()
 
     async def _end(self) -> None:
-        """Clear up when the connection has ended, for whichever reason."""
+        """Clean up after the connection has ended, for whatever reason."""
         try:
             await self._lost
         finally:
@@ -250,13 +250,13 @@ class _Worker(asyncio.BufferedProtocol):
             if self._is_wanted:
                 self.process.kill()
             code = await self._reap()
-            # Only now does nobody write into them any more.
+            # Only now is it certain that the worker no longer writes to the files.
             self._files.close()
             for lent in self._lent.values():
                 self._files.give_back(lent)
             self._lent.clear()
             if self._is_wanted:
-                logger.warning("the helper process %d ended (%s)", self.process.pid, _reason(code))
+                logger.warning("Helper process %d ended unexpectedly (%s)", self.process.pid, _reason(code))
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(HelperError(f"the helper process ended ({_reason(code)})"))
@@ -269,13 +269,13 @@ class _Worker(asyncio.BufferedProtocol):
             return self.process.wait()
 
     def kill(self) -> None:
-        """End the process without waiting for it; what it was asked for fails."""
+        """Kill the process without waiting for it; pending calls fail."""
         self.is_alive = False
         if self.process.returncode is None:
             self.process.kill()
 
     async def end(self) -> None:
-        """End the process at once: what it was at is worth nothing unfinished."""
+        """Kill the process and wait: its unfinished work is worthless."""
         self._is_wanted = False
         if self.process.returncode is None:
             self.process.kill()

@@ -1,7 +1,7 @@
-"""The program of the helper process: calls come in over a socket, each runs in a thread, answers go back.
+"""The program of the helper process: receives calls over a socket, runs each in a thread, and sends back results.
 
-Runs as a script and imports nothing of the package before it was told the module path. Keeps one promise: it
-never outlives its broker. It must not know what the functions do.
+It runs as a script and imports nothing of the package before it receives the module path. Invariant: it never outlives
+its broker. It does not know what the functions do.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-#: The number of a call, the length of what follows, and what that is.
+#: The number of a call, the length of its content, and the kind of content.
 FRAME = ">QQB"
-#: Calls and answers are pickled, and so are errors; bytes are sent as they are, or their number if they are in a file.
+#: Calls, results and errors are pickled. Bytes are sent as they are, or as their length if they are in a memory file.
 PICKLED, FAILED, BYTES, IN_FILE = range(4)
-#: In place of the file that a call is lent for its answer.
+#: Means that a call has no memory file for its result.
 NO_FILE = -1
 SIZE = ">Q"
 
 _FRAME = struct.Struct(FRAME)
 _SIZE = struct.Struct(SIZE)
-#: Fewer bytes are as soon sent as a file is looked after.
+#: Smaller results are sent through the socket, because a memory file would not pay off.
 _FILE_BYTES = 1 << 16
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
@@ -40,9 +40,9 @@ def main() -> None:
     _end_with(broker_pid)
     os.nice(_NICENESS)
     if only_when_idle:
-        # Whoever wakes up takes the processor at once; from a nice process, only at the next tick of the kernel.
+        # Any process that wakes up preempts this one at once; a merely nice process would hold on until the next tick.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Ctrl-C and a service manager's stop reach the whole group: it is the broker who decides.
+    # Ctrl-C and a service manager's stop signal reach the whole process group, but the broker decides when to stop.
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
@@ -59,7 +59,7 @@ def _end_with(broker_pid: int) -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != broker_pid:  # it ended before the kernel was asked
+    if os.getppid() != broker_pid:  # the broker ended before the request to the kernel
         os._exit(0)
 
 
@@ -84,7 +84,7 @@ def _serve(connection: socket.socket, answering: threading.Lock, number: int, pa
             kind, answer = IN_FILE, _SIZE.pack(len(answer))
         else:
             kind = BYTES
-    except Exception as error:  # noqa: BLE001  whatever it is, the caller learns of it
+    except Exception as error:  # noqa: BLE001  every error is passed on to the caller
         kind, answer = FAILED, pickle.dumps(_portable(error))
     with answering:
         try:
@@ -95,9 +95,9 @@ def _serve(connection: socket.socket, answering: threading.Lock, number: int, pa
 
 
 def _write(descriptor: int, answer: bytes) -> bool:
-    """Put an answer into a file in memory; False where there is no memory for it."""
+    """Write a result to a memory file; False if there is not enough memory."""
     try:
-        # Not overwritten: what was in it may still be on its way to a client, from the very same pages.
+        # Truncated, not overwritten: its old content may still be on its way to a client, from the same pages.
         os.ftruncate(descriptor, 0)
         rest, position = memoryview(answer), 0
         while rest:
@@ -122,12 +122,12 @@ def _call(module: str, name: str, arguments: tuple[object, ...], on_disk: bool, 
 
 
 def _portable(error: Exception) -> Exception:
-    """The error itself where it survives the way to the other process, or else what it says."""
+    """The error itself if it can be pickled, otherwise a HelperError with its message."""
     from tailrace.runtime.helper import HelperError
 
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  any constructor may object
+    except Exception:  # noqa: BLE001  any constructor may fail
         return HelperError(f"{type(error).__name__}: {error}")
     return error
 

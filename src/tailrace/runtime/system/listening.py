@@ -1,4 +1,4 @@
-"""Which process of this machine listens on an address, as far as /proc shows it to this user."""
+"""The process on this machine that listens on an address, as far as /proc shows it to this user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOCAL_ADDRESS, _STATE, _INODE = 1, 3, 9
 
 
 def listening_process(host: str, port: int) -> int | None:
-    """The pid of whoever listens there; None where that is another machine, or nobody whom this user may see."""
+    """The pid of the listening process; None if it is on another machine, or hidden from this user."""
     inodes = [inode for address in _addresses(host, port) for inode in _listening_inodes(address, port)]
     wanted = {f"socket:[{inode}]" for inode in inodes}
     if not wanted:
@@ -32,7 +32,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _listening_inodes(address: str, port: int) -> Iterator[str]:
-    """The sockets that accept connections to an address of this machine."""
+    """The inodes of sockets that accept connections to an address of this machine."""
     packed = ip_address(address).packed
     table = "/proc/net/tcp" if len(packed) == 4 else "/proc/net/tcp6"
     # The kernel writes each word in its own byte order.
@@ -49,7 +49,7 @@ def _listening_inodes(address: str, port: int) -> Iterator[str]:
 
 
 def _links(pid: str) -> Iterator[str]:
-    """What the descriptors of a process are; nothing where that is not for this user to know."""
+    """The targets of a process's descriptors; none if this user may not see them."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:

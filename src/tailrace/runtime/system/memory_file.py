@@ -1,8 +1,8 @@
-"""Files in memory by which the helper process hands over many bytes: the broker sends from them, and copies nothing.
+"""Memory files through which the helper process passes large results: the broker sends from them without a copy.
 
-Owns their descriptors, which both processes have from the start of the worker: it writes an answer into the file that
-it was lent, and the broker gets the file back when the last reference to what was in it has gone. What was written
-before is cut off first, so that bytes which are still on their way to a client stay what they were.
+Owns their descriptors, which both processes share from the start of the worker. The worker writes a result into the
+file assigned to the call, and the broker gets the file back when the last reference to its content is gone. The old
+content is truncated first, so that bytes still on their way to a client do not change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class MemoryFile:
-    """What one answer left in a file in memory; read by whoever has it, as any file."""
+    """The content of one result in a memory file; readable like any file."""
 
     __slots__ = ("_descriptor", "_give_back", "path")
 
@@ -38,7 +38,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """The files in memory that one worker process may be lent: so many, or as many as there are descriptors for."""
+    """The memory files of one worker process: up to `most`, or as many as there are descriptors for."""
 
     def __init__(self, most: int) -> None:
         self._free: list[int] = []
@@ -47,26 +47,26 @@ class MemoryFiles:
             while len(self._free) < most:
                 self._free.append(os.memfd_create("tailrace-answer"))
         except OSError:
-            pass  # large answers are received, then
+            pass  # large results then go through the socket
         self.descriptors = tuple(self._free)
 
     def lend(self) -> int | None:
-        """A file for one answer; None where all are lent."""
+        """A file for one result; None if all are in use."""
         return self._free.pop() if self._free else None
 
     def take(self, descriptor: int) -> MemoryFile:
-        """The file that was lent, with an answer in it: it is free again when nobody has it any more."""
+        """An assigned file with a result in it; it becomes free when nothing references it any more."""
         return MemoryFile(descriptor, self.give_back)
 
     def give_back(self, descriptor: int) -> None:
-        """A file that was lent is needed no longer."""
+        """Return an assigned file."""
         if self._is_closed:
             os.close(descriptor)
         else:
             self._free.append(descriptor)
 
     def close(self) -> None:
-        """Close those that are free, and the others when they are given back."""
+        """Close free files now, and the others when they are returned."""
         self._is_closed = True
         while self._free:
             os.close(self._free.pop())

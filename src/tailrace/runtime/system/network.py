@@ -1,7 +1,7 @@
-"""TCP by sockets that we own: readiness from the event loop, everything else by our own system calls.
+"""TCP on our own sockets: readiness comes from the event loop, everything else is our own system calls.
 
-A read event receives into the buffer the receiver lends; what is sent goes out at once, gathered into as few
-calls as possible, file ranges by `sendfile`. Only what the other side is too slow for waits for writability.
+A read event receives into the receiver's buffer. Data is sent at once, gathered into as few calls as possible, and file
+ranges with `sendfile`. Only data that the peer is too slow for waits until the socket is writable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("tailrace.network")
 
 _OS_DEFAULT = -1
 _NO_LIMIT = 1 << 31
-#: How often it is said that connections find no descriptors, however many they are.
+#: Minimum interval between log lines about connections refused for lack of descriptors.
 _REFUSALS_SAID_SECONDS = 10.0
 #: How many buffers go into one gathered send; Linux takes 1024.
 _GATHER = 512
@@ -64,7 +64,7 @@ class SocketTransport:
         self._writing = False
         self._closing = False
         self._on_closed = on_closed
-        # Whether something was sent since the last read, or will be soon: that fails where the other side has gone.
+        # Whether data was sent since the last read, or soon will be: a send detects that the peer is gone.
         self._meets_reset = False
         self.unsent_bytes = 0
         try:
@@ -74,7 +74,7 @@ class SocketTransport:
             self.peer = "disconnected peer"
 
     def attach(self, receiver: Receiver) -> None:
-        """Give the connection its receiver and start reading."""
+        """Set the receiver and start reading."""
         self._receiver = receiver
         self.resume_reading()
 
@@ -98,7 +98,7 @@ class SocketTransport:
             self._disconnect(None)
 
     def _look_for_reset(self) -> None:
-        """libuv stops polling when it sees an error, also one behind the bytes just read; a send would have met it."""
+        """Detect an error behind the bytes just read: libuv stops polling when it sees one, and no send finds it."""
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -124,7 +124,7 @@ class SocketTransport:
             self._flush()
 
     def _send_at_once(self, part: Part) -> bool:
-        """The common case, one buffer and nothing before it; False where it has to be queued after all."""
+        """The common case, one buffer and an empty queue; False if it must be queued after all."""
         if isinstance(part, FileRange):
             return False
         try:
@@ -257,7 +257,7 @@ class SocketTransport:
 
 
 class _Accepted:
-    """How many accepted connections may be open at once, over all listeners: files need descriptors too."""
+    """The limit of open accepted connections over all listeners, because files need descriptors too."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -266,7 +266,7 @@ class _Accepted:
         self._said_at = float("-inf")
 
     def take(self) -> bool:
-        """Take a place for a connection; False where there is none."""
+        """Reserve a slot for a connection; False if there is none."""
         if self._open >= self._limit:
             return False
         self._open += 1
@@ -276,11 +276,11 @@ class _Accepted:
         self._open -= 1
 
     def refused(self, now: float, peer: str, why: str) -> None:
-        """Say that a connection found no place, now and then."""
+        """Log refused connections, at most once per interval."""
         self._refused += 1
         if now - self._said_at >= _REFUSALS_SAID_SECONDS:
             logger.warning(
-                "%d connections refused, the last from %s: %s; raise the limit of open files (ulimit -n, LimitNOFILE)",
+                "Refused %d connections, the last from %s: %s; raise the limit of open files (ulimit -n, LimitNOFILE)",
                 self._refused,
                 peer,
                 why,
@@ -302,7 +302,7 @@ class SocketListener:
         self._socket = sock
         self._factory = factory
         self._accepted = accepted
-        # Given up for a moment where no descriptor is left, so that a connection can be refused and not left to wait.
+        # Freed when no descriptor is left, to accept and close a connection instead of leaving it in the backlog.
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.port: int = sock.getsockname()[1]
         loop.add_reader(sock.fileno(), self._on_acceptable)
@@ -315,7 +315,7 @@ class SocketListener:
                 return
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._refuse_one(error):
-                    # Leave it in the backlog and look again when whatever it is may be over.
+                    # Leave the connection in the backlog and retry later.
                     self._loop.remove_reader(self._socket.fileno())
                     self._loop.call_later(0.1, self._look_again)
                     return
@@ -328,7 +328,7 @@ class SocketListener:
             transport.attach(self._factory(transport))
 
     def _refuse_one(self, reason: OSError) -> bool:
-        """Close one waiting connection with the help of the spare descriptor; False where even that cannot be."""
+        """Close one waiting connection with the help of the spare descriptor; False if that fails."""
         if self._spare < 0:
             return False
         os.close(self._spare)
@@ -361,7 +361,7 @@ class SocketListener:
 
 
 class SystemNetwork:
-    """TCP on this machine's interfaces; buffer sizes are the operating system's unless given."""
+    """TCP on this machine's interfaces; buffer sizes default to the operating system's."""
 
     def __init__(
         self,

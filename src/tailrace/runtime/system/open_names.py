@@ -1,7 +1,7 @@
-"""The names of what is open, as a tree: renaming a directory is one step, however many files are open below it.
+"""The names of open files as a tree: renaming a directory is one step, however many files are open below it.
 
-Owns which name each open file and directory has now. It must not know descriptors or touch the disk; whoever uses
-it holds a lock. A name lives as long as somebody has what it names, or something below it, open.
+Owns the current name of each open file and directory. It knows no descriptors and does not touch the disk; callers hold
+a lock. A name exists while something with that name, or below it, is open.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ F = TypeVar("F")
 
 
 class OpenName(Generic[F]):
-    """A file or directory that is open, or above one that is."""
+    """A file or directory that is open, or has something open below it."""
 
     __slots__ = ("__weakref__", "_children", "_files", "_name", "_parent", "is_removed")
 
     def __init__(self, parent: OpenName[F] | None, name: str) -> None:
         self._parent = parent
         self._name = name
-        #: Weak, for those below hold those above. A name that ended unseen stays until its file is removed or renamed.
+        #: Weak, because children reference their parents. A dead entry stays until its file is removed or renamed.
         self._children: dict[str, weakref.ref[OpenName[F]]] | None = None
         self._files: list[weakref.ref[F]] | None = None
         self.is_removed = False
 
     @property
     def path(self) -> str:
-        """The whole name by now; of what was removed, the last one."""
+        """The current full name; for a removed file, its last one."""
         names = []
         at: OpenName[F] | None = self
         while at is not None:
@@ -37,12 +37,12 @@ class OpenName(Generic[F]):
         return "/".join(reversed(names))
 
     def add(self, file: F) -> None:
-        """Somebody opened the file of this name."""
+        """Register an open file with this name."""
         self._files = [known for known in self._files or () if known() is not None]
         self._files.append(weakref.ref(file))
 
     def files_below(self) -> Iterator[F]:
-        """Every open file of this name or below it."""
+        """Every open file with this name or below it."""
         for reference in self._files or ():
             if (file := reference()) is not None:
                 yield file
@@ -51,7 +51,7 @@ class OpenName(Generic[F]):
                 yield from child.files_below()
 
     def child(self, name: str) -> OpenName[F] | None:
-        """The name below this one, if anything there is open."""
+        """The child with this name, if anything there is open."""
         reference = self._children.get(name) if self._children else None
         return None if reference is None else reference()
 
@@ -63,13 +63,13 @@ class OpenName(Generic[F]):
         return found
 
     def move(self, parent: OpenName[F], name: str) -> None:
-        """Be at another place from now on, with all that is below."""
+        """Move to another place, with everything below."""
         self._detach()
         self._parent, self._name = parent, name
         self._attach()
 
     def remove(self) -> None:
-        """Give the name up, and those below: whatever is opened under them from now on is something else."""
+        """Remove this name and those below: whatever is opened under them later is something else."""
         self._detach()
         self._mark_removed()
 
@@ -92,14 +92,14 @@ class OpenName(Generic[F]):
 
 
 class OpenNames(Generic[F]):
-    """All that is open, from the root and from the working directory on."""
+    """All open names, starting from the root and from the working directory."""
 
     def __init__(self) -> None:
         self._absolute: OpenName[F] = OpenName(None, "")
         self._relative: OpenName[F] = OpenName(None, ".")
 
     def find(self, path: str) -> OpenName[F] | None:
-        """What is open under a path, or None."""
+        """The open name for a path, or None."""
         at: OpenName[F] | None = self._root(path)
         for name in _parts(path):
             if at is None:
@@ -108,14 +108,14 @@ class OpenNames(Generic[F]):
         return at
 
     def make(self, path: str) -> OpenName[F]:
-        """The name that a path leads to, from now on known as open while somebody holds it."""
+        """The name for a path, registered as open while it is referenced."""
         at = self._root(path)
         for name in _parts(path):
             at = at.make_child(name)
         return at
 
     def rename(self, old: str, new: str) -> None:
-        """The file or directory of one path has the other now; what had that is gone."""
+        """Rename a path; whatever had the new name is removed."""
         moved, replaced = self.find(old), self.find(new)
         if moved is replaced:
             return

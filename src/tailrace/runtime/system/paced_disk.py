@@ -1,4 +1,4 @@
-"""The real disk, slowed down: reads and appends of file content stay below a rate, counted together."""
+"""The real disk with a rate limit on reads and appends of file content, counted together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.runtime.system.disk import SystemDisk, SystemFile
 
 
 class PacedFile(SystemFile):
-    """A file whose every read and append waits for its turn; for threads that may wait."""
+    """A file whose reads and appends wait to stay within the rate; for threads that may block."""
 
     __slots__ = ("_paced",)
 
@@ -28,7 +28,7 @@ class PacedFile(SystemFile):
 
 
 class PacedDisk(SystemDisk):
-    """A file system used by one caller that is in no hurry."""
+    """A file system for a single caller that is in no hurry."""
 
     def __init__(self, bytes_per_second: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PacedDisk(SystemDisk):
         self._free_at = time.monotonic()
 
     def account(self, size: int) -> None:
-        """Wait until so many more bytes were due."""
+        """Wait until the rate allows this many more bytes."""
         now = time.monotonic()
         self._free_at = max(now, self._free_at) + size / self._rate
         if self._free_at > now:

@@ -1,4 +1,4 @@
-"""What a broker asks of its process: file descriptors, and that no other process has its data."""
+"""The broker's process: its limit of file descriptors, and the lock on its data directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 from tailrace.errors import StorageError
 
 _LOCK_FILE = ".lock"
-#: Descriptors of the interpreter, the store, the listeners, and of small files while they are written.
+#: Descriptors for the interpreter, the store, the listeners, and small files while they are written.
 _OWN_DESCRIPTORS = 32
 _FEWEST_FILES = 16
 _FEWEST_CONNECTIONS = 16
@@ -17,7 +17,7 @@ _MOST_FILES = 1 << 16
 
 
 def raise_descriptor_limit() -> int:
-    """Use all the descriptors that the system allows, and say how many those are."""
+    """Raise the limit of descriptors to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         try:
@@ -29,27 +29,27 @@ def raise_descriptor_limit() -> int:
 
 
 def default_open_files(limit: int) -> int:
-    """How many segment files may be open at once where nobody said."""
+    """The default limit of open segment files."""
     return max(_FEWEST_FILES, min((limit - _OWN_DESCRIPTORS) // 2, _MOST_FILES))
 
 
 def connections_beside(open_files: int, limit: int) -> int:
-    """How many connections the descriptors are enough for, beside so many open segment files."""
+    """How many connections the remaining descriptors allow, beside this many open segment files."""
     connections = limit - open_files - _OWN_DESCRIPTORS
     if connections < _FEWEST_CONNECTIONS:
         raise StorageError(
-            f"only {limit} files and sockets may be open at once, a broker needs at least "
-            f"{open_files + _OWN_DESCRIPTORS + _FEWEST_CONNECTIONS}: raise the limit (ulimit -n, LimitNOFILE)"
+            f"the limit of {limit} open files and sockets is too low, a broker needs at least "
+            f"{open_files + _OWN_DESCRIPTORS + _FEWEST_CONNECTIONS}: raise it (ulimit -n, LimitNOFILE)"
         )
     return connections
 
 
 class UnusableDirectoryError(StorageError):
-    """A data directory cannot be written to, whoever may use it."""
+    """A data directory cannot be written to."""
 
 
 class DirectoryLock:
-    """A directory that only this process may use, for as long as the lock is held."""
+    """Exclusive use of a directory while the lock is held."""
 
     def __init__(self, directory: str) -> None:
         try:
@@ -57,8 +57,8 @@ class DirectoryLock:
             self._descriptor = os.open(f"{directory}/{_LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UnusableDirectoryError(
-                f"cannot use the data directory {directory}: {error.strerror}; make it writable for this user, or give "
-                "another with --data-dir"
+                f"cannot use the data directory {directory}: {error.strerror}; make it writable for this user, or "
+                "choose another with --data-dir"
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,9 +73,9 @@ class DirectoryLock:
 
 
 def lock_owner(directory: str) -> int | None:
-    """The pid of the process whose directory this is; 0 where it cannot be named, None where there is no such process.
+    """The pid of the process that holds a directory's lock; 0 if it is unknown, None if there is no such process.
 
-    Takes nothing that a broker which starts at the same time would miss for more than a moment.
+    A broker that starts at the same time is hindered only for a moment.
     """
     try:
         descriptor = os.open(f"{directory}/{_LOCK_FILE}", os.O_RDONLY | os.O_CLOEXEC)
@@ -85,7 +85,7 @@ def lock_owner(directory: str) -> int | None:
         named = _flock_owner(os.fstat(descriptor))
         if named is not None:
             return named
-        # A lock held outside this process's view, in another container say, is in no list.
+        # A lock held out of view, for example in another container, is in no list.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
@@ -95,7 +95,7 @@ def lock_owner(directory: str) -> int | None:
 
 
 def _flock_owner(file: os.stat_result) -> int | None:
-    """Who has the file locked, by the list that the kernel keeps."""
+    """The process that holds the lock on a file, from the kernel's list."""
     device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     try:
         with open("/proc/locks") as locks:

@@ -1,4 +1,4 @@
-"""What this process uses, as Linux tells it in /proc."""
+"""Resource usage of this process, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tailrace.runtime.process import ProcessUsage
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-#: Fields of /proc/self/stat, counted after the name of the process, which may hold anything.
+#: Fields of /proc/self/stat, counted after the name of the process, which may contain anything.
 _USER_TICKS, _SYSTEM_TICKS, _START_TICKS, _VIRTUAL_BYTES, _RESIDENT_PAGES = 11, 12, 19, 20, 21
 
 
 def process_usage() -> ProcessUsage:
-    """Ask the kernel. With many descriptors this may take milliseconds: call it outside the event loop."""
+    """Read it from the kernel. With many descriptors this may take milliseconds: call it outside the event loop."""
     with open("/proc/self/stat", "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
     return ProcessUsage(

@@ -1,8 +1,9 @@
-"""A thread that notices when the event loop is kept busy for long without coming back to its other work.
+"""A thread that detects when one step blocks the event loop for too long.
 
-It goes by the CPU time of the loop's thread, so that a busy machine is nobody's fault. While the loop has little to do
-it only reads a clock; else it has the loop answer a call, and takes the loop's stack where that costs too much CPU
-time. What is measured begins up to two looks late, so that a step took at least what is said of it.
+It measures CPU time of the loop's thread, so that a busy machine causes no false alarm. While the loop has little to
+do, the thread only reads a clock. Otherwise it schedules a call in the loop, and records the loop's stack if that call
+takes too much CPU time to be answered. Measurement starts up to two checks late, so a step took at least the reported
+time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SHOWN_CALLS = 15
 
 
 class LoopWatchdog:
-    """Watches the loop that it is made in."""
+    """Watches the event loop in which it is created."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threshold_ms: int) -> None:
         self._loop = loop
@@ -31,20 +32,20 @@ class LoopWatchdog:
         self._loop_thread = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._loop_thread)
         self._stopping = threading.Event()
-        #: The CPU time at which the loop was called, until it answers; and how much it took for the last answer.
+        #: The CPU time when the loop was called, until it answers; and how long the last answer took.
         self._called_at: float | None = None
         self._used = 0.0
         self._stack = ""
-        #: How often a step took longer than it should.
+        #: The number of steps that took too long.
         self.slow_steps = 0
         self._thread = threading.Thread(target=self._run, name="tailrace-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopping.set()
         self._thread.join()
         self._report()
@@ -67,7 +68,7 @@ class LoopWatchdog:
             last = now
 
     def _answered(self) -> None:
-        """The loop has come to its other work."""
+        """The loop has reached its other work."""
         if self._called_at is not None:
             self._used = time.clock_gettime(self._clock) - self._called_at
             self._called_at = None
@@ -79,8 +80,8 @@ class LoopWatchdog:
             return
         self.slow_steps += 1
         logger.warning(
-            "a step of the event loop took %d ms of CPU time, and everybody waited for it: report this, with what the "
-            "broker was asked to do: %s",
+            "A step of the event loop took %d ms of CPU time and delayed all requests: report this, with what clients "
+            "asked the broker to do at that time: %s",
             used * 1000,
             stack or "(it ended before its stack was taken)",
             extra={"cpu_ms": int(used * 1000), "repeats": "slow step"},
@@ -88,6 +89,6 @@ class LoopWatchdog:
 
 
 def _shown(frame: FrameType) -> str:
-    """The innermost calls of a stack, in one line of a log."""
+    """The innermost calls of a stack, on one line."""
     calls = traceback.extract_stack(frame)[-_SHOWN_CALLS:]
     return " > ".join(f"{call.name} ({'/'.join(call.filename.split('/')[-2:])}:{call.lineno})" for call in calls)
