@@ -1,1 +1,1 @@
-"""The Kafka protocol as values and bytes, without I/O: frames, messages and the codec that compiles them."""
+"""The Kafka protocol as values and bytes, without I/O: frames, messages, and the codec compiled from descriptions."""

@@ -1,15 +1,18 @@
-"""The numbers of Kafka's APIs and of a few of our own, for tables and for diagnostics; what is served others decide."""
+"""The numbers of Kafka's APIs and of our own, for tables and diagnostics.
+
+Which ones are served is decided elsewhere.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-#: Numbers from here on are tailrace's own: between brokers, and for those who archive. They are not advertised.
+#: Numbers from here on are tailrace's own, for brokers and archivers. They are not advertised.
 FIRST_OWN_KEY = 20000
 
 
 class ApiKey(IntEnum):
-    """Every API that Kafka has numbered, served here or not, and our own."""
+    """Every API that Kafka has numbered, whether served here or not, and our own."""
 
     PRODUCE = 0
     FETCH = 1

@@ -1,7 +1,7 @@
-"""What every message has: its API key, its versions, and encoding and decoding of each of them.
+"""What all messages have in common: an API key, versions, and encoding and decoding of each version.
 
-Owns the choice of the compiled function for a version, compiled when it is first needed and kept. A message
-holds a body only; headers and frames are in `frames`. It must not know any particular message.
+Chooses the compiled function for a version, which is compiled on first use and cached. A message is only the body;
+headers and frames are in `frames`. This module knows no particular message.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Message(Struct):
 
     @classmethod
     def decode_bounded(cls, version: int, body: Buffer) -> Self:
-        """Decode a body as `decode` does, unless it has more elements than `MOST_ELEMENTS`."""
+        """Decode a body like `decode`, unless it has more elements than `MOST_ELEMENTS`."""
         decoder = cls._bounded_decoders.get(version)
         if decoder is None:
             decoder = compile_decoder(cls, version, cls._check(version), is_bounded=True)
@@ -101,7 +101,7 @@ class Message(Struct):
         return message
 
     def encode(self, version: int) -> bytearray:
-        """Encode the body; fields that the version does not have are left out, whatever they hold."""
+        """Encode the body; fields that the version does not have are left out, whatever their value."""
         encoder = self._encoders.get(version)
         if encoder is None:
             cls = self.__class__
@@ -109,7 +109,7 @@ class Message(Struct):
         return encoder(self)
 
     def encode_parts(self, version: int) -> list[Part]:
-        """Encode the body as parts to send in order, where record data, also ranges of files, are not copied."""
+        """Encode the body as parts to send in order, without copying record data, which may be ranges of files."""
         encoder = self._parts_encoders.get(version)
         if encoder is None:
             cls = self.__class__

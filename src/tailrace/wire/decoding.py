@@ -1,10 +1,10 @@
 """Compiles the description of a struct to a function that decodes one version of it.
 
-Keeps the invariant that every length is checked against the bytes that remain before anything is allocated
-for it, and that bytes which are not the protocol are a `WireError` and nothing else. Runs of fixed-size
-fields, with the length or tag count that follows them, become one unpack; nested structs are inlined.
+Invariants: every length is checked against the remaining bytes before anything is allocated for it; malformed bytes
+raise `WireError` and nothing else. Runs of fixed-size fields, together with the length or tag count that follows them,
+become one unpack; nested structs are inlined.
 
-Bytes that others sent can hold more elements than anybody has the time to look at: a bounded decoder refuses those.
+Untrusted bytes can have more elements than there is time to process; a bounded decoder refuses those.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compile_decoder(
 ) -> Callable[[Buffer], S]:
     """The function that decodes a body of one version; bytes after the struct are ignored.
 
-    A bounded one refuses bodies whose arrays have more than `MOST_ELEMENTS` together.
+    A bounded one refuses bodies whose arrays have more than `MOST_ELEMENTS` in total.
     """
     source = Source(_CONSTANTS)
     writer = _DecoderSource(source, version, flexible, is_bounded)
@@ -67,7 +67,7 @@ def compile_decoder(
 
 
 def minimum_size(struct: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct can take on the wire."""
+    """The smallest possible size of a struct on the wire."""
     size = 1 if flexible else 0
     for field in struct.FIELDS.values():
         if field.in_version(version) and field.tag is None:
@@ -87,7 +87,7 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 class _DecoderSource:
-    """Writes the lines that read fields at `p` in `view`; a run of fixed-size reads is pending until flushed."""
+    """Writes lines that read fields at `p` in `view`; a run of fixed-size reads is pending until flushed."""
 
     def __init__(self, source: Source, version: int, flexible: bool, is_bounded: bool) -> None:
         self._source = source
@@ -116,7 +116,7 @@ class _DecoderSource:
         self._after_run.clear()
 
     def read_struct(self, struct: type[Struct]) -> str:
-        """Write the reading of one struct; give the name of the local that holds it."""
+        """Write the lines that read a struct; returns the name of the local variable with it."""
         source = self._source
         name = source.fresh("o")
         source.line(f"{name} = new({source.constant(struct, struct)})")
@@ -158,7 +158,7 @@ class _DecoderSource:
             self._read_bytes(kind, target, nullable)
 
     def _read_length(self, code: str) -> str:
-        """Write the reading of a length, with the pending run; 0 is null in a flexible version, else -1."""
+        """Write the lines that read a length, with the pending run; 0 is null in a flexible version, otherwise -1."""
         length = self._source.fresh("n")
         self._run.append(("B" if self._flexible else code, length))
         self.flush()
@@ -201,7 +201,7 @@ class _DecoderSource:
     def _read_elements(self, field: Field, target: str, length: str) -> None:
         source = self._source
         if field.struct is not None:
-            # An element without fields still takes a byte of the bound: the count alone must not allocate.
+            # An element without fields still counts as a byte, so that the count alone cannot cause an allocation.
             size = max(1, minimum_size(field.struct, self._version, self._flexible))
         else:
             assert field.element is not None
@@ -248,7 +248,7 @@ class _DecoderSource:
             source.line('raise WireError("a nullable struct is neither null nor present")')
 
     def _read_tagged_nested(self, struct: type[Struct], target: str, marker: str) -> None:
-        """Write the reading of a nullable struct in a tagged field, where the mark before it is a varint."""
+        """Write the lines that read a nullable struct in a tagged field, which is preceded by a varint marker."""
         source = self._source
         source.line(f"{marker} = view[p]")
         source.line("p += 1")

@@ -1,9 +1,9 @@
 """Compiles the description of a struct to a function that encodes one version of it.
 
-Keeps the invariant that what it writes is what Kafka's own encoder writes: tagged fields only where they are
-not the default, in the order of their tags. A field that the version does not have is left out, whatever it
-holds: a broker answers old clients without knowing which fields they lack. Runs of fixed-size fields, with
-the length that follows them, become one pack; nested structs are inlined.
+Invariant: the output is identical to that of Kafka's own encoder; tagged fields are written only if they differ from
+their default, in the order of their tags. A field that the version does not have is left out, whatever its value, so a
+broker can answer old clients without knowing which fields they lack. Runs of fixed-size fields, together with the
+length that follows them, become one pack; nested structs are inlined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def compile_encoder(struct: type[Struct], version: int, flexible: bool) -> Calla
 
 
 def compile_parts_encoder(struct: type[Struct], version: int, flexible: bool) -> Callable[[Struct], list[Part]]:
-    """The function that encodes one version of a struct to parts, with record data as it is and not copied."""
+    """The function that encodes one version of a struct to parts, without copying record data."""
     encoder: Callable[[Struct], list[Part]] = _compile(struct, version, flexible, split=True)
     return encoder
 
@@ -53,7 +53,7 @@ def _compile(struct: type[Struct], version: int, flexible: bool, *, split: bool)
 
 
 class _EncoderSource:
-    """Writes the lines that append fields to a buffer; a run of fixed-size fields is pending until flushed."""
+    """Writes lines that append fields to a buffer; a run of fixed-size fields is pending until flushed."""
 
     def __init__(self, source: Source, version: int, flexible: bool, split: bool) -> None:
         self._source = source
@@ -82,7 +82,7 @@ class _EncoderSource:
         return f"{self._out} += {pack}({', '.join(values)})"
 
     def write_struct(self, struct: type[Struct], name: str) -> None:
-        """Write the appending of the struct that a local holds."""
+        """Write the lines that append the struct in a local variable."""
         tagged: list[tuple[Field, str]] = []
         for key, field in struct.FIELDS.items():
             if not field.in_version(self._version):
@@ -116,7 +116,7 @@ class _EncoderSource:
             self._write_bytes(kind, value, nullable)
 
     def _write_length(self, code: str, length: str, usual_bytes: int = 1) -> None:
-        """Write a length, with the pending run where it is fixed or takes no more than the usual bytes."""
+        """Write a length, with the pending run if the length is fixed or no longer than `usual_bytes`."""
         if not self._flexible:
             self._run.append((code, length))
             self.flush()
@@ -207,7 +207,7 @@ class _EncoderSource:
             return
         self.flush()
         if field.tag is not None:
-            # Only one that is not null is sent, and the mark before it is a varint.
+            # A tagged struct is sent only if it is not null, and its marker is a varint.
             source.line(f"{self._out}.append(1)")
             self.write_struct(field.struct, name)
             return
@@ -264,7 +264,7 @@ class _EncoderSource:
 
 
 def _problem(struct: Struct, version: int) -> str | None:
-    """Say which field of a struct cannot be encoded and why, or None where each looks right."""
+    """Which field of a struct cannot be encoded and why; None if all look valid."""
     for name, field in struct.FIELDS.items():
         if not field.in_version(version):
             continue

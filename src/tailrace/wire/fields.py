@@ -1,7 +1,7 @@
-"""How a message is described: typed fields, each with the versions that have it, in classes with slots.
+"""Descriptions of messages: typed fields, each with the versions that have it, in classes with slots.
 
-Owns the field descriptions and the construction, comparison and printing of structs. A field outside its
-versions keeps its default. It must not know bytes: `decoding` and `encoding` compile the descriptions.
+Owns the descriptions of fields, and the construction, comparison and printing of structs. A field outside its versions
+keeps its default. This module knows no bytes: `decoding` and `encoding` compile the descriptions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tailrace.model import ZERO_UUID, Lineage, TopicId
 from tailrace.runtime.disk import Buffer
 from tailrace.runtime.transport import Part
 
-#: The `until` of a field that no later version removed.
+#: The `until` of a field that no later version has removed.
 FOREVER = 0x7FFF
-#: The `FLEXIBLE_FROM` of a message that has no flexible version.
+#: The `FLEXIBLE_FROM` of a message without flexible versions.
 NEVER = FOREVER + 1
 
 
 class Kind(Enum):
-    """The types a field can have, by Kafka's names."""
+    """The types of fields, with Kafka's names."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -38,7 +38,7 @@ class Kind(Enum):
     STRUCT = "struct"
 
 
-#: The `struct` format and size of the kinds whose encoding always has the same size.
+#: The `struct` format and size of each kind with a fixed size.
 FIXED_FORMATS = {
     Kind.INT8: ("b", 1),
     Kind.INT16: ("h", 2),
@@ -51,10 +51,10 @@ FIXED_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a struct: what it holds, which versions have it, and its value in those that have not.
+    """One field of a struct: its type, the versions that have it, and its default in other versions.
 
-    A default of None in a tagged struct that is never null stands for "all defaults, not sent", so that hot
-    arrays need not build structs that nobody sends. Otherwise arrays and structs default to a new empty one or null.
+    A default of None in a tagged struct that is never null means "all defaults, not sent", so that hot arrays need not
+    build structs that are never sent. Otherwise arrays and structs default to a new empty one, or null.
     """
 
     kind: Kind
@@ -63,9 +63,9 @@ class Field:
     nullable_from: int | None = None
     tag: int | None = None
     default: object = None
-    #: What an array holds, where that is not a struct.
+    #: The element type of an array, unless its elements are structs.
     element: Kind | None = None
-    #: The class of a struct, or of an array's structs.
+    #: The class of a struct, or of an array's elements.
     struct: type[Struct] | None = None
 
     def in_version(self, version: int) -> bool:
@@ -78,16 +78,16 @@ class Field:
 
     @property
     def default_is_built(self) -> bool:
-        """Whether the default is mutable, so that each struct needs one of its own."""
+        """Whether the default is mutable, so that each struct needs its own."""
         return self.default is list or self.default is self.struct is not None
 
     def new_default(self) -> object:
-        """The default value; a new one where it is mutable."""
+        """The default value, newly created if it is mutable."""
         return cast(type, self.default)() if self.default_is_built else self.default
 
 
 class _Unset:
-    """Marks a constructor argument that was not given."""
+    """Marks a missing constructor argument."""
 
     def __repr__(self) -> str:
         return "…"
@@ -154,8 +154,8 @@ class Struct(metaclass=StructType):
 S = TypeVar("S", bound=Struct)
 
 
-# The specifiers below return a `Field` but say they return the field's value: to a type checker each is the
-# default of an attribute, so a wrong annotation is an error and every constructor argument is optional.
+# The functions below return a `Field` but are typed as the field's value: to a type checker each is the default of an
+# attribute, so a wrong annotation is an error and every constructor argument is optional.
 
 
 def int8(*, since: int = 0, until: int = FOREVER, default: int = 0, tag: int | None = None) -> int:
@@ -179,7 +179,7 @@ def int64(*, since: int = 0, until: int = FOREVER, default: int = 0, tag: int | 
 
 
 def boolean(*, since: int = 0, until: int = FOREVER, default: bool = False, tag: int | None = None) -> bool:
-    """A byte that is zero or not."""
+    """A byte, which is zero or not."""
     return cast(bool, Field(Kind.BOOL, since, until, None, tag, default))
 
 
@@ -189,12 +189,12 @@ def uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> UUI
 
 
 def topic_uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> TopicId:
-    """The id by which clients and brokers name a topic."""
+    """The id by which clients and brokers refer to a topic."""
     return cast(TopicId, uuid(since=since, until=until, tag=tag))
 
 
 def lineage_uuid(*, since: int = 0, until: int = FOREVER, tag: int | None = None) -> Lineage:
-    """The identity of a topic, for those who store something of it."""
+    """The permanent identity of a topic, for whatever stores something about it."""
     return cast(Lineage, uuid(since=since, until=until, tag=tag))
 
 
@@ -241,7 +241,7 @@ def record_data() -> Buffer | None:
 
 
 def record_parts() -> Part | None:
-    """Record batches or null, which may be a range of a file when encoded by `encode_parts`."""
+    """Record batches or null; `encode_parts` also accepts a range of a file."""
     return cast(Part, Field(Kind.RECORDS, nullable_from=0))
 
 
@@ -315,7 +315,7 @@ def array(
     nullable_from: int | None = None,
     null_by_default: bool = False,
 ) -> Any:
-    """A list of structs, or of strings, integers or UUIDs; empty, or null where that is asked for, unless given."""
+    """A list of structs, strings, integers or UUIDs; by default empty, or null with `null_by_default`."""
     default = None if null_by_default else list
     if isinstance(element, Kind):
         return Field(Kind.ARRAY, since, until, nullable_from, tag, default, element=element)
@@ -323,7 +323,7 @@ def array(
 
 
 def struct(element: type[S], *, since: int = 0, until: int = FOREVER, tag: int | None = None) -> S:
-    """One nested struct; a new one with all defaults unless given."""
+    """One nested struct; by default a new one with all defaults."""
     return cast(S, Field(Kind.STRUCT, since, until, None, tag, element, struct=element))
 
 
@@ -335,7 +335,7 @@ def optional_struct(
     tag: int | None = None,
     nullable_from: int | None = None,
 ) -> S | None:
-    """One nested struct or None: null on the wire, or where it is tagged and never null, all defaults and not sent."""
+    """One nested struct or None, which is null on the wire, or for a never-null tagged struct all defaults (unsent)."""
     if tag is None and nullable_from is None:
         nullable_from = since
     return cast(S, Field(Kind.STRUCT, since, until, nullable_from, tag, None, struct=element))

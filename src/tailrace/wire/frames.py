@@ -1,8 +1,8 @@
-"""Frames and headers: what stands before the body of a request or response.
+"""Frames and headers: what precedes the body of a request or response.
 
-Owns the length prefix and the header versions: a request header has tagged fields where its version is
-flexible, while the client id stays a classic string; the header of an ApiVersions response never has them,
-which is for the caller to say. It must not know any message.
+Owns the length prefix and the header versions. A request header has tagged fields in flexible versions, while its
+client id stays a classic string. The header of an ApiVersions response never has tagged fields; the caller must say so.
+This module knows no messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CORRELATION = packing.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """Which API and version a request is for, and who asks."""
+    """The API and version of a request, and its client."""
 
     api_key: int
     api_version: int
@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(body: memoryview, flexible_from: Mapping[int, int]) -> tuple[RequestHeader, int]:
-    """Read the header of a frame without its length, given from which version on each API's requests are flexible."""
+    """Read the header of a frame without its length, given the first flexible version of each API's requests."""
     try:
         api_key, version, correlation_id, length = _unpack_request(body)
     except packing.error:

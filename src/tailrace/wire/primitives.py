@@ -1,7 +1,7 @@
-"""The protocol's smallest parts, as functions for the rare paths that compiled code does not inline.
+"""The protocol's smallest parts, as functions for rare paths that compiled code does not inline.
 
-Owns variable-length integers, tagged-field skipping and UUID values. Every malformed input is a `WireError`,
-and nothing is allocated before the bytes that justify it were seen. It must not know any message.
+Owns variable-length integers, skipping of tagged fields, and UUID values. Every malformed input raises `WireError`, and
+nothing is allocated before the bytes that justify it have been seen. This module knows no messages.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from uuid import UUID
 from tailrace.errors import WireError
 
 MAX_UVARINT = 0xFFFF_FFFF
-#: No message has nearly as many in one struct; a sender of more only wants to keep the reader busy.
+#: Far more than any valid message has in one struct; more would only serve to keep the reader busy.
 MAX_TAGGED_FIELDS = 256
-#: The most elements that all arrays of a request have together. What clients ask for mostly takes 16 bytes for each and
-#: more, so that hardly a request of 1 MiB, the largest but for Produce, has as many unless it is to keep a broker busy.
+#: Maximum number of elements in all arrays of a request together. Most elements take 16 bytes or more, so an honest
+#: request of 1 MiB, the size limit except for Produce, hardly has as many.
 MOST_ELEMENTS = 65_536
 
 
@@ -37,12 +37,12 @@ def finish_uvarint(view: memoryview, position: int, first: int) -> tuple[int, in
 
 
 def too_many_elements() -> WireError:
-    """Why a request is refused that has more elements than one may have."""
-    return WireError(f"its arrays have more than {MOST_ELEMENTS} elements: ask for less at once")
+    """The error for a request with too many elements."""
+    return WireError(f"its arrays have more than {MOST_ELEMENTS} elements: split the request")
 
 
 def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits; give it and the position after it."""
+    """Read an unsigned varint of at most 32 bits; returns it and the position after it."""
     try:
         first = view[position]
     except IndexError:
@@ -65,17 +65,17 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def tag_count(view: memoryview, position: int, first: int) -> tuple[int, int]:
-    """How many tagged fields a struct says it has, given the first byte of that number."""
+    """The number of tagged fields in a struct, given the first byte of that number."""
     count = first
     if first > 0x7F:
         count, position = finish_uvarint(view, position, first)
     if count > MAX_TAGGED_FIELDS:
-        raise WireError(f"a struct has {count} tagged fields; the most is {MAX_TAGGED_FIELDS}")
+        raise WireError(f"a struct has {count} tagged fields; the maximum is {MAX_TAGGED_FIELDS}")
     return count, position
 
 
 def skip_tagged_fields(view: memoryview, position: int, count: int) -> int:
-    """Skip tagged fields nobody here knows, given the first byte of their count; give the position after."""
+    """Skip unknown tagged fields, given the first byte of their count; returns the position after them."""
     count, position = tag_count(view, position, count)
     end = len(view)
     for _ in range(count):
@@ -89,5 +89,5 @@ def skip_tagged_fields(view: memoryview, position: int, count: int) -> int:
 
 @lru_cache(maxsize=4096)
 def uuid_from_bytes(raw: bytes) -> UUID:
-    """The UUID of 16 bytes; cached, because topic ids come back in every request."""
+    """The UUID of 16 bytes; cached, because topic ids recur in every request."""
     return UUID(bytes=raw)

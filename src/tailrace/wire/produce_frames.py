@@ -1,7 +1,7 @@
-"""Produce by hand: the one request that must cost as little as possible, decoded and answered without objects.
+"""A hand-written Produce codec: the request that must be cheapest is decoded and answered without message objects.
 
-The same bytes as `messages.produce`, which describes them and is the oracle of its tests. Records are views of the
-request. Every length is bounded by the bytes that remain; whatever is malformed is a `WireError`.
+It uses the same bytes as `messages.produce`, which describes them and serves as the oracle in tests. Records are views
+of the request. Every length is checked against the remaining bytes; malformed input raises `WireError`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _pack_v5 = struct.Struct(">ihqqq").pack
 
 
 class ProduceCall(NamedTuple):
-    """A Produce request: what to append where, and what for an acknowledgement."""
+    """A Produce request: the batches to append by partition, and the requested acks."""
 
     transactional_id: str | None
     acks: int
@@ -51,7 +51,7 @@ class ProduceCall(NamedTuple):
 
 
 class ProduceResult:
-    """What became of the batch of one partition; changed until it is sent."""
+    """The result for the batch of one partition; mutable until it is sent."""
 
     __slots__ = (
         "append_time_ms",
@@ -79,7 +79,7 @@ class ProduceResult:
         self.append_time_ms = append_time_ms
         self.log_start_offset = log_start_offset
         self.message = message
-        #: Records that made their batch fail, by their place in it, and why.
+        #: Records that made their batch fail, as pairs of their index and the reason.
         self.record_errors = record_errors
 
 
@@ -257,7 +257,7 @@ def _encode_flexible(version: int, results: ProduceResults, throttle_ms: int) ->
 
 
 def _put_length(out: bytearray, length: int) -> None:
-    """A compact length: one more than what it counts, as a varint."""
+    """A compact length: a varint of the length plus one."""
     if length < 127:
         out.append(length + 1)
     else:
@@ -265,7 +265,7 @@ def _put_length(out: bytearray, length: int) -> None:
 
 
 def _put_text(out: bytearray, text: str | None) -> None:
-    """A compact string, or none."""
+    """A compact nullable string."""
     if text is None:
         out.append(0)
     else:

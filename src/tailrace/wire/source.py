@@ -1,6 +1,6 @@
-"""The writer of generated Python: indented lines, fresh names and the constants they refer to.
+"""The writer of generated Python: indented lines, unique names, and constants.
 
-Owns nothing of the protocol; `decoding` and `encoding` say what the lines mean.
+It knows nothing of the protocol; `decoding` and `encoding` decide what the lines mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Source:
-    """One function being written."""
+    """One function under construction."""
 
     def __init__(self, constants: dict[str, object]) -> None:
         self._constants = dict(constants)
@@ -21,12 +21,12 @@ class Source:
         self._fresh = 0
 
     def line(self, text: str) -> None:
-        """Add a line at the present indentation."""
+        """Add a line at the current indentation."""
         self._lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indent what is added inside, under a line that ends in a colon."""
+        """Indent the lines added inside the block, under a line that ends in a colon."""
         self.line(head)
         self._depth += 1
         before = len(self._lines)
@@ -36,7 +36,7 @@ class Source:
         self._depth -= 1
 
     def fresh(self, prefix: str) -> str:
-        """A local name that nothing else uses."""
+        """An unused local name."""
         self._fresh += 1
         return f"{prefix}{self._fresh}"
 
@@ -55,7 +55,7 @@ class Source:
         return self.constant(("literal", value), value)
 
     def function(self, name: str, title: str) -> Any:
-        """Compile the lines and give the function of that name."""
+        """Compile the lines and return the function with that name."""
         text = "\n".join(self._lines) + "\n"
         exec(compile(text, f"<{title}>", "exec"), self._constants)
         return self._constants[name]

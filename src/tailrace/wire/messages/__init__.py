@@ -1,1 +1,1 @@
-"""The messages of the protocol, one module per API; who needs one of them loads no other."""
+"""The messages of the protocol, one module per API, so that each can be imported separately."""

@@ -1,6 +1,7 @@
 """AlterConfigs, versions 0 to 2, flexible from 2: replaces all settings of a topic or broker.
 
-Odd: a setting that a request does not name goes back to its default. IncrementalAlterConfigs replaced it for that.
+Odd: a setting that a request does not name is reset to its default. IncrementalAlterConfigs was introduced because of
+that.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from tailrace.wire.codec import Message, Struct, array, boolean, int8, int16, in
 
 
 class AlterableConfig(Struct):
-    """One setting to have."""
+    """One setting."""
 
     name: str = string()
     value: str | None = string(nullable_from=0)
 
 
 class AlterConfigsResource(Struct):
-    """A topic or broker, and all settings that it shall have."""
+    """A topic or broker, with all of its new settings."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -25,7 +26,7 @@ class AlterConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Message):
-    """Asks to replace settings, or whether they could be."""
+    """Replaces settings, or only validates the change."""
 
     API_KEY = ApiKey.ALTER_CONFIGS
     MIN_VERSION = 0
@@ -37,7 +38,7 @@ class AlterConfigsRequest(Message):
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of one resource."""
+    """The result for one resource."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_from=0)
@@ -46,7 +47,7 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class AlterConfigsResponse(Message):
-    """What became of each resource."""
+    """The result for each resource."""
 
     API_KEY = ApiKey.ALTER_CONFIGS
     MIN_VERSION = 0

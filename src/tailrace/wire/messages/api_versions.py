@@ -1,8 +1,8 @@
-"""ApiVersions, versions 0 to 4, flexible from 3: what a client asks first.
+"""ApiVersions, versions 0 to 4, flexible from 3: a client's first request.
 
-Odd: the response header is version 0 in every version, for the client does not yet know what the broker
-speaks; a broker asked in a version it does not know answers in version 0 with UNSUPPORTED_VERSION. Version 4
-differs from 3 only in that a feature's minimum version may be 0.
+Odd: the response header is version 0 in every version, because the client does not know yet what the broker supports. A
+broker that gets an unknown version answers in version 0 with UNSUPPORTED_VERSION. Version 4 differs from 3 only in that
+a feature's minimum version may be 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tailrace.wire.codec import Message, Struct, array, boolean, int16, int32, i
 
 
 class ApiVersionsRequest(Message):
-    """Asks which APIs and versions the broker serves."""
+    """Requests the supported APIs and versions."""
 
     API_KEY = ApiKey.API_VERSIONS
     MIN_VERSION = 0
@@ -24,7 +24,7 @@ class ApiVersionsRequest(Message):
 
 
 class ApiVersion(Struct):
-    """The versions of one API that the broker serves."""
+    """The versions of one API that the broker supports."""
 
     api_key: int = int16()
     min_version: int = int16()
@@ -40,7 +40,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    """A feature that the whole cluster has agreed on."""
+    """A feature level that is finalized for the whole cluster."""
 
     name: str = string(since=3)
     max_version_level: int = int16(since=3)
@@ -48,7 +48,7 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Message):
-    """The APIs that the broker serves."""
+    """The APIs that the broker supports."""
 
     API_KEY = ApiKey.API_VERSIONS
     MIN_VERSION = 0

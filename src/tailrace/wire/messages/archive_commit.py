@@ -1,7 +1,7 @@
 """ArchiveCommit, version 0, flexible: makes a manifest the newest of a topic's archive.
 
-Odd: an API of our own, for those who archive. It is refused with INVALID_UPDATE_VERSION where the archive is not at the
-expected version any more.
+Odd: an API of our own, for archivers. It fails with INVALID_UPDATE_VERSION if the archive is no longer at the expected
+version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.wire.messages.archive_describe import ArchivedPartition
 
 
 class ArchiveCommitRequest(Message):
-    """Asks to have a commit of an archive take the place of the one before it."""
+    """Commits a new version of an archive in place of the previous one."""
 
     API_KEY = ApiKey.ARCHIVE_COMMIT
     MIN_VERSION = 0
@@ -28,7 +28,7 @@ class ArchiveCommitRequest(Message):
 
 
 class ArchiveCommitResponse(Message):
-    """The version that the archive is at now, or why it is not."""
+    """The new version of the archive, or the error."""
 
     API_KEY = ApiKey.ARCHIVE_COMMIT
     MIN_VERSION = 0

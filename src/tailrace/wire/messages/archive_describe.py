@@ -1,7 +1,6 @@
-"""ArchiveDescribe, versions 0 and 1, flexible: what of topics is archived, and whether the broker can read it.
+"""ArchiveDescribe, versions 0 and 1, flexible: the archives of topics, and whether the broker can read them.
 
-Odd: an API of our own, for those who archive or read an archive themselves. A topic that nothing is archived of is at
-version 0.
+Odd: an API of our own, for archivers and for readers of archives. A topic without an archive is at version 0.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, in
 
 
 class ArchivedPartition(Struct):
-    """The offsets of one partition that are archived, from start up to end, which is not."""
+    """The archived offsets of one partition, from start up to end (exclusive)."""
 
     partition_index: int = int32()
     start_offset: int = int64()
@@ -20,7 +19,7 @@ class ArchivedPartition(Struct):
 
 
 class ArchiveDescribeRequest(Message):
-    """Asks for the archives of topics, by name."""
+    """Requests the archives of topics, by name."""
 
     API_KEY = ApiKey.ARCHIVE_DESCRIBE
     MIN_VERSION = 0
@@ -28,12 +27,12 @@ class ArchiveDescribeRequest(Message):
     FLEXIBLE_FROM = 0
 
     topics: list[str] = array(Kind.STRING)
-    #: Have the broker see now whether it can read the archives.
+    #: Whether the broker should check now that it can read the archives.
     checks_reading: bool = boolean(since=1)
 
 
 class DescribedPartition(Struct):
-    """One partition: what of it is archived, and below which offset records were deleted."""
+    """One partition: its archived offsets, and the offset below which records were deleted."""
 
     partition_index: int = int32()
     start_offset: int = int64()
@@ -54,12 +53,12 @@ class DescribedArchive(Struct):
     version: int = int64()
     manifest: str = string()
     partitions: list[DescribedPartition] = array(DescribedPartition)
-    #: Why the broker that answers cannot read the archive; None where it can, or was not asked to see.
+    #: Why this broker cannot read the archive; None if it can, or was not asked to check.
     read_failure: str | None = string(since=1, nullable_from=1, default=None)
 
 
 class ArchiveDescribeResponse(Message):
-    """What of each topic is archived."""
+    """The archive of each topic."""
 
     API_KEY = ApiKey.ARCHIVE_DESCRIBE
     MIN_VERSION = 0

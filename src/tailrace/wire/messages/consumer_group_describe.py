@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe, versions 0 and 1, all flexible: groups of the newer protocol with their members.
 
-Odd: a member has two assignments, what it owns and what it shall own. 1 says whether a member speaks the classic (0)
+Odd: a member has two assignments, its current one and its target. Version 1 says whether a member uses the classic (0)
 or the newer protocol (1).
 """
 
@@ -13,7 +13,7 @@ from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
 class ConsumerGroupDescribeRequest(Message):
-    """Asks for groups by name."""
+    """Requests groups by name."""
 
     API_KEY = ApiKey.CONSUMER_GROUP_DESCRIBE
     MIN_VERSION = 0
@@ -33,7 +33,7 @@ class TopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    """What a member owns or shall own."""
+    """A member's current or target assignment."""
 
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
@@ -55,7 +55,7 @@ class Member(Struct):
 
 
 class DescribedGroup(Struct):
-    """One group, or why it cannot be described."""
+    """One group, or the error."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_from=0, default=None)

@@ -1,9 +1,9 @@
-"""ConsumerGroupHeartbeat, versions 0 and 1, all flexible: the one request of the newer group protocol (KIP-848).
+"""ConsumerGroupHeartbeat, versions 0 and 1, all flexible: the only request of the newer group protocol (KIP-848).
 
-Odd: null, or -1, means unchanged since the last heartbeat, so it is the default of most fields. The member epoch says
-what is wanted: 0 joins, -1 leaves, -2 leaves for a while as a static member. In 0 the broker may choose the member's
-id, from 1 on the client does; 1 also brings the subscription by regular expression. A null assignment in the answer
-means that the member keeps what it has.
+Odd: null or -1 means unchanged since the last heartbeat, so it is the default of most fields. The member epoch says
+what the member wants: 0 joins, -1 leaves, -2 leaves temporarily as a static member. In version 0 the broker may choose
+the member id, from 1 on the client does. Version 1 adds subscriptions by regular expression. A null assignment in the
+response means that the member keeps what it has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatRequest(Message):
-    """Joins, stays or leaves, and says what the member owns."""
+    """Joins, stays or leaves, and reports what the member owns."""
 
     API_KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
     MIN_VERSION = 0
@@ -41,13 +41,13 @@ class ConsumerGroupHeartbeatRequest(Message):
 
 
 class Assignment(Struct):
-    """What the member shall own."""
+    """The member's target assignment."""
 
     topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
 class ConsumerGroupHeartbeatResponse(Message):
-    """The member's epoch, and its assignment where that changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     API_KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
     MIN_VERSION = 0

@@ -1,7 +1,7 @@
-"""CreatePartitions, versions 0 to 3, flexible from 2: makes topics have more partitions.
+"""CreatePartitions, versions 0 to 3, flexible from 2: adds partitions to topics.
 
-Odd: the count is how many the topic shall have afterwards, the assignments are those of the added ones only, and
-null assignments leave the choice to the broker. 3 differs from 2 in what a quota may answer.
+Odd: the count is the new total number of partitions, while the assignments are only those of the added ones. Null
+assignments leave the choice to the broker. Version 3 differs from 2 only in errors about quotas.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, in
 
 
 class CreatePartitionsAssignment(Struct):
-    """The brokers that shall hold one new partition."""
+    """The brokers for one new partition."""
 
     broker_ids: list[int] = array(Kind.INT32)
 
 
 class CreatePartitionsTopic(Struct):
-    """A topic and how many partitions it shall have."""
+    """A topic and its new number of partitions."""
 
     name: str = string()
     count: int = int32()
@@ -25,7 +25,7 @@ class CreatePartitionsTopic(Struct):
 
 
 class CreatePartitionsRequest(Message):
-    """Asks for more partitions, or whether there could be."""
+    """Adds partitions, or only validates the request."""
 
     API_KEY = ApiKey.CREATE_PARTITIONS
     MIN_VERSION = 0
@@ -38,7 +38,7 @@ class CreatePartitionsRequest(Message):
 
 
 class CreatePartitionsTopicResult(Struct):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str = string()
     error_code: int = int16()
@@ -46,7 +46,7 @@ class CreatePartitionsTopicResult(Struct):
 
 
 class CreatePartitionsResponse(Message):
-    """What became of each topic."""
+    """The result for each topic."""
 
     API_KEY = ApiKey.CREATE_PARTITIONS
     MIN_VERSION = 0

@@ -1,8 +1,8 @@
-"""CreateTopics, versions 2 to 7, flexible from 5.
+"""CreateTopics, versions 2 to 7, flexible from 5: creates topics.
 
-Odd: from 4 on, -1 partitions or replicas ask for the broker's default. 5 returns the topic's configuration,
-with the error that kept it from being read as a tagged field; 7 returns the topic's id. A null value of a
-configuration asks for the default.
+Odd: from version 4 on, -1 partitions or replicas request the broker's default. Version 5 returns the topic's
+configuration; a tagged field has the error if it could not be read. Version 7 returns the topic's id. A null value of a
+setting requests its default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int
 
 
 class CreatableReplicaAssignment(Struct):
-    """The brokers that shall hold one partition."""
+    """The brokers for one partition."""
 
     partition_index: int = int32()
     broker_ids: list[int] = array(Kind.INT32)
@@ -37,7 +37,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Message):
-    """Asks to create topics, or whether they could be created."""
+    """Creates topics, or only validates the request."""
 
     API_KEY = ApiKey.CREATE_TOPICS
     MIN_VERSION = 2
@@ -60,7 +60,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """A topic that was created, or why not."""
+    """A created topic, or the error."""
 
     name: str = string()
     topic_id: TopicId = topic_uuid(since=7)
@@ -73,7 +73,7 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Message):
-    """What became of each topic."""
+    """The result for each topic."""
 
     API_KEY = ApiKey.CREATE_TOPICS
     MIN_VERSION = 2

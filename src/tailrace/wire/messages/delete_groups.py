@@ -1,4 +1,4 @@
-"""DeleteGroups, versions 0 to 2, flexible from 2: groups without members go, with their offsets.
+"""DeleteGroups, versions 0 to 2, flexible from 2: deletes groups without members, with their offsets.
 
 Odd: the field of the request is called groups names.
 """
@@ -10,7 +10,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, stri
 
 
 class DeleteGroupsRequest(Message):
-    """Asks to delete groups."""
+    """Deletes groups."""
 
     API_KEY = ApiKey.DELETE_GROUPS
     MIN_VERSION = 0
@@ -21,14 +21,14 @@ class DeleteGroupsRequest(Message):
 
 
 class DeletableGroupResult(Struct):
-    """A group that was deleted, or why not."""
+    """A deleted group, or the error."""
 
     group_id: str = string()
     error_code: int = int16()
 
 
 class DeleteGroupsResponse(Message):
-    """What became of each group."""
+    """The result for each group."""
 
     API_KEY = ApiKey.DELETE_GROUPS
     MIN_VERSION = 0

@@ -24,7 +24,7 @@ class DeleteRecordsTopic(Struct):
 
 
 class DeleteRecordsRequest(Message):
-    """Asks to delete the records before an offset."""
+    """Deletes the records before an offset."""
 
     API_KEY = ApiKey.DELETE_RECORDS
     MIN_VERSION = 0
@@ -36,7 +36,7 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """The log start offset that one partition now has."""
+    """The new log start offset of one partition."""
 
     partition_index: int = int32()
     low_watermark: int = int64()
@@ -51,7 +51,7 @@ class DeleteRecordsTopicResult(Struct):
 
 
 class DeleteRecordsResponse(Message):
-    """Where each log now starts."""
+    """The new start of each log."""
 
     API_KEY = ApiKey.DELETE_RECORDS
     MIN_VERSION = 0

@@ -1,7 +1,7 @@
-"""DeleteTopics, versions 1 to 6, flexible from 4.
+"""DeleteTopics, versions 1 to 6, flexible from 4: deletes topics.
 
-Odd: up to 5 the request lists names, in 6 it lists structs with a name or, where that is null, an id; the two
-are different fields. Error messages came with 5.
+Odd: up to version 5 the request lists names. In 6 it lists structs with a name or, if that is null, an id, in a
+different field. Version 5 added error messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DeleteTopicState(Struct):
 
 
 class DeleteTopicsRequest(Message):
-    """Asks to delete topics."""
+    """Deletes topics."""
 
     API_KEY = ApiKey.DELETE_TOPICS
     MIN_VERSION = 1
@@ -32,7 +32,7 @@ class DeleteTopicsRequest(Message):
 
 
 class DeletableTopicResult(Struct):
-    """A topic that was deleted, or why not."""
+    """A deleted topic, or the error."""
 
     name: str | None = string(nullable_from=6)
     topic_id: TopicId = topic_uuid(since=6)
@@ -41,7 +41,7 @@ class DeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Message):
-    """What became of each topic."""
+    """The result for each topic."""
 
     API_KEY = ApiKey.DELETE_TOPICS
     MIN_VERSION = 1

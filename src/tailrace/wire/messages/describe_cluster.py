@@ -1,6 +1,6 @@
 """DescribeCluster, versions 0 to 2, all flexible: the brokers and the controller, for administration.
 
-Odd: 1 says whether brokers (1) or controllers (2) are meant, 2 may include brokers that are fenced.
+Odd: version 1 adds whether brokers (1) or controllers (2) are requested; 2 may include fenced brokers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
 class DescribeClusterRequest(Message):
-    """Asks who is in the cluster."""
+    """Requests the members of the cluster."""
 
     API_KEY = ApiKey.DESCRIBE_CLUSTER
     MIN_VERSION = 0
@@ -24,7 +24,7 @@ class DescribeClusterRequest(Message):
 
 
 class DescribeClusterBroker(Struct):
-    """A broker and where to reach it."""
+    """A broker and its address."""
 
     broker_id: int = int32()
     host: str = string()
@@ -34,7 +34,7 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Message):
-    """Who is in the cluster."""
+    """The members of the cluster."""
 
     API_KEY = ApiKey.DESCRIBE_CLUSTER
     MIN_VERSION = 0

@@ -1,7 +1,7 @@
 """DescribeConfigs, versions 1 to 4, flexible from 4: the settings of topics and brokers.
 
-Odd: null keys ask for all settings, an empty list for none. Types and documentation came with 3. Resource
-types are 2 for a topic and 4 for a broker, whose name is its id.
+Odd: null keys request all settings, an empty list requests none. Version 3 added types and documentation. Resource type
+2 is a topic; 4 is a broker, whose name is its id.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int8, int16, int32, string
 
-#: What our own brokers say of a topic to those who ask for these keys by name: its id on the wire, and its lineage.
+#: Keys that our brokers answer only when requested by name: a topic's id on the wire, and its lineage.
 TOPIC_ID_KEY = "tailrace.topic.id"
 LINEAGE_KEY = "tailrace.topic.lineage"
 
 
 class DescribeConfigsResource(Struct):
-    """A topic or broker, and which of its settings to tell."""
+    """A topic or broker, and the requested settings."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -23,7 +23,7 @@ class DescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Message):
-    """Asks for settings."""
+    """Requests settings."""
 
     API_KEY = ApiKey.DESCRIBE_CONFIGS
     MIN_VERSION = 1
@@ -36,7 +36,7 @@ class DescribeConfigsRequest(Message):
 
 
 class DescribeConfigsSynonym(Struct):
-    """Another key that a setting takes its value from."""
+    """Another key from which a setting takes its value."""
 
     name: str = string(since=1)
     value: str | None = string(since=1, nullable_from=0)
@@ -44,7 +44,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    """One setting, its value and where that comes from."""
+    """One setting, its value and the source of the value."""
 
     name: str = string()
     value: str | None = string(nullable_from=0)
@@ -57,7 +57,7 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    """The settings of one resource, or why they are not told."""
+    """The settings of one resource, or the error."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_from=0)

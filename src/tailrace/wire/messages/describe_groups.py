@@ -1,8 +1,8 @@
 """DescribeGroups, versions 0 to 6, flexible from 5: classic groups with their members.
 
-Odd: metadata and assignment of a member, and the protocol, are filled in only while the group is stable; what is in
-the bytes is for the clients to know. Up to 5 a group that does not exist is answered as Dead without an error, from 6
-on with GROUP_ID_NOT_FOUND and a message.
+Odd: a member's metadata and assignment, and the protocol, are present only while the group is stable; only clients know
+the format of these bytes. Up to version 5 a missing group is reported as Dead without an error, from 6 on with
+GROUP_ID_NOT_FOUND and a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
 class DescribeGroupsRequest(Message):
-    """Asks for groups by name."""
+    """Requests groups by name."""
 
     API_KEY = ApiKey.DESCRIBE_GROUPS
     MIN_VERSION = 0
@@ -37,7 +37,7 @@ class DescribedGroupMember(Struct):
 
 
 class DescribedGroup(Struct):
-    """One group, or why it cannot be described."""
+    """One group, or the error."""
 
     error_code: int = int16()
     error_message: str | None = string(since=6, nullable_from=6, default=None)

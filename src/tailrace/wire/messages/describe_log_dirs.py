@@ -1,7 +1,7 @@
-"""DescribeLogDirs, versions 1 to 5, flexible from 2: the log directories of a broker and what is in them.
+"""DescribeLogDirs, versions 1 to 5, flexible from 2: a broker's log directories and their content.
 
-Odd: null topics ask for all. 3 added an error of the whole, 4 the size of the volume and the room left on it, 5
-whether the directory is cordoned (KIP-1066).
+Odd: null topics request all. Version 3 added an error for the whole request, 4 the size of the volume and its free
+space, 5 whether the directory is cordoned (KIP-1066).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, in
 
 
 class DescribableLogDirTopic(Struct):
-    """Partitions of one topic to look for."""
+    """Requested partitions of one topic."""
 
     topic: str = string()
     partitions: list[int] = array(Kind.INT32)
 
 
 class DescribeLogDirsRequest(Message):
-    """Asks what the log directories hold."""
+    """Requests the content of log directories."""
 
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     MIN_VERSION = 1
@@ -45,7 +45,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    """One directory, or why it is not told of."""
+    """One directory, or the error."""
 
     error_code: int = int16()
     log_dir: str = string()
@@ -56,7 +56,7 @@ class DescribeLogDirsResult(Struct):
 
 
 class DescribeLogDirsResponse(Message):
-    """Each directory."""
+    """All directories."""
 
     API_KEY = ApiKey.DESCRIBE_LOG_DIRS
     MIN_VERSION = 1

@@ -1,4 +1,4 @@
-"""DescribeProducers, version 0, flexible: which idempotent and transactional producers a partition remembers."""
+"""DescribeProducers, version 0, flexible: the idempotent and transactional producers that a partition remembers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TopicRequest(Struct):
 
 
 class DescribeProducersRequest(Message):
-    """Asks for the producers of partitions."""
+    """Requests the producers of partitions."""
 
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
     MIN_VERSION = 0
@@ -25,7 +25,7 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Struct):
-    """What one producer last wrote."""
+    """The last write of one producer."""
 
     producer_id: int = int64()
     producer_epoch: int = int32()
@@ -36,7 +36,7 @@ class ProducerState(Struct):
 
 
 class PartitionResponse(Struct):
-    """The producers of one partition, or why they are not told."""
+    """The producers of one partition, or the error."""
 
     partition_index: int = int32()
     error_code: int = int16()

@@ -1,6 +1,6 @@
 """DescribeTopicPartitions, version 0, flexible: topics and their partitions, page by page.
 
-Odd: an empty list asks for all topics. A page that is full ends with a cursor, which the next request brings back.
+Odd: an empty list requests all topics. A full page ends with a cursor for the next request.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from tailrace.wire.messages.metadata import AUTHORIZED_OPERATIONS_OMITTED
 
 
 class TopicRequest(Struct):
-    """A topic asked for."""
+    """A requested topic."""
 
     name: str = string()
 
 
 class Cursor(Struct):
-    """Where a page begins."""
+    """The start of a page."""
 
     topic_name: str = string()
     partition_index: int = int32()
 
 
 class DescribeTopicPartitionsRequest(Message):
-    """Asks for a page of topics and partitions."""
+    """Requests a page of topics and partitions."""
 
     API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     MIN_VERSION = 0
@@ -52,7 +52,7 @@ class DescribeTopicPartitionsResponsePartition(Struct):
 
 
 class DescribeTopicPartitionsResponseTopic(Struct):
-    """A topic with partitions of it, or why there is none."""
+    """A topic with its partitions, or the error."""
 
     error_code: int = int16()
     name: str | None = string(nullable_from=0)
@@ -63,7 +63,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 
 class DescribeTopicPartitionsResponse(Message):
-    """A page, and where the next one begins."""
+    """A page, and the start of the next one."""
 
     API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
     MIN_VERSION = 0

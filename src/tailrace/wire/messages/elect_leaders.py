@@ -1,7 +1,7 @@
-"""ElectLeaders, versions 0 to 2, flexible from 2: has partitions elect leaders.
+"""ElectLeaders, versions 0 to 2, flexible from 2: elects leaders of partitions.
 
-Odd: null asks for all partitions, and then those are left out of the answer that need no election. Version 0 knows
-preferred leaders only, and has no error for the request as a whole.
+Odd: null requests all partitions, and the response then omits those that need no election. Version 0 supports only
+preferred leaders, and has no error for the whole request.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from tailrace.wire.codec import Kind, Message, Struct, array, int8, int16, int32
 
 
 class TopicPartitions(Struct):
-    """The partitions of one topic that shall elect."""
+    """Partitions of one topic for an election."""
 
     topic: str = string()
     partitions: list[int] = array(Kind.INT32)
 
 
 class ElectLeadersRequest(Message):
-    """Asks for preferred leaders (election type 0), or for any where none in sync is alive (1)."""
+    """Requests preferred leaders (election type 0), or any live replica if none is in sync (1)."""
 
     API_KEY = ApiKey.ELECT_LEADERS
     MIN_VERSION = 0
@@ -31,7 +31,7 @@ class ElectLeadersRequest(Message):
 
 
 class PartitionResult(Struct):
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_id: int = int32()
     error_code: int = int16()
@@ -39,14 +39,14 @@ class PartitionResult(Struct):
 
 
 class ReplicaElectionResult(Struct):
-    """What became of the partitions of one topic."""
+    """The results for one topic."""
 
     topic: str = string()
     partition_result: list[PartitionResult] = array(PartitionResult)
 
 
 class ElectLeadersResponse(Message):
-    """What became of each partition."""
+    """The result for each partition."""
 
     API_KEY = ApiKey.ELECT_LEADERS
     MIN_VERSION = 0

@@ -1,8 +1,8 @@
 """Fetch, versions 4 to 18, flexible from 12: record batches of partitions, for consumers and followers.
 
-Odd: 7 brings fetch sessions, 10 allows zstd, 11 the client's rack, 12 truncation by epoch, 13 topic ids in
-place of names. The replica's id is a field until 14 and from 15 inside the tagged replica state, beside its
-broker epoch (KIP-903). 17 has directory ids, 18 the follower's high watermark; 14 and 16 only new errors.
+Odd: version 7 adds fetch sessions, 10 allows zstd, 11 adds the client's rack, 12 truncation by epoch, 13 replaces topic
+names by ids. The replica id is a field until 14; from 15 on it is in the tagged replica state, beside its broker epoch
+(KIP-903). Version 17 adds directory ids, 18 the follower's high watermark; 14 and 16 only add errors.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tailrace.wire.codec import (
 
 
 class ReplicaState(Struct):
-    """Which follower fetches, in which of its incarnations."""
+    """The fetching follower and its incarnation."""
 
     replica_id: int = int32(since=15, default=-1)
     replica_epoch: int = int64(since=15, default=-1)
 
 
 class FetchPartition(Struct):
-    """From where to fetch in one partition, and how much."""
+    """The offset and the limit of a fetch from one partition."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(since=9, default=-1)
@@ -59,7 +59,7 @@ class FetchTopic(Struct):
 
 
 class ForgottenTopic(Struct):
-    """Partitions of one topic to drop from the fetch session."""
+    """Partitions of one topic to remove from the fetch session."""
 
     topic: str = string(since=7, until=12)
     topic_id: TopicId = topic_uuid(since=13)
@@ -67,7 +67,7 @@ class ForgottenTopic(Struct):
 
 
 class FetchRequest(Message):
-    """Asks for records, waiting for a while where there are few."""
+    """Requests records, and waits for a while if there are few."""
 
     API_KEY = ApiKey.FETCH
     MIN_VERSION = 4
@@ -89,14 +89,14 @@ class FetchRequest(Message):
 
 
 class EpochEndOffset(Struct):
-    """Where the follower's log and the leader's part."""
+    """Where the follower's log diverges from the leader's."""
 
     epoch: int = int32(since=12, default=-1)
     end_offset: int = int64(since=12, default=-1)
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader that the client should ask instead."""
+    """The current leader, which the client should ask instead."""
 
     leader_id: int = int32(since=12, default=-1)
     leader_epoch: int = int32(since=12, default=-1)
@@ -110,14 +110,14 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    """A transaction whose records a reader of committed records drops."""
+    """An aborted transaction, whose records a read_committed reader skips."""
 
     producer_id: int = int64(since=4)
     first_offset: int = int64(since=4)
 
 
 class PartitionData(Struct):
-    """The records of one partition; a range of a file when they are sent, a view when they were received."""
+    """The records of one partition: a range of a file when sent, a view when received."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -141,7 +141,7 @@ class FetchableTopicResponse(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where to reach a broker that is named as a leader."""
+    """The address of a broker that is named as a leader."""
 
     node_id: int = int32(since=16)
     host: str = string(since=16)
@@ -150,7 +150,7 @@ class NodeEndpoint(Struct):
 
 
 class FetchResponse(Message):
-    """Records of each partition that was asked for."""
+    """Records of each requested partition."""
 
     API_KEY = ApiKey.FETCH
     MIN_VERSION = 4

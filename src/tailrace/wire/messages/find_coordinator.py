@@ -1,7 +1,7 @@
-"""FindCoordinator, versions 0 to 6, flexible from 3: which broker coordinates a group or a transaction.
+"""FindCoordinator, versions 0 to 6, flexible from 3: the broker that coordinates a group or a transaction.
 
-Odd: up to 3 a request has one key and the response one coordinator, from 4 on both have lists, in other fields.
-librdkafka compresses with lz4 only for brokers that advertise version 0 of this API.
+Odd: up to version 3 a request has one key and the response one coordinator; from 4 on both have lists, in other fields.
+librdkafka uses lz4 only with brokers that advertise version 0 of this API.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, int8, int16, int32
 
 
 class FindCoordinatorRequest(Message):
-    """Asks who coordinates."""
+    """Requests coordinators."""
 
     API_KEY = ApiKey.FIND_COORDINATOR
     MIN_VERSION = 0
@@ -24,7 +24,7 @@ class FindCoordinatorRequest(Message):
 
 
 class Coordinator(Struct):
-    """The coordinator of one key, or why there is none."""
+    """The coordinator of one key, or the error."""
 
     key: str = string(since=4)
     node_id: int = int32(since=4)
@@ -35,7 +35,7 @@ class Coordinator(Struct):
 
 
 class FindCoordinatorResponse(Message):
-    """Who coordinates."""
+    """The coordinators."""
 
     API_KEY = ApiKey.FIND_COORDINATOR
     MIN_VERSION = 0

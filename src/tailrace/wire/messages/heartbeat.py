@@ -1,6 +1,6 @@
-"""Heartbeat, versions 0 to 4, flexible from 4: a member of a classic group says that it is alive.
+"""Heartbeat, versions 0 to 4, flexible from 4: shows that a member of a classic group is alive.
 
-Odd: the answer REBALANCE_IN_PROGRESS is how a member learns that it has to join again. 3 brings static members.
+Odd: a member learns from the error REBALANCE_IN_PROGRESS that it must rejoin. Version 3 adds static members.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tailrace.wire.codec import Message, int16, int32, string
 
 
 class HeartbeatRequest(Message):
-    """Says that a member is alive in a generation."""
+    """Shows that a member is alive in a generation."""
 
     API_KEY = ApiKey.HEARTBEAT
     MIN_VERSION = 0
@@ -24,7 +24,7 @@ class HeartbeatRequest(Message):
 
 
 class HeartbeatResponse(Message):
-    """Whether the member may go on."""
+    """Whether the member may continue."""
 
     API_KEY = ApiKey.HEARTBEAT
     MIN_VERSION = 0

@@ -10,7 +10,7 @@ from tailrace.wire.codec import Message, Struct, array, boolean, int8, int16, in
 
 
 class AlterableConfig(Struct):
-    """One setting and what to do with it."""
+    """One setting and the operation on it."""
 
     name: str = string()
     config_operation: int = int8()
@@ -18,7 +18,7 @@ class AlterableConfig(Struct):
 
 
 class AlterConfigsResource(Struct):
-    """A topic or broker, and the changes to it."""
+    """A topic or broker, and its changes."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -26,7 +26,7 @@ class AlterConfigsResource(Struct):
 
 
 class IncrementalAlterConfigsRequest(Message):
-    """Asks to change settings, or whether they could be."""
+    """Changes settings, or only validates the change."""
 
     API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
     MIN_VERSION = 0
@@ -38,7 +38,7 @@ class IncrementalAlterConfigsRequest(Message):
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of one resource."""
+    """The result for one resource."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_from=0)
@@ -47,7 +47,7 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class IncrementalAlterConfigsResponse(Message):
-    """What became of each resource."""
+    """The result for each resource."""
 
     API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
     MIN_VERSION = 0

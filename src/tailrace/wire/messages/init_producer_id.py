@@ -1,7 +1,7 @@
 """InitProducerId, versions 0 to 6, flexible from 2: an identity for an idempotent producer.
 
-Odd: from 3 on a producer may name the id and epoch it has and ask for the next epoch. 6 adds two-phase commit
-(KIP-939), which Kafka itself does not call stable. A null transactional id asks for idempotence only.
+Odd: from version 3 on a producer may send its current id and epoch to request the next epoch. Version 6 adds two-phase
+commit (KIP-939), which Kafka itself does not consider stable. A null transactional id requests idempotence only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.codec import Message, boolean, int16, int32, int64, string
 
 
 class InitProducerIdRequest(Message):
-    """Asks for a producer id and epoch."""
+    """Requests a producer id and epoch."""
 
     API_KEY = ApiKey.INIT_PRODUCER_ID
     MIN_VERSION = 0
@@ -27,7 +27,7 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    """The identity to put into record batches."""
+    """The identity for record batches."""
 
     API_KEY = ApiKey.INIT_PRODUCER_ID
     MIN_VERSION = 0

@@ -1,9 +1,9 @@
-"""JoinGroup, versions 0 to 9, flexible from 6: a member enters a classic group or its next generation.
+"""JoinGroup, versions 0 to 9, flexible from 6: a member joins a classic group, or its next generation.
 
-Odd: 0 has no rebalance timeout, where the session timeout stands in. From 4 on a member without an id is first
-answered MEMBER_ID_REQUIRED with one and joins again; 5 brings static members, 7 the protocol type in the answer
-and a null protocol, 8 the reason for joining, 9 an answer that tells the leader to leave the assignment as it
-is. Only the leader's answer lists the members.
+Odd: version 0 has no rebalance timeout, so the session timeout is used instead. From 4 on a member without an id first
+gets MEMBER_ID_REQUIRED with an id, and joins again. Version 5 adds static members, 7 the protocol type in the response
+and a null protocol, 8 the reason for joining, 9 a response that tells the leader to keep the assignment. Only the
+leader's response lists the members.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tailrace.wire.codec import Message, Struct, array, boolean, byte_string, in
 
 
 class JoinGroupRequestProtocol(Struct):
-    """An assignment strategy that the member can follow, and what it says about itself under it."""
+    """An assignment strategy that the member supports, with its metadata."""
 
     name: str = string()
     metadata: Buffer = byte_string()
 
 
 class JoinGroupRequest(Message):
-    """Asks to be a member of the next generation."""
+    """Joins the next generation."""
 
     API_KEY = ApiKey.JOIN_GROUP
     MIN_VERSION = 0
@@ -39,7 +39,7 @@ class JoinGroupRequest(Message):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member as the leader needs to know it."""
+    """A member, as the leader needs to know it."""
 
     member_id: str = string()
     group_instance_id: str | None = string(since=5, nullable_from=5, default=None)
@@ -47,7 +47,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Message):
-    """The generation that the member is in."""
+    """The member's generation."""
 
     API_KEY = ApiKey.JOIN_GROUP
     MIN_VERSION = 0

@@ -1,7 +1,7 @@
-"""LeaveGroup, versions 0 to 5, flexible from 4: members go, or an administrator removes them.
+"""LeaveGroup, versions 0 to 5, flexible from 4: members leave, or an administrator removes them.
 
-Odd: up to 2 one member leaves, named in a field of its own; from 3 on there is a list, where a static member may be
-named by its instance id with an empty member id, and each has its own error code. 5 brings the reason.
+Odd: up to version 2 one member leaves, named in its own field. From 3 on there is a list, with an error code for each
+member; a static member may be named by its instance id with an empty member id. Version 5 adds the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MemberIdentity(Struct):
 
 
 class LeaveGroupRequest(Message):
-    """Asks to take members out of a group."""
+    """Removes members from a group."""
 
     API_KEY = ApiKey.LEAVE_GROUP
     MIN_VERSION = 0
@@ -32,7 +32,7 @@ class LeaveGroupRequest(Message):
 
 
 class MemberResponse(Struct):
-    """A member that left, or why not."""
+    """A removed member, or the error."""
 
     member_id: str = string(since=3)
     group_instance_id: str | None = string(since=3, nullable_from=3)
@@ -40,7 +40,7 @@ class MemberResponse(Struct):
 
 
 class LeaveGroupResponse(Message):
-    """What became of each member."""
+    """The result for each member."""
 
     API_KEY = ApiKey.LEAVE_GROUP
     MIN_VERSION = 0

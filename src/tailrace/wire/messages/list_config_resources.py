@@ -1,6 +1,7 @@
-"""ListConfigResources, versions 0 and 1, flexible from 0: what can have settings of its own.
+"""ListConfigResources, versions 0 and 1, flexible from 0: the resources that can have their own settings.
 
-Odd: version 0 knows client metrics only and was called ListClientMetricsResources; 1 has types, none for all.
+Odd: version 0 supports only client metrics and was called ListClientMetricsResources. Version 1 has types; an empty
+list requests all.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Kind, Message, Struct, array, int8, int16, int32, string
 
-#: The type that version 0 means.
+#: The only type in version 0.
 CLIENT_METRICS = 16
 
 
 class ListConfigResourcesRequest(Message):
-    """Asks for the resources of some types."""
+    """Requests the resources of some types."""
 
     API_KEY = ApiKey.LIST_CONFIG_RESOURCES
     MIN_VERSION = 0

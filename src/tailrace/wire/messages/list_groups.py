@@ -1,7 +1,7 @@
 """ListGroups, versions 0 to 5, flexible from 3: the groups that a broker coordinates.
 
-Odd: 4 filters by state and answers it, 5 by type, such as classic and consumer; an empty filter passes all. A broker
-knows only its own groups, so a client asks every broker.
+Odd: version 4 filters by state and returns it, 5 does the same with the type, such as classic and consumer. An empty
+filter matches all. A broker knows only its own groups, so a client asks every broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.codec import Kind, Message, Struct, array, int16, int32, stri
 
 
 class ListGroupsRequest(Message):
-    """Asks which groups there are."""
+    """Requests the groups of a broker."""
 
     API_KEY = ApiKey.LIST_GROUPS
     MIN_VERSION = 0

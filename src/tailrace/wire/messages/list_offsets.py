@@ -1,9 +1,8 @@
 """ListOffsets, versions 1 to 11, flexible from 6: the offset of a timestamp, or one end of a log.
 
-Odd: negative timestamps are questions. -1 is the log end (high watermark, or last stable offset for readers
-of committed records), -2 the log start, -3 the record with the greatest timestamp (from 7), -4 the local log
-start (from 8), -5 the last archived offset (from 9), -6 the first offset that is still to be archived (from
-11). 10 adds how long the broker may take.
+Odd: negative timestamps have special meanings. -1 is the log end (the high watermark, or the last stable offset for
+read_committed), -2 the log start, -3 the record with the largest timestamp (from 7), -4 the local log start (from 8),
+-5 the last archived offset (from 9), -6 the first offset that is not archived yet (from 11). Version 10 adds a timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tailrace.wire.codec import Message, Struct, array, int8, int16, int32, int6
 
 
 class ListOffsetsPartition(Struct):
-    """One partition and the timestamp to look for."""
+    """One partition and the timestamp to search for."""
 
     partition_index: int = int32()
     current_leader_epoch: int = int32(since=4, default=-1)
@@ -28,7 +27,7 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Message):
-    """Asks for offsets by timestamp."""
+    """Requests offsets by timestamp."""
 
     API_KEY = ApiKey.LIST_OFFSETS
     MIN_VERSION = 1
@@ -42,7 +41,7 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """The offset that was found in one partition."""
+    """The offset found in one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -59,7 +58,7 @@ class ListOffsetsTopicResponse(Struct):
 
 
 class ListOffsetsResponse(Message):
-    """The offsets that were found."""
+    """The offsets found."""
 
     API_KEY = ApiKey.LIST_OFFSETS
     MIN_VERSION = 1

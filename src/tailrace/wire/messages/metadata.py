@@ -1,8 +1,8 @@
-"""Metadata, versions 0 to 13, flexible from 9: brokers, topics and who leads which partition.
+"""Metadata, versions 0 to 13, flexible from 9: brokers, topics and leaders of partitions.
 
-Odd: in version 0 an empty list of topics means all of them, from 1 on null does and empty means none. The
-request has topic ids from version 10, but only from 12 do brokers look at them. The cluster's authorized
-operations are there in 8 to 10 only, and a general error code came with 13.
+Odd: in version 0 an empty list of topics means all; from 1 on null means all and an empty list none. The request has
+topic ids from version 10 on, but brokers use them only from 12 on. Only versions 8 to 10 have the cluster's authorized
+operations. Version 13 adds a general error code.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from tailrace.model import TopicId
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, int32, string, topic_uuid
 
-#: What a field of authorized operations holds where nobody asked for them.
+#: The value of a field of authorized operations that was not requested.
 AUTHORIZED_OPERATIONS_OMITTED = -(2**31)
 
 
 class MetadataRequestTopic(Struct):
-    """A topic asked for, by name or by id."""
+    """A requested topic, by name or by id."""
 
     topic_id: TopicId = topic_uuid(since=10)
     name: str | None = string(nullable_from=10)
 
 
 class MetadataRequest(Message):
-    """Asks for the cluster's brokers and for some or all topics."""
+    """Requests the cluster's brokers and some or all topics."""
 
     API_KEY = ApiKey.METADATA
     MIN_VERSION = 0
@@ -37,7 +37,7 @@ class MetadataRequest(Message):
 
 
 class MetadataResponseBroker(Struct):
-    """A broker and where to reach it."""
+    """A broker and its address."""
 
     node_id: int = int32()
     host: str = string()
@@ -58,7 +58,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic with its partitions, or why there is none."""
+    """A topic with its partitions, or the error."""
 
     error_code: int = int16()
     name: str | None = string(nullable_from=12)
@@ -69,7 +69,7 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Message):
-    """The cluster as a client needs to see it."""
+    """The cluster, as a client needs to see it."""
 
     API_KEY = ApiKey.METADATA
     MIN_VERSION = 0

@@ -1,8 +1,8 @@
-"""OffsetCommit, versions 2 to 10, flexible from 8: how far a group has read.
+"""OffsetCommit, versions 2 to 10, flexible from 8: commits a group's offsets.
 
-Odd: 2 to 4 carry a retention time, which the broker's configuration replaced. 6 adds the leader epoch, 7 static
-members. From 9 on the generation may be a member epoch of the newer group protocol, and errors may say so. 10 has
-topic ids in place of names; Kafka calls it stable from 4.2 on. A group that commits without members sends generation
+Odd: versions 2 to 4 have a retention time, which the broker's configuration replaced. Version 6 adds the leader epoch,
+7 static members. From 9 on the generation may be a member epoch of the newer group protocol, with its errors. Version
+10 replaces topic names by ids; Kafka calls it stable from 4.2 on. A group that commits without members sends generation
 -1 and an empty member id.
 """
 
@@ -14,7 +14,7 @@ from tailrace.wire.codec import Message, Struct, array, int16, int32, int64, str
 
 
 class OffsetCommitRequestPartition(Struct):
-    """The offset that a reader of one partition wants next."""
+    """The next offset to read from one partition."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -31,7 +31,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 class OffsetCommitRequest(Message):
-    """Asks to keep a group's offsets."""
+    """Commits a group's offsets."""
 
     API_KEY = ApiKey.OFFSET_COMMIT
     MIN_VERSION = 2
@@ -47,7 +47,7 @@ class OffsetCommitRequest(Message):
 
 
 class OffsetCommitResponsePartition(Struct):
-    """Whether the offset of one partition is kept."""
+    """The result for one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -62,7 +62,7 @@ class OffsetCommitResponseTopic(Struct):
 
 
 class OffsetCommitResponse(Message):
-    """What became of each offset."""
+    """The result for each offset."""
 
     API_KEY = ApiKey.OFFSET_COMMIT
     MIN_VERSION = 2

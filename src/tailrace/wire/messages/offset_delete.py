@@ -1,7 +1,7 @@
-"""OffsetDelete, version 0, not flexible: a group forgets offsets.
+"""OffsetDelete, version 0, not flexible: deletes a group's committed offsets.
 
-Odd: the error of the whole request stands before the throttle time. A topic that a member still subscribes to is
-answered GROUP_SUBSCRIBED_TO_TOPIC.
+Odd: the error of the whole request precedes the throttle time. A topic that a member still subscribes to gives
+GROUP_SUBSCRIBED_TO_TOPIC.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.codec import NEVER, Message, Struct, array, int16, int32, str
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose offset shall go."""
+    """A partition whose offset is deleted."""
 
     partition_index: int = int32()
 
@@ -24,7 +24,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 class OffsetDeleteRequest(Message):
-    """Asks a group to forget offsets."""
+    """Deletes a group's committed offsets."""
 
     API_KEY = ApiKey.OFFSET_DELETE
     MIN_VERSION = 0
@@ -36,7 +36,7 @@ class OffsetDeleteRequest(Message):
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """A partition whose offset is gone, or why not."""
+    """A deleted offset, or the error."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -50,7 +50,7 @@ class OffsetDeleteResponseTopic(Struct):
 
 
 class OffsetDeleteResponse(Message):
-    """What became of each offset."""
+    """The result for each offset."""
 
     API_KEY = ApiKey.OFFSET_DELETE
     MIN_VERSION = 0

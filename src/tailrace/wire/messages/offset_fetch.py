@@ -1,9 +1,9 @@
-"""OffsetFetch, versions 1 to 10, flexible from 6: from where a group goes on.
+"""OffsetFetch, versions 1 to 10, flexible from 6: a group's committed offsets.
 
-Odd: up to 7 a request is for one group and the answer has its topics, from 8 on both have lists of groups, in other
-fields and other structs. Null topics, from 2 on, ask for every offset of the group. 7 asks to wait for offsets of open
-transactions, 9 names the member of the newer group protocol, 10 has topic ids in place of names; Kafka calls it stable
-from 4.2 on. A partition without an offset is answered with -1 and no error.
+Odd: up to version 7 a request is for one group and the response has its topics; from 8 on both have lists of groups, in
+other fields and structs. From 2 on null topics request all offsets of the group. Version 7 can wait for offsets of open
+transactions, 9 names the member of the newer group protocol, 10 replaces topic names by ids; Kafka calls it stable from
+4.2 on. A partition without an offset has -1 and no error.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tailrace.wire.codec import Kind, Message, Struct, array, boolean, int16, in
 
 
 class OffsetFetchRequestTopic(Struct):
-    """Partitions of one topic, asked for by a request for one group."""
+    """Partitions of one topic, in a request for one group."""
 
     name: str = string(until=7)
     partition_indexes: list[int] = array(Kind.INT32, until=7)
 
 
 class OffsetFetchRequestTopics(Struct):
-    """Partitions of one topic, asked for in one of several groups."""
+    """Partitions of one topic, in a request for several groups."""
 
     name: str = string(since=8, until=9)
     topic_id: TopicId = topic_uuid(since=10)
@@ -29,7 +29,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """One group, and the member that asks where it is a member."""
+    """One group, and the requesting member, if it is one."""
 
     group_id: str = string(since=8)
     member_id: str | None = string(since=9, nullable_from=9, default=None)
@@ -38,7 +38,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Message):
-    """Asks for committed offsets."""
+    """Requests committed offsets."""
 
     API_KEY = ApiKey.OFFSET_FETCH
     MIN_VERSION = 1
@@ -52,7 +52,7 @@ class OffsetFetchRequest(Message):
 
 
 class OffsetFetchResponsePartition(Struct):
-    """The committed offset of one partition, in an answer for one group."""
+    """The committed offset of one partition, in a response for one group."""
 
     partition_index: int = int32(until=7)
     committed_offset: int = int64(until=7)
@@ -62,14 +62,14 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    """The partitions of one topic, in an answer for one group."""
+    """The partitions of one topic, in a response for one group."""
 
     name: str = string(until=7)
     partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, until=7)
 
 
 class OffsetFetchResponsePartitions(Struct):
-    """The committed offset of one partition, in one of several groups."""
+    """The committed offset of one partition, in a response for several groups."""
 
     partition_index: int = int32(since=8)
     committed_offset: int = int64(since=8)
@@ -79,7 +79,7 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    """The partitions of one topic, in one of several groups."""
+    """The partitions of one topic, in a response for several groups."""
 
     name: str = string(since=8, until=9)
     topic_id: TopicId = topic_uuid(since=10)
@@ -87,7 +87,7 @@ class OffsetFetchResponseTopics(Struct):
 
 
 class OffsetFetchResponseGroup(Struct):
-    """The offsets of one group, or why there are none."""
+    """The offsets of one group, or the error."""
 
     group_id: str = string(since=8)
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, since=8)

@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch, versions 2 to 4, flexible from 4: where a leader epoch ends in a log.
+"""OffsetForLeaderEpoch, versions 2 to 4, flexible from 4: the end of a leader epoch in a log.
 
-Odd: the replica's id came with version 3, where its default is -2, a reader that may see past the high
-watermark; consumers send -1.
+Odd: version 3 added the replica id. Its default is -2, for a reader that may see beyond the high watermark; consumers
+send -1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(Message):
-    """Asks where leader epochs end."""
+    """Requests the ends of leader epochs."""
 
     API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
     MIN_VERSION = 2
@@ -38,7 +38,7 @@ class OffsetForLeaderEpochRequest(Message):
 
 
 class EpochEndOffset(Struct):
-    """Where a leader epoch ends in one partition."""
+    """The end of a leader epoch in one partition."""
 
     error_code: int = int16()
     partition: int = int32()
@@ -54,7 +54,7 @@ class OffsetForLeaderTopicResult(Struct):
 
 
 class OffsetForLeaderEpochResponse(Message):
-    """Where each epoch ends."""
+    """The end of each epoch."""
 
     API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
     MIN_VERSION = 2

@@ -1,8 +1,8 @@
 """Produce, versions 3 to 13, flexible from 9: record batches for partitions.
 
-Odd: versions 0 to 2 held older message formats and cannot be decoded, yet are advertised, since with a lower
-bound of 3 some clients turn compression off. From 7 on batches may be zstd, 8 tells which records were bad,
-10 names the new leader (KIP-951), 13 has topic ids in place of names. With acks=0 there is no response.
+Odd: versions 0 to 2 had older message formats and cannot be decoded, but are advertised, because some clients turn off
+compression if the minimum is 3. From version 7 on batches may use zstd. Version 8 adds errors of single records, 10 the
+new leader (KIP-951), 13 replaces topic names by ids. With acks=0 there is no response.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tailrace.wire.codec import (
 
 
 class PartitionProduceData(Struct):
-    """What to append to one partition."""
+    """The batch for one partition."""
 
     index: int = int32()
     records: Buffer | None = record_data()
 
 
 class TopicProduceData(Struct):
-    """What to append to partitions of one topic."""
+    """The batches for one topic."""
 
     name: str = string(until=12)
     topic_id: TopicId = topic_uuid(since=13)
@@ -40,7 +40,7 @@ class TopicProduceData(Struct):
 
 
 class ProduceRequest(Message):
-    """Asks to append record batches."""
+    """Appends record batches."""
 
     API_KEY = ApiKey.PRODUCE
     MIN_VERSION = 3
@@ -61,14 +61,14 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader that the client should ask instead."""
+    """The current leader, which the client should ask instead."""
 
     leader_id: int = int32(since=10, default=-1)
     leader_epoch: int = int32(since=10, default=-1)
 
 
 class PartitionProduceResponse(Struct):
-    """Where the batch of one partition went, or why it did not."""
+    """The offset of the batch of one partition, or the error."""
 
     index: int = int32()
     error_code: int = int16()
@@ -81,7 +81,7 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """What happened to the batches of one topic."""
+    """The results for one topic."""
 
     name: str = string(until=12)
     topic_id: TopicId = topic_uuid(since=13)
@@ -89,7 +89,7 @@ class TopicProduceResponse(Struct):
 
 
 class NodeEndpoint(Struct):
-    """Where to reach a broker that is named as a leader."""
+    """The address of a broker that is named as a leader."""
 
     node_id: int = int32(since=10)
     host: str = string(since=10)
@@ -98,7 +98,7 @@ class NodeEndpoint(Struct):
 
 
 class ProduceResponse(Message):
-    """What happened to each batch."""
+    """The result for each batch."""
 
     API_KEY = ApiKey.PRODUCE
     MIN_VERSION = 3

@@ -1,7 +1,7 @@
-"""ProveBroker, version 0, flexible: a broker that has connected to another one proves which broker it is.
+"""ProveBroker, version 0, flexible: a connecting broker proves its identity to another one.
 
-Odd: an API of our own, between brokers, and a conversation of two requests. The first one says who asks and has a
-nonce; its answer has the server's nonce. The second one has the proof and nothing else.
+Odd: an API of our own, between brokers, with two requests. The first one has the broker's identity and a nonce; its
+response has the server's nonce. The second one has only the proof.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tailrace.wire.codec import Message, byte_string, int16, int32, int64
 
 
 class ProveBrokerRequest(Message):
-    """Asks for a challenge, or answers one."""
+    """Requests a challenge, or answers it."""
 
     API_KEY = ApiKey.PROVE_BROKER
     MIN_VERSION = 0
@@ -27,7 +27,7 @@ class ProveBrokerRequest(Message):
 
 
 class ProveBrokerResponse(Message):
-    """A challenge, or whether the proof was accepted."""
+    """A challenge, or the result of a proof."""
 
     API_KEY = ApiKey.PROVE_BROKER
     MIN_VERSION = 0
@@ -35,5 +35,5 @@ class ProveBrokerResponse(Message):
     FLEXIBLE_FROM = 0
 
     error_code: int = int16()
-    #: Empty in the answer to a proof.
+    #: Empty in the response to a proof.
     nonce: Buffer = byte_string()

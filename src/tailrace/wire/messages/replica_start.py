@@ -1,7 +1,7 @@
-"""ReplicaStart, version 0, flexible: where a follower begins that has nothing of what its leader still has.
+"""ReplicaStart, version 0, flexible: where a follower starts that has none of the leader's local records.
 
-Odd: an API of our own, between brokers. Older records are in the archive; what they have told a leader and is still
-needed, leader epochs and producers, goes to the follower with it.
+Odd: an API of our own, between brokers. Older records are in the archive. The follower also receives what is still
+needed of them: leader epochs and producers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.wire.codec import Message, Struct, array, byte_string, int16, int3
 
 
 class ReplicaStartRequest(Message):
-    """Asks the leader of a partition where its own log starts."""
+    """Requests the start of the leader's local log."""
 
     API_KEY = ApiKey.REPLICA_START
     MIN_VERSION = 0
@@ -26,14 +26,14 @@ class ReplicaStartRequest(Message):
 
 
 class EpochStart(Struct):
-    """A leader epoch and the first offset that it wrote."""
+    """A leader epoch and its first offset."""
 
     epoch: int = int32()
     start_offset: int = int64()
 
 
 class ReplicaStartResponse(Message):
-    """The start of the leader's own log, and what was before it that a replica has to know."""
+    """The start of the leader's local log, and what a replica must know of earlier records."""
 
     API_KEY = ApiKey.REPLICA_START
     MIN_VERSION = 0
@@ -43,5 +43,5 @@ class ReplicaStartResponse(Message):
     error_code: int = int16()
     start_offset: int = int64(default=-1)
     leader_epochs: list[EpochStart] = array(EpochStart)
-    #: As in a producer snapshot file.
+    #: In the format of a producer snapshot file.
     producers: Buffer = byte_string()

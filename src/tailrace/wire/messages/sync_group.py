@@ -1,6 +1,6 @@
-"""SyncGroup, versions 0 to 5, flexible from 4: the leader hands in the assignment, every member receives its part.
+"""SyncGroup, versions 0 to 5, flexible from 4: the leader sends the assignment, and every member receives its part.
 
-Odd: 3 brings static members. From 5 on both sides name the protocol type and the protocol, and a broker refuses
+Odd: version 3 adds static members. From 5 on both sides name the protocol type and the protocol, and a broker refuses
 those that are not the group's.
 """
 
@@ -12,14 +12,14 @@ from tailrace.wire.codec import Message, Struct, array, byte_string, int16, int3
 
 
 class SyncGroupRequestAssignment(Struct):
-    """What the leader gives to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str = string()
     assignment: Buffer = byte_string()
 
 
 class SyncGroupRequest(Message):
-    """Asks for the member's assignment; the leader's request holds all of them."""
+    """Requests the member's assignment; the leader's request has all assignments."""
 
     API_KEY = ApiKey.SYNC_GROUP
     MIN_VERSION = 0

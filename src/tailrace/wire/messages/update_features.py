@@ -1,7 +1,7 @@
-"""UpdateFeatures, versions 0 to 2, all flexible: the levels that the whole cluster agrees on.
+"""UpdateFeatures, versions 0 to 2, all flexible: changes the finalized feature levels of the cluster.
 
-Odd: version 0 has a flag for downgrades where later ones have three kinds of change; version 2 has no answer for each
-feature, because either all of a request is done or nothing.
+Odd: version 0 has a flag for downgrades, later versions have three kinds of change. Version 2 has no result for each
+feature, because a request takes effect as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.wire.codec import Message, Struct, array, boolean, int8, int16, in
 
 
 class FeatureUpdateKey(Struct):
-    """The level that one feature is to have."""
+    """The new level of one feature."""
 
     feature: str = string()
     max_version_level: int = int16()
@@ -20,7 +20,7 @@ class FeatureUpdateKey(Struct):
 
 
 class UpdateFeaturesRequest(Message):
-    """Asks for other levels, or only whether they could be."""
+    """Changes levels, or only validates the change."""
 
     API_KEY = ApiKey.UPDATE_FEATURES
     MIN_VERSION = 0
@@ -33,7 +33,7 @@ class UpdateFeaturesRequest(Message):
 
 
 class UpdatableFeatureResult(Struct):
-    """What became of one feature."""
+    """The result for one feature."""
 
     feature: str = string()
     error_code: int = int16()
@@ -41,7 +41,7 @@ class UpdatableFeatureResult(Struct):
 
 
 class UpdateFeaturesResponse(Message):
-    """What became of the request."""
+    """The result of the request."""
 
     API_KEY = ApiKey.UPDATE_FEATURES
     MIN_VERSION = 0
