@@ -1,9 +1,9 @@
 """Futures without an event loop: callbacks run inside the call that completes them, not in a later iteration.
 
 For operations that complete thousands of times a second, where each extra loop iteration costs as much as the answer
-itself. Names match `asyncio.Future`, so that both can be used in the same place. Whoever completes an outcome must have
-finished its own work, because callbacks may call back into it. Callbacks must not raise. A subclass may convert the
-result for its waiters.
+itself. Names match `asyncio.Future`, so that both can be used in the same place. The code that completes an outcome
+must have finished its own work, because callbacks may call back into it. Callbacks must not raise. A subclass may
+convert the result for its waiters.
 """
 
 from __future__ import annotations

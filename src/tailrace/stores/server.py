@@ -108,7 +108,7 @@ class StoreServer:
         return session.session_id
 
     def renew_session(self, holder: _Connection, session_id: int) -> bool:
-        """Extend a session; whoever renews it becomes its holder."""
+        """Extend a session; the client that renews it becomes its holder."""
         if not self._leases.renew(session_id):
             return False
         self._holders[session_id] = holder

@@ -125,7 +125,7 @@ class _Wire:
         return self._inner.send(data)
 
     def cut(self) -> None:
-        """Shut down both directions, from any thread, whoever reads or writes."""
+        """Shut down both directions, from any thread, even during a read or write."""
         try:
             # Not the TLS socket's own shutdown, which would remove the state that the reading thread uses.
             socket.socket.shutdown(self._inner, socket.SHUT_RDWR)
