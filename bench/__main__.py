@@ -1,6 +1,6 @@
-"""The command line of the benchmarks: `python -m bench SUITE`; `make bench*` set up first what a suite needs.
+"""The command line of the benchmarks: `python -m bench SUITE`; `make bench*` first installs what a suite needs.
 
-`python -m bench docs` writes the generated parts of pages again from the last results.
+`python -m bench docs` regenerates the generated parts of pages from the last results.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ DOCS = "docs"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench", description="tailrace beside its peers, as ratios")
-    parser.add_argument("suite", choices=[*suites.NAMES, DOCS], help=f"what to run, or {DOCS}: write the pages again")
+    parser = argparse.ArgumentParser(prog="bench", description="compare tailrace with its peers, as ratios")
+    parser.add_argument(
+        "suite", choices=[*suites.NAMES, DOCS], help=f"the suite to run, or {DOCS}: regenerate the pages"
+    )
     name = parser.parse_args(arguments[:1]).suite
     return write_docs() if name == DOCS else suites.command(name).run(arguments[1:])
 
 
 def write_docs() -> int:
-    """Write every part of a page from its last results, of which there may be none yet."""
+    """Write the generated parts of all pages from their last results, if there are any."""
     code = 0
     for name in suites.NAMES:
         for part in suites.command(name).pages:

@@ -1,4 +1,4 @@
 """The clients that send the load: the C programs of `c/` and `peer_clients/`, and plain connections.
 
-They know where a server is reached and how to measure what it uses. They know no workload.
+They know a server's address and how to measure its resource usage. They know no workload.
 """

@@ -1,4 +1,4 @@
-"""Plain connections to a server that speaks the Kafka protocol, for what the C clients cannot do."""
+"""Plain connections to a server that speaks the Kafka protocol, for requests that the C clients do not support."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ SETTINGS = ConnectionSettings("bench", connect_timeout_ms=_ANSWER_MS, request_ti
 
 
 def connected(handle: Handle) -> BrokerConnection:
-    """A connection to a server; a context manager."""
+    """Return a connection to a server; a context manager."""
     return BrokerConnection((handle.host, handle.port), SETTINGS)

@@ -1,4 +1,4 @@
-"""Idle connections to a broker: each asks once which APIs there are, as any client does, and then says no more."""
+"""Idle connections to a broker: each asks once for the API versions, as any client does, and then stays silent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.clients.server import Handle
 
 @contextmanager
 def idle_connections(handle: Handle, count: int) -> Iterator[None]:
-    """Keep this many connections open for as long as the block runs."""
+    """Keep this many connections open while the block runs."""
     with ExitStack() as opened:
         for _ in range(count):
             opened.enter_context(connected(handle))

@@ -1,7 +1,7 @@
-"""Running the C clients: command lines in, one JSON object out, with what the server used meanwhile.
+"""Runs the C clients: command lines in, one JSON object out, with the server's resource usage meanwhile.
 
-Owns the measuring around a client's run: server CPU before and after, server memory at its highest. Must not know
-why a workload runs.
+Owns the measurements around a client's run: server CPU before and after, the server's peak memory. Must not know why a
+workload runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLIENT_TIMEOUT_SECONDS = 180
 
 
 def parse_result(command: list[str], code: int, output: str, errors: str) -> Metrics:
-    """The numbers of a client's JSON object; words and flags in it are left out."""
+    """Return the numbers in a client's JSON object, without its words and flags."""
     if code != 0:
         raise ClientFailedError(f"{' '.join(command)}: exit code {code}: {errors.strip()[-500:]}")
     try:
@@ -41,7 +41,7 @@ def run_client(command: list[str]) -> Metrics:
 
 @contextmanager
 def beside(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A client that runs while the block does; it is ended with the block, if it has not ended by itself."""
+    """Run a client beside the block, and end it with the block if it is still running."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -52,17 +52,17 @@ def beside(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def result_of(process: subprocess.Popen[str], command: list[str]) -> Metrics:
-    """The numbers of a client that ran beside something, after its end."""
+    """Return the numbers of a client that ran beside something, after its end."""
     try:
         output, errors = process.communicate(timeout=CLIENT_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise ClientFailedError(f"{' '.join(command)}: no end after {CLIENT_TIMEOUT_SECONDS} s") from error
+        raise ClientFailedError(f"{' '.join(command)}: did not end within {CLIENT_TIMEOUT_SECONDS} s") from error
     return parse_result(command, process.returncode, output, errors)
 
 
 @contextmanager
 def server_usage(server: Server) -> Iterator[Metrics]:
-    """What the server uses while the block runs: `server_cpu_s` and the highest `rss_mb`, there when it ends."""
+    """Measure the server while the block runs: `server_cpu_s` and the peak `rss_mb`, available when it ends."""
     usage: Metrics = {}
     done = threading.Event()
     pids = server.pids()
@@ -85,7 +85,7 @@ def server_usage(server: Server) -> Iterator[Metrics]:
 
 
 def with_costs(result: Metrics, usage: Metrics) -> Metrics:
-    """A client's result with the server's use and its cost for each GB, million messages and request."""
+    """Return a client's result with the server's usage and its cost per GB, million messages and request."""
     metrics = {**result, **usage}
     cpu = usage["server_cpu_s"]
     if result.get("bytes"):
@@ -98,14 +98,14 @@ def with_costs(result: Metrics, usage: Metrics) -> Metrics:
 
 
 def measured(server: Server, command: list[str]) -> Metrics:
-    """Run a client and add what the server used for it."""
+    """Run a client and add the server's usage during its run."""
     with server_usage(server) as usage:
         result = run_client(command)
     return with_costs(result, usage)
 
 
 def measured_from_ready(server: Server, command: list[str]) -> Metrics:
-    """Run a client that holds before its first and after its last request, and add what the server used between."""
+    """Run a client that pauses before its first and after its last request, and add the server's usage in between."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -132,12 +132,12 @@ def measured_from_ready(server: Server, command: list[str]) -> Metrics:
 
 
 def rdbench(kind: str, handle: Handle, topic: str, **options: object) -> list[str]:
-    """A command of the client over librdkafka."""
+    """Return a command of the librdkafka client."""
     return [str(BUILD / "rdbench"), kind, "--bootstrap", handle.address, "--topic", topic, *_flags(options)]
 
 
 def rawbench(kind: str, handle: Handle, topic: str, **options: object) -> list[str]:
-    """A command of the client that replays prepared requests."""
+    """Return a command of the client that replays prepared requests."""
     target = ["--host", handle.host, "--port", str(handle.port), "--topic", topic]
     return [str(BUILD / "rawbench"), kind, *target, *_flags(options)]
 

@@ -1,4 +1,4 @@
-"""What clients know of a server: where it is reached, and what it uses while they work."""
+"""What clients know of a server: its address, and its resource usage while they work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Handle:
-    """Where a running system is reached, and its pid."""
+    """The address of a running system, and its pid."""
 
     host: str
     port: int
@@ -20,13 +20,13 @@ class Handle:
 
 
 class Server(Protocol):
-    """A running system, as what it uses is measured."""
+    """A running system whose resource usage is measured."""
 
     def pids(self) -> list[int]:
-        """The processes of the server and all that it started."""
+        """Return the pids of the server and of all its descendants."""
 
     def cpu_seconds(self) -> float:
-        """User and system CPU seconds of all of them."""
+        """Return the user and system CPU seconds of all of them."""
 
     def rss_mb(self) -> float:
-        """Resident memory of all of them, in MB."""
+        """Return the resident memory of all of them, in MB."""

@@ -1,4 +1,4 @@
-"""Topics made by the admin client of librdkafka."""
+"""Creates topics with librdkafka's admin client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PATIENCE_SECONDS = 120.0
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-    """Create a topic of one replica."""
+    """Create a topic with one replica."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    # A client that asks a broker in its first moments may hear of no controller, and asks again only minutes later.
+    # In a broker's first moments, a client may find no controller, and would ask again only minutes later.
     while admin.list_topics(timeout=30).controller_id < 0:
         time.sleep(0.1)
     wanted = NewTopic(topic, partitions, config=dict(configs or {}))

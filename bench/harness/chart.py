@@ -1,6 +1,6 @@
-"""The chart: for each workload one bar a peer, how tailrace compares, on a logarithmic axis around 1.
+"""The chart: for each workload one bar per peer, on a logarithmic axis around 1.
 
-Writes SVG as text; knows nothing of how the figures were measured.
+Writes SVG as text; does not know how the figures were measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 BAR_HEIGHT = 14
-#: What a letter of the legend takes at most, on average.
+#: The average maximum width of a letter in the legend.
 LETTER_WIDTH = 7
 ROW_GAP = 10
 LEFT = 330
@@ -25,7 +25,7 @@ COLOURS = {
     "rabbitmq-quorum": "#d98b2b",
     "rabbitmq-stream": "#e6b566",
 }
-#: The chart shows what a reader asks first; the table has the rest.
+#: The chart shows the most important figures; the table has the others.
 CHARTED = (
     "throughput_mb_s",
     "requests_s",
@@ -36,21 +36,21 @@ CHARTED = (
     "takeover_s",
     "restart_s",
 )
-#: Memory is shown once: a bar for every workload would say the same many times.
+#: Memory is shown once: it is nearly the same for every workload.
 RSS_WORKLOAD = "start"
 
 
 def advantage(ratio: Mapping[str, Any]) -> float:
-    """How many times better ours is: above 1 is ahead, whichever side of the ratio is the good one."""
+    """Return how many times better ours is: above 1 is ahead, whichever direction of the ratio is good."""
     value = float(ratio["ratio"])
     return value if ratio["better"] == "higher" else 1 / value
 
 
 def rows(ratios: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The charted ratios, by the label of their row."""
+    """Group the charted ratios by the label of their row."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for ratio in ratios:
-        # On a logarithmic axis there is no place for nothing.
+        # A logarithmic axis cannot show zero.
         if ratio["metric"] not in CHARTED or not ratio["ratio"] or ratio["ratio"] < 0:
             continue
         if ratio["metric"] == "rss_mb" and ratio["workload"] != RSS_WORKLOAD:
@@ -62,7 +62,7 @@ def rows(ratios: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any
 
 
 def render(ratios: Sequence[Mapping[str, Any]], title: str) -> str:
-    """The whole chart as an SVG document."""
+    """Return the whole chart as an SVG document."""
     charted = rows(ratios)
     bars = [advantage(ratio) for group in charted.values() for ratio in group]
     low, high = min([0.5, *bars]), max([2.0, *bars])
@@ -120,6 +120,6 @@ def _legend(charted: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round factors between the ends of the axis."""
+    """Return round factors within the axis."""
     steps = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
     return [step for step in steps if low <= step <= high]

@@ -1,4 +1,4 @@
-"""How a suite is asked for on the command line: options that all have, and those of its own."""
+"""The command line of a suite: the options of all suites, and its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.harness.suite import Suite
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of a suite is run."""
+    """How much of a suite runs."""
 
     rounds: int
     scale: float = 1.0
@@ -30,11 +30,11 @@ def _no_options(_: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """One suite, as it is asked for."""
+    """One suite on the command line."""
 
     name: str
     description: str
-    #: Among which one may choose, if one may.
+    #: The systems that can be selected, if any.
     systems: Sequence[str] = ()
     full: Size
     quick: Size
@@ -43,16 +43,16 @@ class Command:
     pages: tuple[PagePart, ...] = ()
 
     def suite(self, arguments: Sequence[str]) -> tuple[Suite[Any], Path]:
-        """The suite as the arguments want it, and where its data goes."""
+        """Return the suite according to the arguments, and the place for its data."""
         parser = argparse.ArgumentParser(prog=f"bench {self.name}", description=self.description)
-        parser.add_argument("--quick", action="store_true", help="a small part of it")
-        parser.add_argument("--rounds", type=int, help="how often each workload is run")
-        parser.add_argument("--scale", type=float, help="share of the full load")
+        parser.add_argument("--quick", action="store_true", help="run a small part of it")
+        parser.add_argument("--rounds", type=int, help="run each workload this often")
+        parser.add_argument("--scale", type=float, help="use this share of the full load")
         if self.systems:
             names = list(self.systems)
             parser.add_argument("--systems", nargs="+", choices=names, default=names, metavar="NAME")
-        parser.add_argument("--output", type=Path, help="the results file")
-        parser.add_argument("--scratch", type=Path, default=SCRATCH, help="where all data is kept")
+        parser.add_argument("--output", type=Path, help="write the results to this file")
+        parser.add_argument("--scratch", type=Path, default=SCRATCH, help="keep all data here")
         parser.set_defaults(parser=parser)
         self.add_options(parser)
         options = parser.parse_args(arguments)
@@ -62,9 +62,9 @@ class Command:
         return self.make(options), options.scratch
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Run the suite; 1 if anything failed."""
+        """Run the suite; return 1 if anything failed."""
         suite, scratch = self.suite(arguments)
-        # A stopped benchmark must stop its servers too.
+        # A benchmark that is stopped must stop its servers too.
         signal.signal(signal.SIGTERM, _interrupt)
         return execute(suite, scratch)
 

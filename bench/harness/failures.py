@@ -1,4 +1,4 @@
-"""What may go wrong in a benchmark without ending it: the step is recorded as failed, and the run goes on."""
+"""Failures that do not end a benchmark: the step is recorded as failed, and the run continues."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tailrace.protocol_client.errors import ProtocolClientError
 
 
 class ServerFailedError(Exception):
-    """A server did not start, ended by itself, or does not do what it must; the message carries its output."""
+    """A server did not start, ended by itself, or misbehaves; the message has its output."""
 
 
 class ClientFailedError(Exception):
-    """A client ended with an error, or did not do all that it was asked to; the message carries its output."""
+    """A client ended with an error, or did not complete its task; the message has its output."""
 
 
 EXPECTED = (

@@ -1,6 +1,6 @@
-"""What the machine itself can do: writing to the page cache, loopback TCP, fdatasync.
+"""The physical limits of the machine: writing to the page cache, loopback TCP, fdatasync.
 
-Measured in the same run and on the same disk as the systems, so that each result can be read as a share of it.
+Measured in the same run and on the same disk as the systems, so that each result can be given as a share of them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ CHUNK = bytes(1 << 20)
 WRITE_CHUNKS = 512
 LOOPBACK_CHUNKS = 2048
 SYNCS = 100
-#: A limit is what the machine can do, so the best attempt counts.
+#: The best attempt counts, as it is a limit.
 ATTEMPTS = 3
 TOUCHED_BYTES_MAX = 8_000_000_000
 
 
 def touch_memory() -> None:
-    """Use half of the free memory once and give it back.
+    """Use half of the free memory once and release it.
 
-    A virtual machine's host provides a page when it is first touched, which is several times slower than later: the
-    first system would pay for all.
+    A virtual machine's host provides a page when it is first touched, several times slower than later: the first system
+    would pay for all.
     """
     found = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     size = min(int(found[1]) * 1024 // 2, TOUCHED_BYTES_MAX) if found else 0
@@ -38,7 +38,7 @@ def touch_memory() -> None:
 
 
 def measure(directory: Path) -> dict[str, float]:
-    """All limits once."""
+    """Measure all limits once."""
     return {
         "page_cache_write_mb_s": max(page_cache_write_mb_s(directory) for _ in range(ATTEMPTS)),
         "loopback_mb_s": max(loopback_mb_s() for _ in range(ATTEMPTS)),
@@ -47,7 +47,7 @@ def measure(directory: Path) -> dict[str, float]:
 
 
 def page_cache_write_mb_s(directory: Path, chunks: int = WRITE_CHUNKS) -> float:
-    """MB/s of appending to a new file in pieces of 1 MiB, not waiting for the disk."""
+    """Return the MB/s of appending to a new file in pieces of 1 MiB, without waiting for the disk."""
     path = directory / "limit-write"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -62,11 +62,11 @@ def page_cache_write_mb_s(directory: Path, chunks: int = WRITE_CHUNKS) -> float:
 
 
 def loopback_mb_s(chunks: int = LOOPBACK_CHUNKS) -> float:
-    """MB/s of one TCP connection over loopback between two processes."""
+    """Return the MB/s of one TCP connection over loopback between two processes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         child = os.fork()
         if child == 0:
-            # Only this process's own part of the benchmark runs here: no cleanup of the parent's may.
+            # Only this process's own code runs here: none of the parent's cleanup may.
             try:
                 _receive_all(listener.getsockname()[1])
             finally:
@@ -92,7 +92,7 @@ def _receive_all(port: int) -> None:
 
 
 def fdatasync_p50_ms(directory: Path, syncs: int = SYNCS) -> float:
-    """The median time of an fdatasync after an append of 4 KiB."""
+    """Return the median time of an fdatasync after an append of 4 KiB."""
     path = directory / "limit-sync"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     took: list[float] = []

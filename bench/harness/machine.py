@@ -1,4 +1,4 @@
-"""What the benchmark ran on: processor, memory, kernel, disk."""
+"""Describes the machine of a benchmark: processor, memory, kernel, disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def describe_machine(directory: Path) -> dict[str, Any]:
-    """The machine, without names that belong to one owner."""
+    """Describe the machine, without names that identify its owner."""
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return {
@@ -24,7 +24,7 @@ def describe_machine(directory: Path) -> dict[str, Any]:
 
 
 def filesystem_of(directory: Path, mounts: str) -> str:
-    """The type of the file system that holds a directory, from the text of /proc/mounts."""
+    """Return the type of the file system that holds a directory, from the text of /proc/mounts."""
     found, longest = "unknown", -1
     for line in mounts.splitlines():
         _, point, kind = line.split()[:3]

@@ -1,4 +1,4 @@
-"""The generated parts of pages: between two marks, written from a results file; what people wrote around them stays."""
+"""The generated parts of pages: written from a results file between two marks; the text around them stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMAND = "python -m bench docs"
 
 
 class PageError(Exception):
-    """The results or the page are not what a part can be written from."""
+    """The results or the page do not allow the part to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class PagePart:
     results: Path
     page: Path
     text: Callable[[Mapping[str, Any]], str]
-    #: Why results are not shown, or None if they are.
+    #: Returns why results are not shown, or None if they are.
     refusal: Callable[[Mapping[str, Any]], str | None] = lambda _: None
-    #: Whether the chart beside the results goes beside the page.
+    #: Whether the chart beside the results is copied beside the page.
     has_chart: bool = False
 
     @property
@@ -39,15 +39,15 @@ class PagePart:
         return f"<!-- Generated from {self.results.relative_to(ROOT)}: end -->"
 
     def replaced(self, page: str, generated: str) -> str:
-        """The text of a page with this part exchanged."""
+        """Return the text of a page with this part replaced."""
         if page.count(self.begin) != 1 or page.count(self.end) != 1:
-            raise PageError(f"the page has no part that is generated from {self.results.name}, or more than one")
+            raise PageError(f"the page must have exactly one part that is generated from {self.results.name}")
         head, rest = page.split(self.begin)
         tail = rest.split(self.end)[1]
         return f"{head}{self.begin}\n\n{generated}\n\n{self.end}{tail}"
 
     def write(self, results_path: Path | None = None, page_path: Path | None = None) -> None:
-        """Write the part from the last results, if they are to be shown."""
+        """Write the part from the last results, if they may be shown."""
         results_path, page_path = results_path or self.results, page_path or self.page
         results = json.loads(results_path.read_text())
         if reason := self.refusal(results):

@@ -1,4 +1,4 @@
-"""The page cache of a directory's files: written back, dropped, and how much of it is left.
+"""The page cache of a directory's files: writes it back, drops it, and measures what is left.
 
 Needs no privileges: it works on the files themselves and not on the machine's whole cache.
 """
@@ -15,14 +15,14 @@ PROBES = 64
 
 
 def large_files(directory: Path) -> Iterator[Path]:
-    """The files that hold data rather than bookkeeping."""
+    """Yield the files that hold data, not bookkeeping."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and path.stat().st_size >= SMALLEST_BYTES:
             yield path
 
 
 def drop(directory: Path) -> None:
-    """Write the files back and let the kernel forget their pages."""
+    """Write the files back and let the kernel drop their pages."""
     for path in large_files(directory):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -33,13 +33,13 @@ def drop(directory: Path) -> None:
 
 
 def resident_share(directory: Path) -> float:
-    """Which part of evenly spread pages can be read without the disk, from 0 to 1."""
+    """Return the share of evenly spread pages that are in memory, from 0 to 1."""
     probed = resident = 0
     for path in large_files(directory):
         size = path.stat().st_size
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            # Random access: a probe must not read ahead what the next one looks for.
+            # Random access: a probe must not read ahead what the next one checks.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             for step in range(PROBES):
                 probed += 1

@@ -1,6 +1,6 @@
-"""Server processes and what /proc says of them: CPU time, memory, children, free ports.
+"""Server processes and their data in /proc: CPU time, memory, children; free ports.
 
-Owns starting and ending: a process is ended by its own pid, with SIGTERM first, and its output is kept for the error
+Owns starting and ending: a process is ended by its own pid, first with SIGTERM, and its output is kept for the error
 message. Must not know which system runs in the process.
 """
 
@@ -21,7 +21,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
-    """A loopback port on which nothing listens."""
+    """Return a loopback port on which nothing listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -29,24 +29,24 @@ def free_port() -> int:
 
 
 def stat_fields(text: str) -> tuple[int, float]:
-    """Parent pid and CPU seconds (user and system, with children that ended) from the text of /proc/<pid>/stat."""
-    # The command's name may hold spaces and brackets: the fields are counted from the last bracket.
+    """Parse parent pid and CPU seconds (user and system, with ended children) from the text of /proc/<pid>/stat."""
+    # The command's name may contain spaces and brackets, so fields are counted from the last bracket.
     fields = text[text.rindex(")") + 2 :].split()
     return int(fields[1]), sum(int(field) for field in fields[11:15]) / TICKS_PER_SECOND
 
 
 def own_cpu_seconds(text: str) -> float:
-    """CPU seconds of the process alone, without children that ended, from the text of /proc/<pid>/stat."""
+    """Parse the CPU seconds of the process alone, without ended children, from the text of /proc/<pid>/stat."""
     return sum(int(field) for field in text[text.rindex(")") + 2 :].split()[11:13]) / TICKS_PER_SECOND
 
 
 def start_ticks(text: str) -> int:
-    """When the process started, in clock ticks since boot: with the pid, it names one process for ever."""
+    """Parse when the process started, in clock ticks since boot; with the pid, it identifies a process uniquely."""
     return int(text[text.rindex(")") + 2 :].split()[19])
 
 
 def status_mb(text: str, key: str) -> float:
-    """One memory line of /proc/<pid>/status or smaps_rollup in MB (of a million bytes), 0 where there is none."""
+    """Parse a memory line of /proc/<pid>/status or smaps_rollup in MB (a million bytes); 0 if there is none."""
     for line in text.splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -54,7 +54,7 @@ def status_mb(text: str, key: str) -> float:
 
 
 def process_tree(pid: int) -> list[int]:
-    """The process and everything it started, itself first."""
+    """Return the process and its descendants, itself first."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -69,22 +69,22 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """CPU seconds of the processes that still run."""
+    """Return the CPU seconds of the processes that still run."""
     return sum(stat_fields(text)[1] for pid in pids if (text := _read(f"/proc/{pid}/stat")))
 
 
 def cpu_by_process(pids: Sequence[int]) -> dict[int, float]:
-    """CPU seconds of each process that still runs, its children's not among them."""
+    """Return the CPU seconds of each process that still runs, without its children's."""
     return {pid: own_cpu_seconds(text) for pid in pids if (text := _read(f"/proc/{pid}/stat"))}
 
 
 def rss_mb(pids: Sequence[int]) -> float:
-    """Resident memory of the processes in MB."""
+    """Return the resident memory of the processes in MB."""
     return sum(status_mb(_read(f"/proc/{pid}/status"), "VmRSS") for pid in pids)
 
 
 def pss_mb(pids: Sequence[int]) -> float:
-    """Resident memory of the processes in MB, shared pages counted once among those who share them."""
+    """Return the resident memory of the processes in MB; memory that they share counts once."""
     return sum(status_mb(_read(f"/proc/{pid}/smaps_rollup"), "Pss") for pid in pids)
 
 
@@ -96,7 +96,7 @@ def _read(path: str) -> str:
 
 
 class ServerProcess:
-    """One server in its own process, its output in a file, with the processes that it starts itself."""
+    """A server in its own process, with its output in a file, and its child processes."""
 
     def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> None:
         self.started_at = time.monotonic()
@@ -116,7 +116,7 @@ class ServerProcess:
         return self._process.pid
 
     def tree(self) -> list[int]:
-        """The pids of the server, itself first."""
+        """Return the pids of the server and its descendants, itself first."""
         return process_tree(self.pid)
 
     def check_alive(self) -> None:
@@ -126,11 +126,11 @@ class ServerProcess:
             raise ServerFailedError(f"{self._process.args!r} ended with {code}\n{self.output_tail()}")
 
     def output_tail(self) -> str:
-        """The last part of what the server printed."""
+        """Return the last part of the server's output."""
         return self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
 
     def stop(self, signal_pid: int | None = None) -> None:
-        """End the server, with SIGTERM to `signal_pid` or itself, and whatever of its children is left after it."""
+        """End the server, with SIGTERM to `signal_pid` or itself, and its remaining children after it."""
         born = {pid: start_ticks(text) for pid in self.tree()[1:] if (text := _read(f"/proc/{pid}/stat"))}
         if self._process.poll() is None:
             os.kill(signal_pid or self.pid, signal.SIGTERM)

@@ -57,21 +57,21 @@ class Sample:
 
 
 def direction(metric: str) -> str:
-    """Whether more or less of a figure is better."""
+    """Return whether more or less of a figure is better."""
     if metric in HIGHER_IS_BETTER:
         return "higher"
     if metric in LOWER_IS_BETTER:
         return "lower"
-    raise ValueError(f"{metric} has no better side")
+    raise ValueError(f"{metric} has no better side: add it to HIGHER_IS_BETTER or LOWER_IS_BETTER")
 
 
 def has_better_side(metric: str) -> bool:
-    """Whether systems can be compared by a figure."""
+    """True if systems can be compared by a figure."""
     return metric in HIGHER_IS_BETTER or metric in LOWER_IS_BETTER
 
 
 def values(samples: Iterable[Sample], system: str, workload: str, metric: str) -> list[float]:
-    """One figure over all runs of a workload on a system."""
+    """Return one figure of all runs of a workload on a system."""
     return [
         sample.metrics[metric]
         for sample in samples
@@ -80,7 +80,7 @@ def values(samples: Iterable[Sample], system: str, workload: str, metric: str) -
 
 
 def spread(found: Sequence[float]) -> float:
-    """The distance between the extremes as a share of the median; 0 for a single value."""
+    """Return the distance between the extremes as a share of the median; 0 for a single value."""
     middle = statistics.median(found)
     return (max(found) - min(found)) / middle if middle else 0.0
 
@@ -88,7 +88,7 @@ def spread(found: Sequence[float]) -> float:
 def compute_ratios(
     samples: Sequence[Sample], judged_by: Mapping[str, Sequence[str]], ours_is: str | None = OURS
 ) -> list[dict[str, Any]]:
-    """Ours against every peer that ran the same workload, by medians, in the order of `judged_by`."""
+    """Compare ours with every peer that ran the same workload, by medians, in the order of `judged_by`."""
     if ours_is is None:
         return []
     peers = list(dict.fromkeys(sample.system for sample in samples if sample.system != ours_is))
@@ -112,7 +112,7 @@ def _ratio(workload: str, metric: str, peer: str, ours: Sequence[float], theirs:
         "peer": peer,
         "ours": our_median,
         "theirs": their_median,
-        # A figure too small for the clock to see has no ratio.
+        # A figure too small to measure has no ratio.
         "ratio": our_median / their_median if their_median else None,
         "better": direction(metric),
         "spread": {"ours": spread(ours), "theirs": spread(theirs)},
@@ -123,7 +123,7 @@ def _ratio(workload: str, metric: str, peer: str, ours: Sequence[float], theirs:
 def compute_shares(
     samples: Sequence[Sample], limits: Mapping[str, float], bounded_by: Mapping[str, Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """Each throughput as a share of the lowest physical limit that bounds it."""
+    """Return each throughput as a share of the lowest physical limit that bounds it."""
     shares: list[dict[str, Any]] = []
     for workload, names in bounded_by.items():
         if not names:
@@ -147,7 +147,7 @@ def compute_shares(
 
 
 def compute_scaling(samples: Sequence[Sample], axes: Mapping[str, Mapping[int, str]]) -> list[dict[str, Any]]:
-    """How the cost of a request grows along an axis: each axis maps its points to the workloads there."""
+    """Return how the cost of a request grows along each axis, which maps its points to workloads."""
     scaling: list[dict[str, Any]] = []
     for system in dict.fromkeys(sample.system for sample in samples):
         for axis, points in axes.items():

@@ -1,6 +1,6 @@
-"""Results as text: the words and tables of the summary after a run and of the generated parts of pages.
+"""Results as text: the sentences and tables of the summary after a run and of the generated parts of pages.
 
-Reads only what is in a results file, so that a page can be written again from an old run.
+Reads only a results file, so that a page can be regenerated from an old run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from bench.harness.ratios import HIGHER_IS_BETTER, LOWER_IS_BETTER, OURS, direct
 
 Results: TypeAlias = Mapping[str, Any]
 
-#: Below this, a single run on each side says nothing.
+#: Smaller differences between single runs mean nothing.
 LEAST_MARGIN = 0.02
-#: Messages a second only restate the throughput and are left to the JSON, as is what all brokers of a cluster take.
+#: Only in the JSON: messages a second only repeat the throughput; the other is the total of all brokers of a cluster.
 _NOT_IN_TABLES = ("messages_s", "idle_all_percent")
 TABLE_METRICS = tuple(name for name in (*HIGHER_IS_BETTER, *LOWER_IS_BETTER) if name not in _NOT_IN_TABLES)
 HEADINGS = ["workload", "metric", "peer", "tailrace", "peer's", "ratio", "better", "tailrace is", "of limit"]
@@ -24,18 +24,18 @@ ALONE_HEADINGS = ["workload", "metric", "tailrace"]
 
 
 class Goal(NamedTuple):
-    """A figure that is to be reached."""
+    """A figure to reach."""
 
     words: str
     workload: str
     metric: str
     bound: float
-    #: Whether the bound is for ours divided by the peer's, or for our figure itself.
+    #: Whether the bound is for the ratio to the peer, or for our figure itself.
     is_ratio: bool = True
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, without an exponent."""
+    """Format with three significant digits, without an exponent."""
     if value is None:
         return "-"
     if value == 0:
@@ -47,7 +47,7 @@ def number(value: float | None) -> str:
 
 
 def verdict(ratio: Mapping[str, Any]) -> str:
-    """Whether ours is ahead or behind by more than the runs of either side differ among themselves, else "level"."""
+    """Return whether ours is ahead or behind by more than the runs of either side vary, else "level"."""
     if not ratio["ratio"]:
         return "-"
     advantage = ratio["ratio"] if ratio["better"] == "higher" else 1 / ratio["ratio"]
@@ -56,7 +56,7 @@ def verdict(ratio: Mapping[str, Any]) -> str:
 
 
 def ratio_rows(results: Results) -> list[list[str]]:
-    """One row for each ratio in the table, words only."""
+    """Return one row of words for each ratio in the table."""
     shares = {
         (share["workload"], share["metric"]): share["share"] for share in results["shares"] if share["system"] == OURS
     }
@@ -82,7 +82,7 @@ def ratio_rows(results: Results) -> list[list[str]]:
 
 
 def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
-    """A table for a terminal."""
+    """Format a table for a terminal."""
     widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -90,14 +90,14 @@ def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
 
 
 def markdown_table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
-    """The same for a page."""
+    """Format a table for a page."""
     lines = ["| " + " | ".join(row) + " |" for row in [headings, *rows]]
     lines.insert(1, "|" + "---|" * len(headings))
     return "\n".join(lines)
 
 
 def limits_text(results: Results) -> str:
-    """The physical limits in one sentence."""
+    """Describe the physical limits in one sentence."""
     limits = results["limits"]
     return (
         f"page-cache write {number(limits['page_cache_write_mb_s'])} MB/s, "
@@ -106,7 +106,7 @@ def limits_text(results: Results) -> str:
 
 
 def scaling_rows(results: Results) -> list[list[str]]:
-    """How the CPU cost of a request grows with partitions and idle connections."""
+    """Return how the CPU cost of a request grows with partitions and idle connections."""
     return [
         [
             entry["system"],
@@ -119,7 +119,7 @@ def scaling_rows(results: Results) -> list[list[str]]:
 
 
 def summary(results: Results, goals: Sequence[Goal] = (), shows_alone: bool = False, ours: str = OURS) -> str:
-    """What is printed at the end of a run."""
+    """Return the text that is printed at the end of a run."""
     # Only some suites measure the machine's limits.
     width = len(HEADINGS) if results["shares"] else len(HEADINGS) - 1
     headings = [heading.replace(OURS, ours) for heading in HEADINGS[:width]]
@@ -142,7 +142,7 @@ def summary(results: Results, goals: Sequence[Goal] = (), shows_alone: bool = Fa
 
 
 def run_text(results: Results) -> str:
-    """When and on what it ran, as the beginning of a sentence."""
+    """Say when and where it ran, as the beginning of a sentence."""
     machine = results["machine"]
     return (
         f"Run of {results['date']} ({results['minutes']:.0f} minutes, {results['settings']['rounds']} rounds) on "
@@ -152,7 +152,7 @@ def run_text(results: Results) -> str:
 
 
 def page_part(results: Results, what_ran: str, blocks: Sequence[str]) -> str:
-    """A part of a page: what ran when and where, what it found, and what is not there."""
+    """Return a part of a page: what ran when and where, the results, and what is missing."""
     left_out = [
         [item["system"], item["workload"], item["reason"].splitlines()[0]]
         for item in (*results["skipped"], *results["failures"])
@@ -164,7 +164,7 @@ def page_part(results: Results, what_ran: str, blocks: Sequence[str]) -> str:
 
 
 def goal_rows(results: Results, goals: Sequence[Goal]) -> list[list[str]]:
-    """What is to be reached, what was measured, and whether it is."""
+    """Return what should be reached, what was measured, and whether it was reached."""
     ratios = {(each["workload"], each["metric"]): each for each in results["ratios"]}
     rows = []
     own = {key: statistics.median(values) for key, values in _own_values(results).items()}
@@ -180,7 +180,7 @@ def goal_rows(results: Results, goals: Sequence[Goal]) -> list[list[str]]:
 
 
 def _own_values(results: Results) -> dict[tuple[str, str], list[float]]:
-    """Ours by workload and figure, in the order of the run."""
+    """Return our figures by workload and figure, in the order of the run."""
     found: dict[tuple[str, str], list[float]] = {}
     for sample in results["samples"]:
         if sample.get("system") == OURS:
@@ -190,7 +190,7 @@ def _own_values(results: Results) -> dict[tuple[str, str], list[float]]:
 
 
 def alone_rows(results: Results) -> list[list[str]]:
-    """What only tailrace was measured by."""
+    """Return the figures that only exist for tailrace."""
     compared = {(each["workload"], each["metric"]) for each in results["ratios"]}
     return [
         [workload, metric, number(statistics.median(values))]
@@ -200,6 +200,6 @@ def alone_rows(results: Results) -> list[list[str]]:
 
 
 def missed_part(results: Results, goals: Sequence[Goal]) -> str | None:
-    """Why a run is no whole run that a page may show, if it is none."""
+    """Return why a page must not show a run, None if the run is complete."""
     is_whole = results["settings"]["scale"] >= 1 and len(goal_rows(results, goals)) == len(goals)
     return None if is_whole else "from a part of the run; the page shows whole runs only"

@@ -1,4 +1,4 @@
-"""The results file: the same shape for every suite, and what a suite adds to it."""
+"""The results file: the same structure for every suite, plus a suite's own additions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.harness.suite import Suite, T
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has found so far."""
+    """The results of a run so far."""
 
     samples: list[Sample] = field(default_factory=list)
     limit_samples: list[dict[str, float]] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Outcome:
 
 
 def assemble(suite: Suite[T], run: Outcome, minutes: float, scratch: Path) -> dict[str, Any]:
-    """Everything that is written to the results file."""
+    """Return the content of the results file."""
     workloads = {item.name: item for group in suite.groups for item in group.workloads}
     judged_by = {**suite.judged_by, **{name: item.judged_by for name, item in workloads.items() if item.judged_by}}
     found: dict[str, Any] = {
@@ -55,7 +55,7 @@ def assemble(suite: Suite[T], run: Outcome, minutes: float, scratch: Path) -> di
 
 
 def compared(samples: Sequence[Sample], judged_by: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """By which figures each workload is compared, in the order in which they were measured."""
+    """Return the figures by which each workload is compared, in the order in which they were measured."""
     found: dict[str, dict[str, None]] = {name: dict.fromkeys(metrics) for name, metrics in judged_by.items()}
     for sample in samples:
         if sample.workload not in judged_by:
@@ -65,7 +65,7 @@ def compared(samples: Sequence[Sample], judged_by: Mapping[str, Sequence[str]]) 
 
 
 def write(suite: Suite[T], found: Mapping[str, Any]) -> list[Path]:
-    """Write the results file, and the chart beside it where the suite has one."""
+    """Write the results file, and the chart beside it if the suite has one."""
     path = suite.output
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """One benchmark run: carries out a suite block by block, keeps every sample, writes the results.
 
-Owns rounds, progress lines, the time limit and what becomes of failures. A workload or a system that fails is recorded
-and the run goes on; whatever was started is stopped in every case.
+Owns rounds, progress lines, the time limit and the handling of failures. If a workload or a system fails, that is
+recorded and the run continues; everything that was started is stopped in any case.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Run(Generic[T]):
         return time.monotonic() - self._started
 
     def run(self, scratch: Path) -> None:
-        """Run every block for which there is time."""
+        """Run every block that fits into the time limit."""
         if self.suite.touches_memory:
             limits.touch_memory()
         with self.suite.stage.shared(scratch, self._say_before):
-            # What was written until now is none of the measured.
+            # Data that was written until now must not affect measurements.
             os.sync()
             for block in self.plan:
                 self._left.pop(0)
                 if not self._has_time(block):
-                    reason = f"round {block.round} would have gone over the time limit"
+                    reason = f"round {block.round} would have exceeded the time limit"
                     self._skip(block.system, block.group, reason)
                     continue
                 if self.suite.measures_limits and len(self.outcome.limit_samples) < block.round:
@@ -81,7 +81,7 @@ class Run(Generic[T]):
             self._fail(block, step, error)
         finally:
             shutil.rmtree(directory)
-            # The next system must not pay for pages that this one left to be written.
+            # The next system must not pay for this one's unwritten pages.
             os.sync()
 
     def _run_workload(self, block: Block[T], workload: Workload[T], target: T, after: Sequence[Workload[T]]) -> None:
@@ -127,14 +127,14 @@ class Run(Generic[T]):
 
 
 def shown(figures: Figures, judged_by: Sequence[str]) -> str:
-    """What a progress line says of a measurement."""
+    """Format a measurement for a progress line."""
     metrics = figures.metrics
     names = [name for name in judged_by if name in metrics] or [name for name in metrics if has_better_side(name)]
     return f"{figures.workload}: " + ", ".join(f"{name} {report.number(metrics[name])}" for name in names)
 
 
 def execute(suite: Suite[T], scratch_parent: Path) -> int:
-    """Run a suite, print and write what it found; 1 if anything failed."""
+    """Run a suite, print and write its results; return 1 if anything failed."""
     scratch_parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{suite.name}-", dir=scratch_parent))
     try:

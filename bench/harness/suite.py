@@ -24,23 +24,22 @@ T = TypeVar("T")
 
 
 class Figures(NamedTuple):
-    """What one measurement gave."""
+    """The result of one measurement."""
 
     workload: str
     metrics: Metrics
-    #: Where it is not the system that the block is for.
+    #: Set if it is not the block's system.
     system: str = ""
 
 
 class Workload(ABC, Generic[T]):
     """Something to measure, once or several times in one go."""
 
-    #: The figures by which systems are compared, the first is the one to show while it runs; all that have a better
-    #: side where nothing is named.
+    #: The figures by which systems are compared; progress lines show the first. If empty, all with a better side.
     judged_by: ClassVar[tuple[str, ...]] = ()
-    #: A first guess, before the first run of it on this machine is known.
+    #: A first guess, until its first run on this machine.
     expected_seconds: ClassVar[float] = 5.0
-    #: Which physical limits bound the throughput.
+    #: The physical limits that bound the throughput.
     bounded_by: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -48,15 +47,15 @@ class Workload(ABC, Generic[T]):
     def name(self) -> str: ...
 
     def prepare(self, target: T) -> None:
-        """Make what the measurement needs; none of it is measured."""
+        """Prepare the measurement; nothing of this is measured."""
 
     @abstractmethod
     def run(self, target: T) -> Iterator[Figures]:
-        """Measure, giving figures as soon as they are known."""
+        """Measure, and yield figures as soon as they are known."""
 
 
 class OneSample(Workload[T]):
-    """A workload that gives all of its figures at its end."""
+    """A workload with all of its figures at its end."""
 
     def run(self, target: T) -> Iterator[Figures]:
         yield Figures(self.name, self.measure(target))
@@ -73,13 +72,13 @@ class Group(Generic[T]):
     name: str
     workloads: tuple[Workload[T], ...]
     systems: tuple[str, ...]
-    #: In how many of the rounds; in all of them unless told otherwise.
+    #: The number of rounds; None for all.
     rounds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Block(Generic[T]):
-    """One system, started once, and what is run on it before it is stopped."""
+    """One system, started once, and the workloads that run before it is stopped."""
 
     round: int
     system: str
@@ -100,7 +99,7 @@ class Stage(ABC, Generic[T]):
         """Start what one block runs on, with its data in the directory, and stop it when the block ends."""
 
     def warm_up(self, target: T) -> Iterable[Figures]:
-        """Warm up what was started; the figures of that are kept too."""
+        """Warm up what was started; yields figures that are kept too."""
         return ()
 
     @abstractmethod
@@ -109,10 +108,10 @@ class Stage(ABC, Generic[T]):
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """The versions of everything that takes part."""
+        """Return the versions of everything that takes part."""
 
     def missing(self, systems: Sequence[str]) -> dict[str, str]:
-        """The systems that cannot take part, each with the reason."""
+        """Return the systems that cannot take part, each with the reason."""
         return {}
 
 
@@ -122,32 +121,32 @@ def _nothing_more(_: Sequence[Sample]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite(Generic[T]):
-    """Systems, workloads and sizes of one run, and what its results are called."""
+    """Systems, workloads and sizes of one run, and the description of its results."""
 
     name: str
     stage: Stage[T]
     groups: Sequence[Group[T]]
     systems: Sequence[str]
     rounds: int
-    #: Of the full number of messages, rows or partitions.
+    #: The share of the full number of messages, rows or partitions.
     scale: float
     output: Path
-    #: Beside the rounds and the scale.
+    #: Further settings beside rounds and scale.
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: The system that is compared with each of the others; None compares nothing.
     ours: str | None = OURS
-    #: What a sample calls its system.
+    #: The name of a sample's system in the results.
     subject: str = "system"
-    #: The figures by which samples are compared that have no workload of their name.
+    #: The figures for comparing samples without a workload of their name.
     judged_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     limit_minutes: float | None = None
     #: Whether the machine's physical limits are measured in each round.
     measures_limits: bool = False
-    #: Whether the run uses free memory once first, so that the first system does not pay for it.
+    #: Whether the run first uses free memory once, so that the first system does not pay for it.
     touches_memory: bool = False
     extras: Callable[[Sequence[Sample]], dict[str, Any]] = _nothing_more
     summary: Callable[[Mapping[str, Any]], str] = report.summary
-    #: What the chart beside the results is called; there is none without.
+    #: The title of the chart beside the results; without it there is none.
     chart_title: Callable[[Mapping[str, Any]], str] | None = None
     #: The part of a page that shows this suite.
     page: PagePart | None = None

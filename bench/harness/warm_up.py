@@ -1,7 +1,7 @@
-"""When a server is warm: what it does gets no cheaper any more.
+"""When a server is warm: its work no longer becomes cheaper.
 
-A Java virtual machine compiles what it has seen often, and costs two to three times as much until then. A short fixed
-warm-up would flatter its rivals.
+A Java virtual machine compiles frequently used code, and costs two to three times as much until then. A short fixed
+warm-up would favour its rivals.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How many runs of the same are made, and when they are enough."""
+    """How many equal runs to make, and when they are enough."""
 
     least_runs: int
     most_runs: int
-    #: A run that is not cheaper than this share of the best before it shows no progress.
+    #: A run above this share of the best one before shows no progress.
     progress: float = 0.95
-    #: Noise alone may hide progress once.
+    #: Noise may hide progress once.
     runs_without_progress: int = 2
 
     def has_settled(self, costs: Sequence[float]) -> bool:
-        """Whether the last runs were no cheaper than the best one before them."""
+        """True if the last runs were no cheaper than the best one before them."""
         if len(costs) >= self.most_runs:
             return True
         if len(costs) < self.least_runs:

@@ -1,7 +1,7 @@
-"""The suites: systems, workloads and sizes of each, the stage on which it runs, and what a page says of it.
+"""The suites: systems, workloads and sizes of each, its stage, and its part of a page.
 
-`NAMES` are those of the command line. A suite's module, of the same name, is imported only when it is asked for,
-as its dependencies may not be installed.
+`NAMES` are the names on the command line. A suite's module, with the same name, is imported only when needed, as its
+dependencies may not be installed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ NAMES = ("peers", "cluster", "spark", "archive", "archive-reads", "presets", "va
 
 
 def command(name: str) -> Command:
-    """The suite of this name."""
+    """Return the suite with this name."""
     found: Command = import_module(f"{__name__}.{name.replace('-', '_')}").COMMAND
     return found

@@ -1,4 +1,4 @@
-"""How fast topics are archived: the first half of `make bench-archive`."""
+"""The speed of archiving topics: the first half of `make bench-archive`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.workloads.archiving import Archiving
 from bench.workloads.spark_rows import PARTITIONS, Rows
 from bench.workloads.target import Target, started
 
-#: Keys and values together; as many rows are archived as are written.
+#: Bytes of keys and values together; all written rows are archived.
 SIZES = (Rows("1k", 1_000, 4_000_000, 4_000_000), Rows("100b", 100, 30_000_000, 30_000_000))
 GOALS = (
     Goal("archive records of 1 KB, MB a second", "1k", "throughput_mb_s", 200.0, False),
@@ -28,7 +28,7 @@ GOALS = (
 
 
 class FreshBrokers(Stage[Target]):
-    """Every size gets a broker and a topic of its own."""
+    """Every size gets its own broker and topic."""
 
     def versions(self) -> dict[str, str]:
         import pyspark
@@ -36,7 +36,7 @@ class FreshBrokers(Stage[Target]):
         return versions_of(("python", "java", OURS)) | {"spark": pyspark.__version__}
 
     def block(self, block: Block[Target], directory: Path, say: Say) -> AbstractContextManager[Target]:
-        # The sizes are scaled already.
+        # The sizes are already scaled.
         return started(Tailrace(), directory, 1.0, say)
 
     def check_alive(self, target: Target) -> None:
@@ -65,9 +65,9 @@ def make(options: argparse.Namespace) -> Suite[Target]:
 
 COMMAND = Command(
     name="archive",
-    description="how fast topics are archived",
+    description="measure the speed of archiving topics",
     full=Size(3),
-    # Less would be archived in one round.
+    # Fewer would be archived in one round.
     quick=Size(3, 0.5),
     make=make,
 )

@@ -1,4 +1,4 @@
-"""What reading an archive through the broker costs: the second half of `make bench-archive`."""
+"""The cost of reading an archive through the broker: the second half of `make bench-archive`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ArchivedTopics(OneBroker[ReadTarget]):
     """A broker with the same records in the log of one topic and in the archive of another."""
 
     def __init__(self, scale: float, seed: int) -> None:
-        # It looks often for what it may give up.
+        # It often checks what it may delete.
         super().__init__({"log.retention.check.interval.ms": "500"})
         self._scale = scale
         self._seed = seed
@@ -61,7 +61,7 @@ class ArchivedTopics(OneBroker[ReadTarget]):
             count = record_count(size, self._scale)
             self._produce(topic_of(LOG, size), size, count, {})
             self._archive(archive, topic_of(ARCHIVE, size), size, count, say)
-        # Long enough for one reader all the time.
+        # Long enough to keep one reader busy all the time.
         self._archive(archive, LIVE_ARCHIVE, 1000, live_record_count(self._scale), say)
 
     def _produce(self, topic: str, size: int, count: int, configs: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ class ArchivedTopics(OneBroker[ReadTarget]):
         run_client(rdbench("produce", self.handle, topic, partitions=1, count=count, size=size, acks=1))
 
     def _archive(self, uri: str, topic: str, size: int, count: int, say: Say) -> None:
-        """Bring records through the log of a topic into its archive, until only that has them."""
+        """Move records through the log of a topic into its archive, until only the archive has them."""
         configs = {
             "tailrace.archive.enable": "true",
             "tailrace.archive.uri": uri,
@@ -84,9 +84,9 @@ class ArchivedTopics(OneBroker[ReadTarget]):
         while local_start(self.handle.address, topic) < count:
             if time.monotonic() > deadline:
                 output = self.broker.server.output_tail()
-                raise ServerFailedError(f"the broker does not give up what is archived\n{output}")
+                raise ServerFailedError(f"the broker does not delete archived records\n{output}")
             time.sleep(0.1)
-        # The process that reads archives is started by the first read.
+        # The first read starts the process that reads archives.
         look_up(self.handle, topic, [0], 1)
 
     def target(self, block: Block[ReadTarget], directory: Path, say: Say) -> ReadTarget:
@@ -94,7 +94,7 @@ class ArchivedTopics(OneBroker[ReadTarget]):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=1, help="which offsets are looked up")
+    parser.add_argument("--seed", type=int, default=1, help="select the offsets to look up with this seed")
 
 
 def make(options: argparse.Namespace) -> Suite[ReadTarget]:
@@ -127,7 +127,7 @@ def make(options: argparse.Namespace) -> Suite[ReadTarget]:
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    """For each workload, the median of each figure by source, and the archive's in relation to the log's or to none."""
+    """Return the median of each figure by workload and source, and the archive's relative to the log's or none."""
     found: dict[str, dict[str, Any]] = {}
     for workload, source in dict.fromkeys((each.workload, each.system) for each in samples):
         taken = [each.metrics for each in samples if (each.workload, each.system) == (workload, source)]
@@ -144,7 +144,7 @@ def medians(samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
 
 COMMAND = Command(
     name="archive-reads",
-    description="reading the archive through the broker",
+    description="measure reads of the archive through the broker",
     full=Size(3),
     quick=Size(3, 0.1),
     make=make,

@@ -1,7 +1,7 @@
-"""Three brokers beside three nodes of Apache Kafka: `make bench-cluster`.
+"""Three brokers compared with three nodes of Apache Kafka: `make bench-cluster`.
 
-Measures what replicas cost (throughput and latency with acks=all, three copies), how long a partition cannot be written
-to after its leader is killed, and how brokers and their controller cope with thousands of partitions.
+Measures the cost of replication (throughput and latency with acks=all, three replicas), how long a partition is
+unavailable for writes after its leader is killed, and how brokers and their controller handle thousands of partitions.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from bench.workloads.cluster import (
 
 SYSTEMS: Mapping[str, type[Cluster]] = {"tailrace": TailraceCluster, "kafka": KafkaCluster}
 PARTS = ("throughput", "latency", "kills", "partitions")
-#: Before these, clusters are warmed up.
+#: Clusters are warmed up before these.
 _WARM_PARTS = {"throughput", "latency"}
 LOAD, MANY = "load", "partitions"
 KILLS, QUICK_KILLS = 5, 1
 GOALS = (
-    Goal("throughput of 1 KB messages, of Kafka's", "produce-1k-acks-all", "throughput_mb_s", 1.0),
-    Goal("throughput of 100 B messages, of Kafka's", "produce-100b-acks-all", "throughput_mb_s", 1.0),
-    Goal("from the death of a leader to the next write, of Kafka's", "leader-killed", "failover_s", 1.0),
+    Goal("throughput of 1 KB messages, relative to Kafka", "produce-1k-acks-all", "throughput_mb_s", 1.0),
+    Goal("throughput of 100 B messages, relative to Kafka", "produce-100b-acks-all", "throughput_mb_s", 1.0),
+    Goal("from the death of a leader to the next write, relative to Kafka", "leader-killed", "failover_s", 1.0),
     Goal("a new controller loads 10,000 partitions, s", "controller-killed-10000-partitions", "load_s", 5.0, False),
     Goal("1,000 leaders of a dead broker moved, s", "lose-1000-leaders", "moved_s", 5.0, False),
-    Goal("a broker that idles with 1,000 partitions, % of a core", "idle-1000-partitions", "idle_percent", 3.0, False),
+    Goal("an idle broker with 1,000 partitions, % of a core", "idle-1000-partitions", "idle_percent", 3.0, False),
 )
 
 
 class FreshClusters(Stage[ClusterTarget]):
-    """Every block gets a cluster of its own."""
+    """Every block gets its own cluster."""
 
     def __init__(self, systems: Sequence[str], scale: float, is_warmed_up: bool) -> None:
         self._systems = systems
@@ -82,9 +82,13 @@ class FreshClusters(Stage[ClusterTarget]):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kills", type=int, help=f"leaders killed in each round (default {KILLS})")
-    parser.add_argument("--partitions-per-topic", type=int, default=100, help="where there are many partitions")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="only these")
+    parser.add_argument("--kills", type=int, help=f"kill this many leaders in each round (default {KILLS})")
+    parser.add_argument(
+        "--partitions-per-topic", type=int, default=100, help="partitions per topic, where there are many partitions"
+    )
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="run only these parts"
+    )
 
 
 def make(options: argparse.Namespace) -> Suite[ClusterTarget]:
@@ -123,7 +127,7 @@ def make(options: argparse.Namespace) -> Suite[ClusterTarget]:
 
 
 def page_text(results: Mapping[str, Any]) -> str:
-    """What the page says of a whole run."""
+    """Return the page's part about a full run."""
     versions, settings = results["versions"], results["settings"]
     return report.page_part(
         results,
@@ -132,7 +136,7 @@ def page_text(results: Mapping[str, Any]) -> str:
         [
             report.markdown_table(report.goal_rows(results, GOALS), report.GOAL_HEADINGS),
             report.markdown_table([row[:-1] for row in report.ratio_rows(results)], report.HEADINGS[:-1]),
-            "Of tailrace alone:",
+            "Figures of tailrace alone:",
             report.markdown_table(report.alone_rows(results), report.ALONE_HEADINGS),
         ],
     )
@@ -141,7 +145,7 @@ def page_text(results: Mapping[str, Any]) -> str:
 PAGE = PagePart(RESULTS / "cluster.json", PERFORMANCE_PAGE, page_text, partial(report.missed_part, goals=GOALS))
 COMMAND = Command(
     name="cluster",
-    description="three brokers beside three nodes of Kafka",
+    description="compare three brokers with three nodes of Kafka",
     systems=list(SYSTEMS),
     full=Size(3),
     quick=Size(1, 0.02),

@@ -1,4 +1,4 @@
-"""The stage of suites that measure clients and settings: one broker of ours for the whole run."""
+"""The stage of suites that measure clients and settings: one tailrace broker for the whole run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.systems.tailrace import Tailrace
 
 
 class OneBroker(Stage[T]):
-    """Starts and stops it; what is on it and what a block gets is for the suite to say."""
+    """Starts and stops it; the suite decides its data and what a block gets."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.broker = Tailrace(settings)
@@ -30,11 +30,11 @@ class OneBroker(Stage[T]):
             self.broker.stop()
 
     def fill(self, scratch: Path, say: Say) -> None:
-        """Write what is there before anything is measured."""
+        """Write the data before anything is measured."""
 
     @abstractmethod
     def target(self, block: Block[T], directory: Path, say: Say) -> T:
-        """What the workloads of a block get."""
+        """Return what the workloads of a block get."""
 
     def block(self, block: Block[T], directory: Path, say: Say) -> AbstractContextManager[T]:
         return nullcontext(self.target(block, directory, say))

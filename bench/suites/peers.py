@@ -1,4 +1,4 @@
-"""A single broker beside Apache Kafka and other queues: `make bench`. Consumer groups are run when they are named."""
+"""A single broker compared with Apache Kafka and other queues: `make bench`. Consumer groups only run if selected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _bulks(size: int, codec: str) -> tuple[Bulk, ...]:
     return tuple(Bulk(size, batch, partitions, codec) for batch in ("default", "16384") for partitions in (1, 6))
 
 
-#: Every group is run on a freshly started server.
+#: Every group runs on a freshly started server.
 FULL_GROUPS: dict[str, Workloads] = {
     "bulk-1k": _pairs(*_bulks(1000, "none")),
     "bulk-100b": _pairs(*_bulks(100, "none")),
@@ -76,12 +76,12 @@ QUICK_GROUPS: dict[str, Workloads] = {
     ),
 }
 PROTOCOLS = ("eager", "cooperative", "consumer")
-#: Run only when they are asked for by name; they have a results file and a part of the page of their own.
+#: Only run if selected by name; they have their own results file and part of the page.
 NAMED_GROUPS: dict[str, Workloads] = {
     "groups": (
         *(MemberRequests(kind, groups=1000) for kind in ("heartbeat", "commit")),
         *(MemberRequests(kind, members=500) for kind in ("heartbeat", "commit")),
-        # The consumer protocol's sessions are the broker's to set, and last 45 seconds on both.
+        # The broker sets the sessions of the consumer protocol; they last 45 seconds on both.
         *(GroupKill(protocol) for protocol in PROTOCOLS[:2]),
         *(GroupJoin(protocol) for protocol in PROTOCOLS),
         *(GroupRestart(protocol) for protocol in PROTOCOLS),
@@ -91,21 +91,21 @@ GROUPS = {**FULL_GROUPS, **NAMED_GROUPS}
 #: The four that the other peers run too.
 PEER_GROUP = _pairs(Bulk(1000), Bulk(100))
 
-#: Each axis maps its points to the workload there; all else is the same.
+#: Each axis maps its points to workloads; everything else is equal.
 SCALING_AXES = {
     "partitions": {number: RawProduce(partitions=number).name for number in (1, 100, 1000)},
     "idle connections": {number: RawProduce(idle_connections=number).name for number in (0, 100, 1000)},
 }
-#: In how many rounds the other peers run, and how many minutes a run may take.
+#: The number of rounds for the other peers, and the longest duration of a run in minutes.
 MODES = {"full": (3, 58.0), "part": (0, 58.0), "quick": (1, 7.5)}
 LATEST = RESULTS / "latest.json"
 GROUP_RESULTS = RESULTS / "groups.json"
-#: A part of what a page shows does not take its place.
+#: Partial results do not replace what a page shows.
 PART_RESULTS = ROOT / "build/bench-part.json"
 
 
 class FreshServers(Stage[Target]):
-    """Every block gets a server of its own, on an empty directory."""
+    """Every block gets its own server, on an empty directory."""
 
     def __init__(self, systems: Sequence[str], scale: float) -> None:
         self._versions, self._missing = server_versions(systems)
@@ -134,18 +134,18 @@ class FreshServers(Stage[Target]):
 def chosen(
     groups: Mapping[str, Workloads], names: Sequence[str], parser: argparse.ArgumentParser
 ) -> dict[str, Workloads]:
-    """The workloads of these names, in the groups and the order that they have."""
+    """Return the workloads with these names, in the order of the groups."""
     known = [item.name for group in groups.values() for item in group]
     for name in names:
         if name not in known:
-            parser.error(f"there is no workload {name} in these groups: choose from {', '.join(known)}")
+            parser.error(f"these groups have no workload {name}: choose from {', '.join(known)}")
     left = {group: tuple(item for item in items if item.name in names) for group, items in groups.items()}
     return {group: items for group, items in left.items() if items}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), metavar="NAME", help="only these workloads")
-    parser.add_argument("--workloads", nargs="+", metavar="NAME", help="of these groups only the workloads so named")
+    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), metavar="NAME", help="run only these groups")
+    parser.add_argument("--workloads", nargs="+", metavar="NAME", help="run only these workloads of the groups")
 
 
 def make(options: argparse.Namespace) -> Suite[Target]:
@@ -195,7 +195,7 @@ def chart_title(results: Mapping[str, Any]) -> str:
 
 
 def page_text(results: Mapping[str, Any]) -> str:
-    """What the page says of a full run."""
+    """Return the page's part about a full run."""
     versions = results["versions"]
     durability = [
         [name, versions[name], settings["durability"], settings["client"]]
@@ -209,7 +209,7 @@ def page_text(results: Mapping[str, Any]) -> str:
             f"Physical limits in the same run: {report.limits_text(results)}.",
             "![How many times better tailrace is, for each workload and peer](performance.svg)",
             report.markdown_table(report.ratio_rows(results), report.HEADINGS),
-            "### Cost of a request as the broker fills",
+            "### Cost of a request with more partitions and connections",
             report.markdown_table(
                 report.scaling_rows(results), ["system", "axis", "CPU µs a request at each point", "growth"]
             ),
@@ -220,9 +220,9 @@ def page_text(results: Mapping[str, Any]) -> str:
 
 
 def group_page_text(results: Mapping[str, Any]) -> str:
-    """What the page says of a run of the consumer groups' workloads."""
+    """Return the page's part about the consumer groups' workloads."""
     versions = results["versions"]
-    # How the servers start is in the full run.
+    # The full run has the starts of the servers.
     rows = [row[:-1] for row in report.ratio_rows(results) if row[0] != START]
     return report.page_part(
         results,
@@ -233,19 +233,19 @@ def group_page_text(results: Mapping[str, Any]) -> str:
 
 def _not_full(results: Mapping[str, Any]) -> str | None:
     mode = results["mode"]
-    return None if mode == "full" else f"from a {mode} run; the page shows full runs only"
+    return None if mode == "full" else f"from a {mode} run, but the page only shows full runs"
 
 
 def _not_whole(results: Mapping[str, Any]) -> str | None:
     is_whole = results["settings"]["scale"] >= 1
-    return None if is_whole else "from a run with a part of the load; the page shows whole runs only"
+    return None if is_whole else "from a run with a part of the load, but the page only shows full runs"
 
 
 PAGE = PagePart(LATEST, PERFORMANCE_PAGE, page_text, _not_full, has_chart=True)
 GROUP_PAGE = PagePart(GROUP_RESULTS, PERFORMANCE_PAGE, group_page_text, _not_whole)
 COMMAND = Command(
     name="peers",
-    description="tailrace beside its peers, as ratios",
+    description="compare tailrace with its peers, as ratios",
     systems=list(SYSTEMS),
     full=Size(3),
     quick=Size(3, 0.4),

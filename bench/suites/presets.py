@@ -1,4 +1,4 @@
-"""The presets of docs/tuning.md beside the defaults: `python -m bench presets`, after `scripts/setup-bench`."""
+"""The presets of docs/tuning.md compared with the defaults: `python -m bench presets`, after `scripts/setup-bench`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bench.systems.versions import versions_of
 from bench.workloads.presets import CONSUMER, DEFAULT, PRESETS, PRODUCER, WORKLOADS, Tuned, warm_up
 from bench.workloads.target import started
 
-#: Rounds that differ by more than this share of their median were disturbed.
+#: Rounds that vary by more than this share of their median were disturbed.
 _NOISE = 0.25
 _BY_NAME = {preset.name: preset for preset in PRESETS}
 
 
 class TunedBrokers(Stage[Tuned]):
-    """Every preset gets a broker of its own in each round."""
+    """Every preset gets its own broker in each round."""
 
     def versions(self) -> dict[str, str]:
         return versions_of(("tailrace", "librdkafka", "python"))
@@ -33,7 +33,7 @@ class TunedBrokers(Stage[Tuned]):
     @contextmanager
     def block(self, block: Block[Tuned], directory: Path, say: Say) -> Iterator[Tuned]:
         preset = _BY_NAME[block.system]
-        # The loads are as long as they must be to be measured.
+        # The loads have the length that a measurement needs.
         with started(Tailrace(preset.broker), directory, 1.0, say) as server:
             warm_up(server)
             yield Tuned(preset, server)
@@ -60,7 +60,7 @@ def make(options: argparse.Namespace) -> Suite[Tuned]:
 
 
 def values(results: Results, preset: str, workload: str, figure: str) -> list[float]:
-    """One figure over all rounds."""
+    """Return one figure of all rounds."""
     return [
         sample["metrics"][figure]
         for sample in results["samples"]
@@ -69,7 +69,7 @@ def values(results: Results, preset: str, workload: str, figure: str) -> list[fl
 
 
 def cell(found: Sequence[float], default: Sequence[float]) -> str:
-    """The median with half its spread and, beside the default, how many times that."""
+    """Format the median with half its spread and, unless it is the default, the ratio to the default."""
     if not found:
         return "-"
     middle = statistics.median(found)
@@ -79,7 +79,7 @@ def cell(found: Sequence[float], default: Sequence[float]) -> str:
 
 
 def figure_rows(results: Results) -> list[list[str]]:
-    """A row for each figure, a column for each preset."""
+    """Return a row for each figure, with a column for each preset."""
     rows = []
     for workload in WORKLOADS:
         for figure, unit in workload.figures.items():
@@ -95,7 +95,7 @@ def figure_rows(results: Results) -> list[list[str]]:
 
 
 def noise_text(results: Results) -> str:
-    """A word of warning where the runs differ so much that ratios near 1 mean nothing."""
+    """Return a warning if the runs vary so much that ratios near 1 mean nothing."""
     spreads = [
         spread(found)
         for workload in WORKLOADS
@@ -113,7 +113,7 @@ def noise_text(results: Results) -> str:
 
 
 def settings_text() -> str:
-    """The settings of every preset, ready to be copied."""
+    """Return the settings of every preset, ready to be copied."""
     parts: list[str] = []
     for preset in PRESETS[1:]:
         parts += [f"### {preset.name.capitalize()}: {preset.purpose}", "", "```properties"]
@@ -135,7 +135,7 @@ def _changed(settings: Mapping[str, str], default: Mapping[str, str]) -> dict[st
 
 
 def generated_part(results: Results) -> str:
-    """The part of the page that a run writes."""
+    """Return the part of the page that a run writes."""
     found = results["machine"]
     return "\n".join(
         [
@@ -158,7 +158,7 @@ HEADINGS = ["measured", "figure", "better", *_BY_NAME]
 PAGE = PagePart(RESULTS / "presets.json", TUNING_PAGE, generated_part)
 COMMAND = Command(
     name="presets",
-    description="the presets of docs/tuning.md, measured",
+    description="measure the presets of docs/tuning.md",
     systems=list(_BY_NAME),
     full=Size(3),
     quick=Size(1),

@@ -1,4 +1,4 @@
-"""The data source `tailrace` beside Spark's Kafka connector, on one broker: `make bench-spark`."""
+"""The data source `tailrace` compared with Spark's Kafka connector, on one broker: `make bench-spark`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bench.workloads.spark import LOADED_BATCH_BYTES, SYSTEMS, FirstRow, Queries
 from bench.workloads.spark_rows import ACTIONS, CONNECTOR, OURS, PARTITIONS, SIZES, Rows, topic_of
 
 PARTS = ("first-row", *ACTIONS)
-#: What a block is for in which both take turns.
+#: The name of a block in which both take turns.
 BOTH = " and ".join(SYSTEMS)
-#: To be reached beside Spark's Kafka connector.
+#: Goals relative to Spark's Kafka connector.
 GOALS = (
     *(
-        Goal(f"{words} {size}, rows a second, of the connector's", f"{action}-{name}", "rows_s", 1.0)
+        Goal(f"{words} {size}, rows a second, relative to the connector", f"{action}-{name}", "rows_s", 1.0)
         for action, words in (
             ("count", "count rows of"),
             ("parquet", "to Parquet, rows of"),
@@ -33,8 +33,8 @@ GOALS = (
         )
         for name, size in (("100b", "100 B"), ("1k", "1 KB"))
     ),
-    Goal("first row once Spark is up, of the connector's time", "first-row", "first_row_s", 1.0),
-    Goal("first row since the process was started, of the connector's time", "first-row", "from_start_s", 1.0),
+    Goal("first row once Spark is up, time relative to the connector", "first-row", "first_row_s", 1.0),
+    Goal("first row since the start of the process, time relative to the connector", "first-row", "from_start_s", 1.0),
 )
 
 
@@ -58,7 +58,7 @@ class LoadedBroker(OneBroker[SparkTarget]):
 
 
 def spark_versions() -> dict[str, str]:
-    """The versions of Spark and of its connector."""
+    """Return the versions of Spark and of its connector."""
     import pyspark
 
     (jar,) = CONNECTOR_JARS.glob("spark-sql-kafka-0-10_*.jar")
@@ -66,7 +66,9 @@ def spark_versions() -> dict[str, str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="only these")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="run only these parts"
+    )
 
 
 def make(options: argparse.Namespace) -> Suite[SparkTarget]:
@@ -98,7 +100,7 @@ def make(options: argparse.Namespace) -> Suite[SparkTarget]:
 
 
 def page_text(results: Mapping[str, Any]) -> str:
-    """What the page says of a whole run."""
+    """Return the page's part about a full run."""
     versions = results["versions"]
     return report.page_part(
         results,
@@ -114,7 +116,7 @@ def page_text(results: Mapping[str, Any]) -> str:
 PAGE = PagePart(RESULTS / "spark.json", PERFORMANCE_PAGE, page_text, partial(report.missed_part, goals=GOALS))
 COMMAND = Command(
     name="spark",
-    description="the data source beside Spark's Kafka connector",
+    description="compare the data source with Spark's Kafka connector",
     full=Size(3),
     quick=Size(3, 0.1),
     make=make,

@@ -1,4 +1,4 @@
-"""What `tailrace.records.validate` costs: `python -m bench validation` measures a broker with and without it."""
+"""The cost of `tailrace.records.validate`: `python -m bench validation` measures a broker with and without it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.systems.versions import versions_of
 from bench.workloads.validation import OFF, ON, ProduceBatches, ValidationTarget
 from tailrace.records.compression import Compression
 
-#: Records of a batch, and the bytes of a value: what a busy producer sends, and small batches.
+#: The records of a batch, and the bytes of a value: batches of a busy producer, and small ones.
 SHAPES = ((1000, 100), (100, 1000), (10, 100))
 
 
 class ValidatingBroker(OneBroker[ValidationTarget]):
-    """Validation is a matter of the topic: one broker does for both."""
+    """The topic decides about validation, so one broker does both."""
 
     def versions(self) -> dict[str, str]:
         return versions_of(("tailrace", "python"))
@@ -47,7 +47,7 @@ def make(options: argparse.Namespace) -> Suite[ValidationTarget]:
 
 COMMAND = Command(
     name="validation",
-    description="a broker that validates the records of a topic beside one that does not",
+    description="compare a topic whose records the broker validates with one without validation",
     full=Size(3),
     quick=Size(1),
     make=make,

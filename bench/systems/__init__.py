@@ -1,4 +1,4 @@
-"""The systems under test, one module each; `SYSTEMS` lists them by name."""
+"""The measured systems, one module each; `SYSTEMS` lists them by name."""
 
 from __future__ import annotations
 

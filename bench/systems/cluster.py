@@ -1,7 +1,7 @@
-"""A cluster of three servers on loopback, each server with data of its own.
+"""A cluster of three servers on loopback, each with its own data.
 
-Owns their start, the death of one server and its return, and their end. All systems have the same session timeout. Must
-not know any workload.
+Owns their start, the death and return of one server, and their end. All systems have the same session timeout. Must not
+know any workload.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.harness.processes import ServerProcess
 from bench.systems.view import View
 
 BROKERS = 3
-#: How long a broker may be silent before others lead in its place: the same for both.
+#: How long a broker may be silent before others lead its partitions: the same for both systems.
 SESSION_MS = 6000
 PATIENCE_SECONDS = 120.0
 _LOOK_SECONDS = 0.02
@@ -40,7 +40,7 @@ class Cluster(ABC):
         self.directory = directory
         self.ports = [processes.free_port() for _ in range(BROKERS)]
         self.servers: dict[int, ServerProcess] = {}
-        #: What the servers need beside themselves; counted with them.
+        #: The store that the servers need; it counts as part of them.
         self.store: ServerProcess | None = None
 
     @property
@@ -52,7 +52,7 @@ class Cluster(ABC):
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
-    # --- life
+    # --- start and end
 
     def start(self) -> None:
         """Start all, and return when they know each other."""
@@ -66,7 +66,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make whatever has to be there before the first server."""
+        """Prepare what must exist before the first server starts."""
 
     @abstractmethod
     def launch(self, number: int) -> ServerProcess:
@@ -74,10 +74,10 @@ class Cluster(ABC):
 
     @abstractmethod
     def controller(self) -> int:
-        """Which server is the controller."""
+        """Return the number of the controller."""
 
     def end(self) -> None:
-        """End everything at once: the data is not needed any more."""
+        """Kill everything at once: the data is no longer needed."""
         for server in self._all():
             _kill(server)
         self.servers.clear()
@@ -86,7 +86,7 @@ class Cluster(ABC):
         return [*self.servers.values(), *([] if self.store is None else [self.store])]
 
     def kill(self, number: int) -> float:
-        """End one server with SIGKILL; when that was."""
+        """End one server with SIGKILL; return the time of that."""
         server = self.servers.pop(number)
         killed_at = time.monotonic()
         _kill(server)
@@ -94,7 +94,7 @@ class Cluster(ABC):
 
     @contextmanager
     def stopping(self, number: int) -> Iterator[float]:
-        """Stop one server with SIGTERM; the block runs meanwhile, with the moment when that began."""
+        """Stop one server with SIGTERM while the block runs; yields when that began."""
         thread = threading.Thread(target=self.servers.pop(number).stop)
         began = time.monotonic()
         thread.start()
@@ -104,7 +104,7 @@ class Cluster(ABC):
             thread.join()
 
     def restart(self, number: int) -> None:
-        """Start a server again, and return when all know of it."""
+        """Start a server again, and return when all know it."""
         self.servers[number] = self.launch(number)
         processes.wait_for_port(self.ports[number - 1], self.servers[number], PATIENCE_SECONDS)
         self.wait_until_complete()
@@ -114,13 +114,13 @@ class Cluster(ABC):
         for server in self._all():
             server.check_alive()
 
-    # --- what it takes
+    # --- resource usage
 
     def cpu_seconds(self) -> float:
         return sum(processes.cpu_seconds(server.tree()) for server in self._all())
 
     def cpu_seconds_of_each(self) -> dict[int, float]:
-        """Of the servers, without what they need beside themselves."""
+        """Return the CPU seconds of each server, without the store."""
         return {number: processes.cpu_seconds(server.tree()) for number, server in self.servers.items()}
 
     def rss_mb(self) -> float:
@@ -129,7 +129,7 @@ class Cluster(ABC):
     # --- topics
 
     def create(self, topics: Sequence[str], partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """Create topics of three replicas, and return when all of them are in sync."""
+        """Create topics with three replicas, and return when all of these are in sync."""
         wanted = [NewTopic(name, partitions, BROKERS, config=dict(configs or {})) for name in topics]
         for future in self.admin.create_topics(
             wanted, operation_timeout=PATIENCE_SECONDS, request_timeout=PATIENCE_SECONDS
@@ -155,7 +155,7 @@ class Cluster(ABC):
             return len(view.metadata().brokers) == BROKERS
 
     def view(self, number: int | None = None) -> View:
-        """What one server says; any of them where it does not matter."""
+        """Return the view of one server, by default of any."""
         return View(self.ports[(number or next(iter(self.servers))) - 1])
 
     def leader_of(self, topic: str, partition: int) -> int:
@@ -163,7 +163,7 @@ class Cluster(ABC):
             return view.partitions([topic])[topic, partition].leader_id
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-        """Return when a condition holds; a server that is not reached is asked again."""
+        """Return when a condition holds; an unreachable server is asked again."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -172,7 +172,9 @@ class Cluster(ABC):
             except (KafkaException, OSError, ServerFailedError):
                 self.check_alive()
             if time.monotonic() > deadline:
-                raise ServerFailedError(f"{self.name}: not as it should be after {seconds:.0f} s")
+                raise ServerFailedError(
+                    f"{self.name}: the cluster did not reach the expected state within {seconds:.0f} s"
+                )
             time.sleep(_LOOK_SECONDS)
 
 

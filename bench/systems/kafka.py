@@ -15,7 +15,7 @@ from bench.systems.system import System
 
 JARS = CACHE / "kafka/lib"
 
-#: What bin/kafka-run-class.sh and bin/kafka-server-start.sh of Kafka 4.1 pass to the JVM.
+#: The JVM options of bin/kafka-run-class.sh and bin/kafka-server-start.sh of Kafka 4.1.
 JVM_OPTIONS = (
     "-Xmx1G",
     "-Xms1G",
@@ -27,7 +27,7 @@ JVM_OPTIONS = (
     "-Djava.awt.headless=true",
 )
 
-#: config/server.properties of Kafka 4.1, with ports and directory of our own.
+#: config/server.properties of Kafka 4.1, with the benchmark's ports and directory.
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -57,7 +57,7 @@ log.retention.check.interval.ms=300000
 
 
 class Kafka(System):
-    """A combined broker and controller, formatted before it is started."""
+    """A combined broker and controller, whose storage is formatted before the start."""
 
     name = "kafka"
     durability = "default settings, one replica: acknowledged when written to the page cache; the kernel flushes it"
@@ -75,26 +75,26 @@ class Kafka(System):
         properties.write_text(
             PROPERTIES.format(port=port, controller_port=processes.free_port(), log_dir=data_dir / "data")
         )
-        # The formatting is not part of the start: a user does it once.
+        # Formatting is not part of the start: a user does it once.
         format_storage(properties, new_uuid(), "--standalone")
         return ServerProcess(server_command(properties), data_dir / "output")
 
 
 def format_storage(properties: Path, cluster_id: str, *options: str) -> None:
-    """Prepare the directory of a node, as Kafka wants it before its first start."""
+    """Format the directory of a node, which Kafka requires before its first start."""
     command = ["java", "-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format", *options, "-t", cluster_id]
     done = subprocess.run([*command, "-c", str(properties)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ServerFailedError(f"Kafka's storage could not be formatted\n{done.stdout}{done.stderr}")
+        raise ServerFailedError(f"cannot format Kafka's storage\n{done.stdout}{done.stderr}")
 
 
 def server_command(properties: Path) -> list[str]:
-    """What starts a node."""
+    """Return the command that starts a node."""
     return ["java", *JVM_OPTIONS, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
 
 
 def new_uuid() -> str:
-    """An id as Kafka writes them; its tools would take one with a leading dash for an option."""
+    """Return an id as Kafka writes them; its tools would parse one with a leading dash as an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text

@@ -13,7 +13,7 @@ from bench.systems.system import System, command_output
 
 
 def executable() -> str:
-    """The server that setup built, or the one on the path."""
+    """Return the server that setup built, or the one on the path."""
     built = CACHE / "bin/nats-server"
     found = str(built) if built.exists() else shutil.which("nats-server", path=None) or ""
     if not found:
@@ -22,11 +22,11 @@ def executable() -> str:
 
 
 class Nats(System):
-    """nats-server with JetStream on, streams in files."""
+    """nats-server with JetStream, with streams in files."""
 
     name = "nats"
     durability = "JetStream file storage, default sync_interval (2 min): acknowledged when written to the page cache"
-    client = "natsbench (NATS C client): asynchronous publishes, 4,096 on the way; ordered push consumer"
+    client = "natsbench (NATS C client): asynchronous publishes, 4,096 in flight; ordered push consumer"
     count_share = 0.25
 
     def version(self) -> str:

@@ -1,6 +1,6 @@
 """RabbitMQ: the same server once with a quorum queue and once with a stream.
 
-Its Erlang node needs a port mapper; that one is started here on a port of its own, so that it can be ended too.
+Its Erlang node needs a port mapper, which is started here on a separate port, so that it can be ended too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCRIPTS = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"), Path("/opt/rabbitmq/sb
 
 
 class Rabbitmq(System):
-    """rabbitmq-server in the foreground, with everything it writes in the data directory."""
+    """rabbitmq-server in the foreground, with all of its files in the data directory."""
 
     kind: ClassVar[str]
     count_share = 0.05
@@ -65,7 +65,7 @@ class Rabbitmq(System):
 
     def stop(self) -> None:
         if self._server is not None:
-            # The node itself leaves in order on SIGTERM; the script around it only waits for it.
+            # The node itself shuts down cleanly on SIGTERM; the script around it only waits.
             node = next((pid for pid in self._server.tree() if _is_erlang_node(pid)), None)
             self._server.stop(node)
             self._server = None

@@ -11,7 +11,7 @@ from bench.systems.system import System, command_output
 
 
 class Redis(System):
-    """redis-server with appendonly and an fsync every second; snapshots are off, the file is the log."""
+    """redis-server with appendonly and an fsync every second; without snapshots, so the file is the log."""
 
     name = "redis"
     durability = "appendonly yes, appendfsync everysec: acknowledged when written, fsync once a second; data in memory"

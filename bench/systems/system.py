@@ -1,6 +1,6 @@
-"""What every system under test offers: start, stop, what it used, its version and its durability setting.
+"""What every measured system offers: start, stop, resource usage, its version and its durability setting.
 
-Owns the common life of one server process on a free loopback port. Must not know any workload.
+Owns one server process on a free loopback port. Must not know any workload.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bench.harness.processes import ServerProcess
 
 
 class System(ABC):
-    """One server that can be started on a fresh data directory and stopped again."""
+    """One server that can be started on an empty data directory and stopped again."""
 
     name: ClassVar[str]
-    #: How far an acknowledged record is safe with the settings used here.
+    #: How safe an acknowledged record is with these settings.
     durability: ClassVar[str]
-    #: Which program sends the load.
+    #: The program that sends the load.
     client: ClassVar[str]
-    #: How many of a Kafka-protocol system's messages it is given: the slower a system, the fewer, for the same time.
+    #: The share of a Kafka system's messages that it gets: the slower, the fewer, for about the same time.
     count_share: ClassVar[float] = 1.0
     speaks_kafka: ClassVar[bool] = False
 
@@ -34,14 +34,14 @@ class System(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """The version of the server that `start` would run."""
+        """Return the version of the server that `start` would run."""
 
     @abstractmethod
     def _launch(self, data_dir: Path, port: int) -> ServerProcess:
-        """Start the process and return without waiting for it."""
+        """Start the process without waiting for it."""
 
     def start(self, data_dir: Path) -> Handle:
-        """Start the server with its data below `data_dir`; `wait_ready` says when it serves."""
+        """Start the server with its data below `data_dir`; `wait_ready` waits until it serves."""
         data_dir.mkdir(parents=True, exist_ok=True)
         self._port = processes.free_port()
         self._server = self._launch(data_dir, self._port)
@@ -58,34 +58,34 @@ class System(ABC):
         return self._server
 
     def stop(self) -> None:
-        """End the server; nothing happens if it does not run."""
+        """Stop the server if it runs."""
         if self._server is not None:
             self._server.stop()
             self._server = None
 
     def pids(self) -> list[int]:
-        """The processes of the server and all that it started."""
+        """Return the pids of the server and its descendants."""
         return self.server.tree()
 
     def cpu_seconds(self) -> float:
-        """User and system CPU seconds of the server and all that it started."""
+        """Return the user and system CPU seconds of the server and its descendants."""
         self.server.check_alive()
         return processes.cpu_seconds(self.pids())
 
     def rss_mb(self) -> float:
-        """Resident memory of the server and all that it started, in MB."""
+        """Return the resident memory of the server and its descendants, in MB."""
         return processes.rss_mb(self.pids())
 
     def pss_mb(self) -> float:
-        """The same with shared pages counted once."""
+        """Return the same, with shared pages counted once."""
         return processes.pss_mb(self.pids())
 
     def client_command(self, kind: str, address: Handle, name: str, count: int, size: int) -> list[str]:
-        """The command that produces or consumes `count` messages; only for systems that do not speak Kafka."""
-        raise NotImplementedError(f"{self.name} is driven by the Kafka clients")
+        """Return the command that produces or consumes `count` messages; only for systems that do not speak Kafka."""
+        raise NotImplementedError(f"{self.name} is measured with the Kafka clients")
 
 
 def command_output(command: list[str]) -> str:
-    """The first line that a command prints."""
+    """Return the first line of a command's output."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return (done.stdout + done.stderr).strip().splitlines()[0]

@@ -13,7 +13,7 @@ EXECUTABLE = ROOT / ".venv/bin/tailrace"
 
 
 class Tailrace(System):
-    """`tailrace serve` with the data directory, the port, and no settings unless they are given."""
+    """`tailrace serve` with the data directory and the port, and otherwise only the given settings."""
 
     name = "tailrace"
     durability = (

@@ -1,4 +1,4 @@
-"""Three brokers as `tailrace serve` runs them, with their metadata in etcd: what a cluster of machines has."""
+"""Three brokers as `tailrace serve` runs them, with their metadata in etcd, as in a cluster of machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.systems.tailrace import EXECUTABLE
 
 
 class TailraceCluster(Cluster):
-    """Brokers with a store beside them."""
+    """Brokers with a store."""
 
     name = "tailrace"
     store_url: str
@@ -47,12 +47,12 @@ class TailraceCluster(Cluster):
             return view.metadata().controller_id
 
     def events(self, number: int) -> list[dict[str, Any]]:
-        """What a broker has logged, each with `at`, the seconds of its wall clock."""
+        """Return the broker's log events, each with `at`, the seconds of its wall clock."""
         found = []
         for line in self._log(number).read_text().splitlines():
             try:
                 event = json.loads(line)
             except json.JSONDecodeError:
-                continue  # what the process says before its logging begins
+                continue  # output from before the logging begins
             found.append({**event, "at": datetime.fromisoformat(event["ts"]).timestamp()})
         return found

@@ -1,4 +1,4 @@
-"""The versions of the servers, of the client libraries and of what they run on."""
+"""The versions of the servers, of the client libraries and of their runtimes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LIBRARIES = {
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions of what servers and clients are made of."""
+    """Return the versions of runtimes and libraries."""
     packages = {name: _package(package) for name, package in _LIBRARIES.items()}
     return {"python": platform.python_version(), "java": _first_line(["java", "-version"]), **packages}
 
 
 def server_versions(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The versions of systems, and why those that cannot take part do not."""
+    """Return the versions of systems, and why others cannot take part."""
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     for name in names:
@@ -36,7 +36,7 @@ def server_versions(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str
 
 
 def versions_of(names: Sequence[str]) -> dict[str, str]:
-    """The versions of these tools and systems, all of which are there."""
+    """Return the versions of these tools and systems, all of which are installed."""
     known = {**tool_versions(), **server_versions([name for name in names if name in SYSTEMS])[0]}
     return {name: known[name] for name in names}
 

@@ -1,7 +1,7 @@
-"""A cluster seen from outside: what one of its servers says of brokers and partitions, and when a session ends.
+"""A cluster seen from outside: one server's view of brokers and partitions, and the end of sessions.
 
-Asks over one connection, one server at a time and only for what is still waited for, so that looking costs the servers
-little while they are busy. Must not know who runs them.
+Uses one connection, and asks one server at a time only for what is still awaited, so that observing costs busy servers
+little. Must not know who runs them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METADATA = Versions(12, 12)
 QUORUM = Versions(0, 0)
 ELECT_LEADERS = Versions(2, 2)
 PRODUCE = Versions(9, 9)
-#: Topics are asked for in so many turns, or ten at once where there are few.
+#: The number of requests in which topics are asked for, or ten topics per request if there are few.
 _TURNS = 10
 _LOOK_SECONDS = 0.02
 _ANSWER_SECONDS = 60.0
@@ -45,20 +45,20 @@ Response = TypeVar("Response", bound=Message)
 
 
 class QuorumRequestPartition(Struct):
-    """One partition of it."""
+    """One of its partitions."""
 
     partition_index: int = int32()
 
 
 class QuorumRequestTopic(Struct):
-    """A topic asked for."""
+    """A requested topic."""
 
     topic_name: str = string()
     partitions: list[QuorumRequestPartition] = array(QuorumRequestPartition)
 
 
 class DescribeQuorumRequest(Message):
-    """Asks Kafka who leads its controllers; its Metadata names any broker."""
+    """Asks Kafka for the leader of its controllers; its Metadata names any broker."""
 
     API_KEY = ApiKey.DESCRIBE_QUORUM
     MIN_VERSION = 0
@@ -76,7 +76,7 @@ class QuorumReplica(Struct):
 
 
 class QuorumPartition(Struct):
-    """Who leads."""
+    """The leader and replicas of a partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -88,14 +88,14 @@ class QuorumPartition(Struct):
 
 
 class QuorumResponseTopic(Struct):
-    """What is known of a topic."""
+    """The partitions of a topic."""
 
     topic_name: str = string()
     partitions: list[QuorumPartition] = array(QuorumPartition)
 
 
 class DescribeQuorumResponse(Message):
-    """Who leads Kafka's controllers."""
+    """The leader of Kafka's controllers."""
 
     API_KEY = ApiKey.DESCRIBE_QUORUM
     MIN_VERSION = 0
@@ -122,36 +122,36 @@ class View:
         self._connection.close()
 
     def ask(self, request: Message, usable: Versions, response: type[Response]) -> Response:
-        """Send a request and decode its answer."""
+        """Send a request and decode its response."""
         try:
             return self._connection.ask(request, usable, response)
         except ProtocolClientError as error:
             raise ServerFailedError(f"a server did not answer: {error}") from error
 
     def metadata(self, topics: Sequence[str] = ()) -> MetadataResponse:
-        """Brokers, controller, and the named topics."""
+        """Return brokers, controller, and the named topics."""
         wanted = [MetadataRequestTopic(name=name) for name in topics]
         return self.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA, MetadataResponse)
 
     def quorum_leader(self) -> int:
-        """Which node leads Kafka's controllers."""
+        """Return the node that leads Kafka's controllers."""
         wanted = [
             QuorumRequestTopic(topic_name="__cluster_metadata", partitions=[QuorumRequestPartition(partition_index=0)])
         ]
         answer = self.ask(DescribeQuorumRequest(topics=wanted), QUORUM, DescribeQuorumResponse)
         if answer.error_code:
-            raise ServerFailedError(f"Kafka does not say who leads its controllers: error {answer.error_code}")
+            raise ServerFailedError(f"Kafka does not report the leader of its controllers: error {answer.error_code}")
         return answer.topics[0].partitions[0].leader_id
 
     def elect_preferred(self) -> None:
-        """Have the first replica of every partition lead it."""
+        """Elect the first replica of every partition as its leader."""
         request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=int(_ANSWER_SECONDS * 1000))
         answer = self.ask(request, ELECT_LEADERS, ElectLeadersResponse)
         if answer.error_code:
-            raise ServerFailedError(f"no preferred leaders are elected: error {answer.error_code}")
+            raise ServerFailedError(f"cannot elect preferred leaders: error {answer.error_code}")
 
     def write(self, topic: str, partition: int, batch: bytes) -> int:
-        """Have a batch appended to what this server leads, acknowledged by all in sync; the error code, 0 for none."""
+        """Append a batch to a partition that this server leads, with acks=all; return the error code, 0 for none."""
         data = [PartitionProduceData(index=partition, records=batch)]
         request = ProduceRequest(
             acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
@@ -160,7 +160,7 @@ class View:
         return answer.responses[0].partition_responses[0].error_code
 
     def partitions(self, topics: Sequence[str]) -> dict[tuple[str, int], MetadataResponsePartition]:
-        """Every partition of the named topics that this server knows."""
+        """Return every partition of the named topics that this server knows."""
         found: dict[tuple[str, int], MetadataResponsePartition] = {}
         at_once = _at_once(topics)
         for first in range(0, len(topics), at_once):
@@ -171,7 +171,7 @@ class View:
     def wait_for(
         self, topics: Sequence[str], condition: Callable[[MetadataResponsePartition], bool], seconds: float
     ) -> None:
-        """Return when every partition of the topics was seen to be as it should."""
+        """Return when the condition was seen to hold for every partition of the topics."""
         left, at_once = list(topics), _at_once(topics)
         deadline = time.monotonic() + seconds
         while left:
@@ -180,7 +180,9 @@ class View:
             left = [name for name in left if name not in done]
             if not done:
                 if time.monotonic() > deadline:
-                    raise ServerFailedError(f"after {seconds:.0f} s, {len(left)} topics are not as they should be")
+                    raise ServerFailedError(
+                        f"{len(left)} topics did not reach the expected state within {seconds:.0f} s"
+                    )
                 time.sleep(_LOOK_SECONDS)
 
 
@@ -189,7 +191,7 @@ def _at_once(topics: Sequence[str]) -> int:
 
 
 class SessionWatch:
-    """Notes when etcd ends the sessions of brokers, over its JSON gateway; a context manager over a thread."""
+    """Records when etcd ends the sessions of brokers, over its JSON gateway; a context manager with a thread."""
 
     def __init__(self, store_url: str) -> None:
         address, _, prefix = store_url.removeprefix("etcd://").partition("/")
@@ -200,14 +202,14 @@ class SessionWatch:
         self._thread = threading.Thread(target=self._watch, name="watch of sessions", daemon=True)
 
     def __enter__(self) -> Self:
-        # '0' is the character after '/': every key below the directory sorts between the two.
+        # '0' follows '/': all keys in the directory sort between the two.
         first, end = self._directory.encode(), self._directory[:-1].encode() + b"0"
         wanted = {"create_request": {"key": _base64(first), "range_end": _base64(end)}}
         self._connection.request("POST", "/v3/watch", json.dumps(wanted))
         self._answer = self._connection.getresponse()
         created = json.loads(self._answer.readline())
         if not created.get("result", {}).get("created"):
-            raise ServerFailedError(f"etcd refuses to watch: {created}")
+            raise ServerFailedError(f"etcd refused the watch: {created}")
         self._thread.start()
         return self
 
@@ -218,10 +220,10 @@ class SessionWatch:
         self._connection.close()
 
     def wait_for_end(self, broker_id: int, seconds: float) -> float:
-        """When the session of a broker ended, by the monotonic clock."""
+        """Return when the session of a broker ended, by the monotonic clock."""
         with self._news:
             if not self._news.wait_for(lambda: broker_id in self._ended, seconds):
-                raise ServerFailedError(f"the session of broker {broker_id} has not ended after {seconds:.0f} s")
+                raise ServerFailedError(f"the session of broker {broker_id} has not ended within {seconds:.0f} s")
             return self._ended.pop(broker_id)
 
     def _watch(self) -> None:
@@ -235,7 +237,7 @@ class SessionWatch:
                             self._ended[broker_of(base64.b64decode(event["kv"]["key"]).decode())] = now
                     self._news.notify_all()
         except (OSError, http.client.HTTPException, ValueError):
-            pass  # it was closed; a wait for an end that was not seen fails by its own time limit
+            pass  # it was closed; a wait for an unseen end fails by its own time limit
 
 
 def _base64(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Archiving a topic for a benchmark, by one process and librdkafka: files and commits as any archiver makes them."""
+"""Archives a topic for a benchmark, in one process with librdkafka: files and commits are those of any archiver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _read(bootstrap: str, topic: str, end: int) -> Iterator[list[Message]]:
         while read < end:
             messages = consumer.consume(min(_ROWS, end - read), READ_SECONDS)
             if not messages:
-                raise ClientFailedError(f"nothing more of {topic} after {read} messages")
+                raise ClientFailedError(f"{topic} returned no more messages after {read}")
             read += len(messages)
             yield messages
     finally:
@@ -74,7 +74,7 @@ def _table(messages: list[Message]) -> pa.Table:
 
 
 def local_start(bootstrap: str, topic: str) -> int:
-    """Where the broker's own log of a topic begins."""
+    """Return where the broker's own log of a topic begins."""
     wanted = ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST_LOCAL, current_leader_epoch=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
     answer = ask(bootstrap, request, Versions(9, 9), ListOffsetsResponse, doing="listing offsets")

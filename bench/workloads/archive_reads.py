@@ -1,7 +1,6 @@
-"""Reading what only the archive has, through the broker, beside reading the same records from the log.
+"""Reads records that only the archive has, through the broker, compared with reading the same records from the log.
 
-Measured are a catch-up read through librdkafka, the look-up of single offsets, and what live traffic notices while
-that goes on.
+Measures a catch-up read through librdkafka, the lookup of single offsets, and the effect on live traffic.
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from tailrace.protocol_client.versions import Versions
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 LOG, ARCHIVE, NOTHING = "log", "archive", "nothing"
-#: For each size, how many records: more bytes than the broker's helper process keeps of what it has decoded.
+#: The number of records for each size: more bytes than the broker's helper process caches in decoded form.
 SIZES = {1000: 600_000, 100: 3_000_000}
 LOOKED_UP = 1_000
-#: What a look-up may be answered with: a single record, or as much as librdkafka asks for unless told otherwise.
+#: The size of a lookup's response: a single record, or librdkafka's default.
 LOOKUP_BYTES = {"one": 1, "1mb": 1 << 20}
 LIVE_RATE = 1_000
 LIVE_ARCHIVE = "archive-live"
 _LIVE_SECONDS = 10
-#: More records of 1 KB than an archive is read in a second.
+#: More records of 1 KB than can be read from an archive in a second.
 _LIVE_READ_RATE = 300_000
 _FETCH = Versions(11, 11)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """A broker that has the same records in the log of one topic and in the archive of another, and which is read."""
+    """A broker with the same records in the log of one topic and in the archive of another, and the one to read."""
 
     broker: System
     handle: Handle
     source: str
     scale: float
-    #: Which offsets are looked up.
+    #: Selects the offsets that are looked up.
     seed: int
 
     def consume(self, topic: str, size: int, count: int) -> list[str]:
-        """The command that reads a topic from its beginning."""
+        """Return the command that reads a topic from its beginning."""
         options: dict[str, object] = {"partitions": 1, "count": count, "size": size, "from_beginning": True}
         return rdbench("consume", self.handle, topic, **options, seconds=120)
 
@@ -59,7 +58,7 @@ def topic_of(source: str, size: int) -> str:
 
 
 def record_count(size: int, scale: float) -> int:
-    """How many records of a size there are."""
+    """Return the number of records of a size."""
     return max(1000, int(SIZES[size] * scale))
 
 
@@ -68,13 +67,13 @@ def live_seconds(scale: float) -> float:
 
 
 def live_record_count(scale: float) -> int:
-    """More records than one reader gets through beside live traffic, its start and warm-up included."""
+    """Return more records than one reader can read beside live traffic, including its start and warm-up."""
     return int((live_seconds(scale) + 3) * _LIVE_READ_RATE)
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpRead(OneSample[ReadTarget]):
-    """Everything from the beginning, by librdkafka."""
+    """Read everything from the beginning, with librdkafka."""
 
     size: int
 
@@ -90,7 +89,7 @@ class CatchUpRead(OneSample[ReadTarget]):
 
 @dataclass(frozen=True, slots=True)
 class LookUp(OneSample[ReadTarget]):
-    """Single offsets anywhere, one after another on one connection; the first time does not count."""
+    """Look up single offsets, one after another on one connection; a first pass does not count."""
 
     size: int
     #: One of LOOKUP_BYTES.
@@ -116,7 +115,7 @@ class LookUp(OneSample[ReadTarget]):
 
 @dataclass(frozen=True, slots=True)
 class LiveBeside(OneSample[ReadTarget]):
-    """Live traffic alone, beside readers of the log one after another, or beside one reader of the archive."""
+    """Live traffic alone, beside consecutive readers of the log, or beside one reader of the archive."""
 
     name = "live-beside"
 
@@ -141,11 +140,11 @@ def _read_log_beside(target: ReadTarget, live: subprocess.Popen[str]) -> None:
 
 
 def _read_archive_beside(target: ReadTarget, live: subprocess.Popen[str]) -> None:
-    # What readers cost that start and end is not the broker's.
+    # The cost of readers that start and end is not the broker's.
     with _reading(target.consume(LIVE_ARCHIVE, 1000, live_record_count(target.scale))) as reader:
         _wait_for_either(reader, live)
         if reader.poll() is not None:
-            raise ClientFailedError("the archive was read to its end before the live traffic ended")
+            raise ClientFailedError("the reader reached the end of the archive before the live traffic ended")
 
 
 @contextmanager
@@ -162,7 +161,7 @@ def _wait_for_either(*processes: subprocess.Popen[str]) -> None:
 
 
 def look_up(handle: Handle, topic: str, offsets: Sequence[int], max_bytes: int) -> list[float]:
-    """Ask for offsets one after another; how many ms each took until its record was there."""
+    """Ask for offsets one after another; return how many ms each took until its record arrived."""
     times = []
     with connected(handle) as connection:
         version = connection.version_of(FetchRequest, _FETCH)

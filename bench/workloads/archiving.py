@@ -1,7 +1,7 @@
-"""How fast `tailrace pipeline archive` gets through a topic: filled by librdkafka, archived to a local directory.
+"""The speed of `tailrace pipeline archive`: a topic is filled by librdkafka and archived to a local directory.
 
 Broker, driver and tasks share the machine. The first commit of a run is the warm-up, in which Spark starts its Python
-workers; the figures are of all others, commits included.
+workers; the figures cover all others, including the commits.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bench.harness.suite import Metrics, OneSample
 from bench.workloads.spark_rows import KEY_BYTES, PARTITIONS, Rows, figures
 from bench.workloads.target import Target
 
-#: Different values, enough of them that none comes again within a page of a file; a prime, so that every partition gets
-#: all of them.
+#: Different values, enough that none repeats within a page of a file; a prime number, so that every partition gets all
+#: of them.
 _VALUES = 50_021
 _RUN_TIMEOUT_SECONDS = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class Archiving(OneSample[Target]):
-    """A topic of records, of which half of the bytes are random, archived to its end by a process on local[2]."""
+    """A topic of records, half of whose bytes are random, archived to its end by a process on local[2]."""
 
     rows: Rows
     judged_by = ("throughput_mb_s", "rows_s")
@@ -43,7 +43,7 @@ class Archiving(OneSample[Target]):
         target.say(f"filling a topic with {self.rows.read:,} rows of {self.rows.record_bytes} B")
         target.system.wait_ready()
         fill(target.handle.address, self.rows)
-        # What was written is none of the measured.
+        # Writing the topic must not affect the measurement.
         os.sync()
 
     def measure(self, target: Target) -> Metrics:
@@ -72,7 +72,7 @@ class Archiving(OneSample[Target]):
             raise ClientFailedError(f"exit code {done.returncode}, {archived} rows\n{errors.read_text()[-3000:]}")
         first, *others = lines
         if not others:
-            raise ClientFailedError("all rows were archived in the first round, which is the warm-up: take more rows")
+            raise ClientFailedError("all rows were archived in the first round, which is the warm-up: use more rows")
         warm_rows, warm_ms = (sum(line[name] for line in others) for name in ("rows", "duration_ms"))
         return {
             **figures(warm_rows, self.rows.record_bytes, warm_ms / 1000),
@@ -85,7 +85,7 @@ class Archiving(OneSample[Target]):
 
 
 def fill(bootstrap: str, rows: Rows) -> None:
-    """Fill a topic with librdkafka, all partitions alike."""
+    """Fill a topic with librdkafka, all partitions equally."""
     create_topic(bootstrap, rows.name, PARTITIONS)
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1 << 18, "acks": "1"}
     producer = Producer({**settings, "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1 << 20})

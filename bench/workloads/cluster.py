@@ -1,6 +1,6 @@
-"""What two clusters are compared by, and what ours alone is measured by.
+"""The workloads for comparing two clusters, and those for tailrace alone.
 
-Figures come back as soon as they are known. What is waited for is looked at from outside, at the servers that are left.
+Figures are returned as soon as they are known. State is observed from outside, through the remaining servers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.messages.metadata import MetadataResponsePartition
 
 PARTITIONS = 6
-#: With one replica lost, two still have what is acknowledged.
+#: With one replica lost, two still have every acknowledged record.
 CONFIGS = {"min.insync.replicas": "2"}
 _LONGEST_PRODUCE_SECONDS = 20
 _WARM_UP_MESSAGES = 300_000
 _WARM_UP = WarmUp(least_runs=2, most_runs=6, runs_without_progress=1)
 _PARTITIONS_PER_REQUEST = 1000
-#: Until what was begun by creating topics is over; a JVM compiles for a while.
+#: The work after creating topics ends within this time; a JVM compiles for a while.
 _SETTLE_SECONDS = 15.0
-#: A session, and what it takes to notice its end.
+#: A session timeout, and the time to notice it.
 _SESSION_PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """A cluster that runs; `scale` multiplies every count."""
+    """A running cluster; `scale` multiplies every count."""
 
     cluster: Cluster
     scale: float
@@ -49,7 +49,7 @@ class ClusterTarget:
 
 
 def warm_up(target: ClusterTarget) -> None:
-    """Produce until servers get no faster, and every connection is made: a JVM takes some time to be itself."""
+    """Produce until servers get no faster and every connection is open: a JVM needs a while."""
     costs: list[float] = []
     while not _WARM_UP.has_settled(costs):
         topic, count = f"warm-up-{len(costs)}", int(_WARM_UP_MESSAGES * target.scale)
@@ -58,7 +58,7 @@ def warm_up(target: ClusterTarget) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProduceToAll(OneSample[ClusterTarget]):
-    """As many messages as go, acknowledged by all replicas."""
+    """As many messages as possible, acknowledged by all replicas."""
 
     size_name: str
     size: int
@@ -81,7 +81,7 @@ def _produce(cluster: Cluster, topic: str, size: int, count: int) -> Metrics:
 
 
 class LatencyToAll(OneSample[ClusterTarget]):
-    """End to end at a thousand messages a second, acknowledged by all replicas."""
+    """End-to-end latency at a thousand messages a second, acknowledged by all replicas."""
 
     name = "latency-1k-per-s-acks-all"
 
@@ -99,10 +99,11 @@ class LatencyToAll(OneSample[ClusterTarget]):
 
 @dataclass(frozen=True, slots=True)
 class LeaderKilled(Workload[ClusterTarget]):
-    """From SIGKILL of a partition's leader to the next acknowledged write to it, again and again.
+    """From SIGKILL of a partition's leader to the next acknowledged write to it, several times.
 
-    `failover_s` is of a writer that looks for a leader all the time; `client_failover_s` is of librdkafka, which looks
-    once a second. Of ours also `moved_s`, the part of `failover_s` after the store has ended the killed one's session.
+    `failover_s` is for a writer that continuously looks for a leader; `client_failover_s` is for librdkafka, which
+    looks once a second. Only for tailrace, `moved_s` is the part of `failover_s` after the store has ended the killed
+    broker's session.
     """
 
     kills: int
@@ -135,16 +136,16 @@ class LeaderKilled(Workload[ClusterTarget]):
 
 
 def _write(producer: Producer, topic: str) -> float:
-    """Write by a client library; when that was acknowledged."""
+    """Write with a client library; return when that was acknowledged."""
     problems: list[object] = []
     producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: problems.append(error) if error else None)
     if producer.flush(PATIENCE_SECONDS) or problems:
-        raise ClientFailedError(f"a record was not acknowledged: {problems or 'no answer'}")
+        raise ClientFailedError(f"a record was not acknowledged: {problems or 'no response'}")
     return time.monotonic()
 
 
 def _write_at_once(cluster: Cluster, topic: str) -> float:
-    """Write to the leader, asking all servers that are left for it; when the write was acknowledged."""
+    """Write to the leader, asking all remaining servers for it; return when the write was acknowledged."""
     batch = bytes(build_batch([NewRecord(b"x", timestamp=int(time.time() * 1000))]))
     deadline = time.monotonic() + PATIENCE_SECONDS
     with ExitStack() as views:
@@ -163,7 +164,7 @@ def _write_at_once(cluster: Cluster, topic: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ManyPartitions(Workload[ClusterTarget]):
-    """A thousand that idle; three thousand, of whose leaders a third dies or stops; of ours ten thousand as well."""
+    """A thousand idle ones; three thousand, a third of whose leaders dies or stops; for tailrace also ten thousand."""
 
     per_topic: int
     name = "many-partitions"
@@ -171,7 +172,7 @@ class ManyPartitions(Workload[ClusterTarget]):
     def run(self, target: ClusterTarget) -> Iterator[Figures]:
         for figures in self._steps(target):
             yield figures
-            # The next step must not pay for what this one left to be written.
+            # The next step must not pay for this one's unwritten data.
             os.sync()
 
     def _steps(self, target: ClusterTarget) -> Iterator[Figures]:
@@ -195,7 +196,7 @@ def _not_controller(cluster: Cluster) -> int:
 
 
 class Topics:
-    """Topics of so many partitions each, more and more of them."""
+    """A growing number of topics with this many partitions each."""
 
     def __init__(self, cluster: Cluster, per_topic: int, say: Say) -> None:
         self._cluster = cluster
@@ -208,7 +209,7 @@ class Topics:
         return len(self.names) * self._per_topic
 
     def grow_to(self, partitions: float) -> Iterator[Figures]:
-        """Create at least one more, and say how long it took until all replicas were in sync."""
+        """Create at least one more, and measure the time until all replicas were in sync."""
         count = max(round(partitions / self._per_topic), len(self.names) + 1)
         began = time.monotonic()
         while len(self.names) < count:
@@ -221,7 +222,7 @@ class Topics:
 
 
 def idle(cluster: Cluster, seconds: float) -> Metrics:
-    """What servers take of a core while nothing happens: the highest of them, and all together with their store."""
+    """Measure the CPU share of idle servers: the highest of them, and all together with their store."""
     time.sleep(min(_SETTLE_SECONDS, seconds))
     store = [] if cluster.store is None else cluster.store.tree()
     before, store_before, began = cluster.cpu_seconds_of_each(), processes.cpu_seconds(store), time.monotonic()
@@ -238,7 +239,7 @@ def idle(cluster: Cluster, seconds: float) -> Metrics:
 
 
 def lose_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figures]:
-    """SIGKILL of a server that leads a third of all partitions, and its way back to where it was."""
+    """SIGKILL of a server that leads a third of all partitions, and its return."""
     leaders = topics.partitions // BROKERS
     yield Figures(f"lose-{leaders}-leaders", _kill(cluster, topics, victim))
     began = time.monotonic()
@@ -255,9 +256,9 @@ def lose_leaders(cluster: Cluster, topics: Topics, victim: int) -> Iterator[Figu
 
 
 def _kill(cluster: Cluster, topics: Topics, victim: int) -> Metrics:
-    """Kill a server and wait until both that are left say that every partition has a live leader: `outage_s`.
+    """Kill a server and wait until both remaining ones see a live leader for every partition: `outage_s`.
 
-    Of ours also `moved_s`, the part of it after the store has ended the session of the killed one.
+    Only for tailrace, `moved_s` is the part after the store has ended the killed broker's session.
     """
     led = _led_by(cluster, topics.names, victim)
     if not isinstance(cluster, TailraceCluster):
@@ -273,7 +274,7 @@ def _kill(cluster: Cluster, topics: Topics, victim: int) -> Metrics:
 def lose_controller(cluster: TailraceCluster, topics: Topics) -> Iterator[Figures]:
     """SIGKILL of the controller, which leads a third of all partitions.
 
-    `load_s` is from the next one's election until it has read everything and acts, as its log says.
+    `load_s` is from the next controller's election until it has loaded everything and acts, according to its log.
     """
     metrics = _kill(cluster, topics, cluster.controller())
     yield Figures(f"controller-killed-{topics.partitions}-partitions", {**metrics, "load_s": _load_seconds(cluster)})
@@ -296,7 +297,7 @@ def _led_by(cluster: Cluster, topics: Sequence[str], leader: int) -> int:
 
 
 def _wait_until_led(cluster: Cluster, topics: Sequence[str], gone: int) -> float:
-    """When every server that is left had said of each partition that a live one leads it."""
+    """Return when every remaining server has seen a live leader for each partition."""
     _wait_for_all(cluster, topics, lambda each: each.leader_id not in (-1, gone))
     return time.monotonic()
 
@@ -310,7 +311,7 @@ def _wait_for_all(
 
 
 def _load_seconds(cluster: TailraceCluster) -> float:
-    """From the election of the present controller until it said that it has loaded everything."""
+    """Return the time from the election of the present controller until it logged that it has loaded everything."""
     elected_at = loaded_at = None
     for event in cluster.events(cluster.controller()):
         if "controller_epoch" in event:
@@ -318,5 +319,5 @@ def _load_seconds(cluster: TailraceCluster) -> float:
         elif "load_seconds" in event:
             loaded_at = event["at"]
     if elected_at is None or loaded_at is None:
-        raise ServerFailedError("the controller did not say that it has loaded everything")
+        raise ServerFailedError("the controller did not log that it has loaded everything")
     return float(loaded_at - elected_at)

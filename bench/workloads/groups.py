@@ -1,6 +1,6 @@
-"""The workloads of consumer groups: what a member's death, arrival or restart costs, and what keeping groups costs.
+"""The workloads of consumer groups: the cost of a member's death, arrival or restart, and of maintaining groups.
 
-Most of their time is spent waiting for sessions to expire and for members to hear of it.
+Most of their time is spent waiting for sessions to expire and for members to learn of it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from bench.harness.suite import Metrics, OneSample
 from bench.workloads.single import FEWEST_REQUESTS
 from bench.workloads.target import Target
 
-#: Kafka's least session timeout, so that nobody waits longer than needed; its heartbeats as often as is sensible.
+#: Kafka's minimum session timeout, so that no run waits longer than necessary; frequent heartbeats.
 SESSION_MS = 6000
 HEARTBEAT_MS = 500
-#: Messages a second to each partition: a gap is known to a fiftieth of a second.
+#: Messages a second to each partition: a gap is measured to a fiftieth of a second.
 RATE = 50
-#: Enough that a broker which answers commits together can do so: most hold only one request of a connection at a time.
+#: Enough for a broker that acknowledges commits together: most process only one request of a connection at a time.
 CONNECTIONS = 100
-#: After these a Java virtual machine has compiled what it needs for this kind of request.
+#: After this many, a Java virtual machine has compiled what it needs for this kind of request.
 WARM_UP_REQUESTS = 30_000
 
 
 def newest_librdkafka() -> Path:
-    """The library inside the confluent-kafka package: those of distributions are older than the consumer protocol."""
+    """Return the library inside the confluent-kafka package: distributions' lack the consumer protocol."""
     package = util.find_spec("confluent_kafka")
     if package is None or package.origin is None:
         raise ClientFailedError("confluent-kafka is not installed: run make setup")
     found = sorted((Path(package.origin).parents[1] / "confluent_kafka.libs").glob("librdkafka-*.so*"))
     if not found:
-        raise ClientFailedError("the confluent-kafka package here was built without its own librdkafka")
+        raise ClientFailedError(
+            "this confluent-kafka package was built without its own librdkafka; install its wheel from PyPI"
+        )
     return found[0]
 
 
 class GroupChange(OneSample[Target]):
-    """Members in processes of their own, a steady flow to every partition, and one change to the group."""
+    """Members in separate processes, steady traffic to every partition, and one change to the group."""
 
     event: ClassVar[str]
     protocol: str
@@ -51,7 +53,7 @@ class GroupChange(OneSample[Target]):
 
     @abstractmethod
     def sizes(self, scale: float) -> tuple[int, int]:
-        """How many members and partitions there are."""
+        """Return the numbers of members and partitions."""
 
     def measure(self, target: Target) -> Metrics:
         members, partitions = self.sizes(target.scale)
@@ -85,7 +87,7 @@ class GroupKill(GroupChange):
 
 @dataclass(frozen=True, slots=True)
 class GroupJoin(GroupChange):
-    """One more member: how long until it has its share, and how long those pause that keep their partitions."""
+    """One more member: the time until it has its share, and the pause of members that keep their partitions."""
 
     protocol: str
     event = "join"
@@ -98,7 +100,7 @@ class GroupJoin(GroupChange):
 
 @dataclass(frozen=True, slots=True)
 class GroupRestart(GroupChange):
-    """Ten members restarted one after the other, the next when all partitions are read again."""
+    """Ten members restarted one after the other, each when all partitions are read again."""
 
     protocol: str
     event = "restart"
@@ -112,9 +114,9 @@ class GroupRestart(GroupChange):
 
 @dataclass(frozen=True, slots=True)
 class MemberRequests(OneSample[Target]):
-    """Prepared requests of members that have joined, all in turn; joining and leaving are not measured."""
+    """Prepared requests of members that have joined, in turn; joining and leaving are not measured."""
 
-    #: "heartbeat" or "commit", as the client calls them.
+    #: "heartbeat" or "commit", as the client names them.
     kind: str
     groups: int = 1
     members: int = 1

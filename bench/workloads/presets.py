@@ -1,6 +1,6 @@
-"""What clients send to a broker under a preset: the presets, with their exact settings, and the loads.
+"""The presets with their exact settings, and the loads that clients send to a broker under a preset.
 
-The settings stand here and nowhere else, so that what docs/tuning.md recommends is what was measured.
+The settings are defined only here, so that docs/tuning.md recommends what was measured.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from bench.harness.suite import Metrics, OneSample
 from bench.workloads.target import Target
 
 DEFAULT = "default"
-#: Half of it compresses away, as much of what people send does.
+#: Half of it can be compressed, as is common for real data.
 _PAYLOAD = "lz4"
 _LONGEST_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings that belong together, under the names that broker, topics and librdkafka give them."""
+    """Settings that belong together, under the names of broker, topics and librdkafka."""
 
     name: str
     purpose: str
     broker: Mapping[str, str] = field(default_factory=dict)
-    #: The same for single topics, where the broker shall keep its defaults.
+    #: The same for single topics, if the broker keeps its defaults.
     topic: Mapping[str, str] = field(default_factory=dict)
     producer: Mapping[str, str] = field(default_factory=dict)
     consumer: Mapping[str, str] = field(default_factory=dict)
 
 
-#: librdkafka's own defaults, given because the benchmark's client has others.
+#: librdkafka's own defaults, as the benchmark's client has others.
 PRODUCER = {"acks": "all", "linger.ms": "5", "compression.codec": "none"}
 CONSUMER = {"fetch.wait.max.ms": "500", "queued.min.messages": "100000"}
 
@@ -63,7 +63,7 @@ PRESETS = (
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A broker that runs with the settings of a preset, and what its clients set."""
+    """A broker with the settings of a preset, and its clients' settings."""
 
     preset: Preset
     server: Target
@@ -71,7 +71,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TunedLoad(OneSample[Tuned]):
-    """One thing that is measured under every preset."""
+    """One load that is measured under every preset."""
 
     load: str
     title: str
@@ -101,12 +101,12 @@ class TunedLoad(OneSample[Tuned]):
 
 
 def pairs(settings: Mapping[str, str]) -> str:
-    """Settings as rdbench takes them."""
+    """Format settings as rdbench takes them."""
     return ",".join(f"{name}={value}" for name, value in settings.items())
 
 
 def warm_up(server: Target) -> None:
-    """Some of what is measured, once."""
+    """Run some of the loads once."""
     server.system.wait_ready()
     run_client(rdbench("produce", server.handle, "warm-up", partitions=1, count=100_000, size=1000, seconds=3))
     consume = {"partitions": 1, "count": 10_000, "from_beginning": True, "seconds": 3}

@@ -1,6 +1,6 @@
-"""What is measured on a single server: what each workload sends, which figures it is judged by, and how large it is.
+"""The workloads on a single server: what each sends, the figures that compare it, and its size.
 
-A name says what is measured. Running and timing clients is the part of `clients`.
+A name says what is measured. `clients` runs and times the programs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from bench.harness import page_cache
 from bench.harness.suite import Metrics, OneSample
 from bench.workloads.target import Target
 
-#: No bulk run sends for longer than this: a slow system is measured on fewer messages.
+#: No bulk run sends longer than this: a slow system is measured with fewer messages.
 LONGEST_SECONDS = 15
-#: CPU time is known to 10 ms: with fewer requests, the cost of one would be a guess.
+#: CPU time has a resolution of 10 ms: with fewer requests, the cost of one would be a guess.
 FEWEST_REQUESTS = 20_000
 #: Brokers write the first entry of an index after 4 KiB of records.
 BEGUN_BYTES = 8192
-#: What a broker does once for new partitions is over after this time.
+#: One-time work of a broker for new partitions is over after this time.
 BEGUN_SECONDS = 2.5
 #: Messages of 1 KB.
 _BACKLOG = 1_500_000
@@ -32,7 +32,7 @@ BULK_FIGURES = ("throughput_mb_s", "messages_s", "cpu_s_per_gb", "cpu_s_per_mill
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
-    """What a produce workload and the consume workload after it have in common: one topic full of messages."""
+    """What a produce workload and the consume workload after it share: one topic full of messages."""
 
     size: int
     batch_bytes: str = "default"
@@ -57,7 +57,7 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Produce(OneSample[Target]):
-    """As many messages as go, with acks 1."""
+    """As many messages as possible, with acks 1."""
 
     bulk: Bulk
     judged_by = BULK_FIGURES
@@ -93,7 +93,7 @@ class Produce(OneSample[Target]):
 
 @dataclass(frozen=True, slots=True)
 class Consume(OneSample[Target]):
-    """Everything that the produce workload of the same name left, from the beginning."""
+    """Everything that the produce workload with the same name wrote, from the beginning."""
 
     bulk: Bulk
     judged_by = BULK_FIGURES
@@ -124,7 +124,7 @@ class Consume(OneSample[Target]):
 
 @dataclass(frozen=True, slots=True)
 class OneMessage(OneSample[Target]):
-    """Requests of exactly one 100-byte message."""
+    """Requests with exactly one 100-byte message."""
 
     in_flight: int
     judged_by = ("requests_s", "p50_ms", "p99_ms", "cpu_us_per_request", "rss_mb")
@@ -151,7 +151,7 @@ class OneMessage(OneSample[Target]):
 
 @dataclass(frozen=True, slots=True)
 class Latency(OneSample[Target]):
-    """End to end at a fixed rate, from the moment each message was due, so that no wait is left out."""
+    """End-to-end latency at a fixed rate, from when each message was due, so that all waits count."""
 
     rate: int
     seconds: int = 10
@@ -223,7 +223,7 @@ class CatchUp(OneSample[Target]):
             "consume", target.handle, self.name, partitions=1, count=count, from_beginning=True, seconds=60
         )
         with beside(live) as process:
-            # The live traffic is warmed up for a second and measured afterwards: the backlog's reader joins it then.
+            # The live traffic warms up for a second before it is measured; only then the reader of the backlog starts.
             time.sleep(1.5)
             with server_usage(target.system) as usage:
                 result = run_client(catch_up)
@@ -234,7 +234,7 @@ class CatchUp(OneSample[Target]):
 
 @dataclass(frozen=True, slots=True)
 class RawProduce(OneSample[Target]):
-    """Prepared requests of one batch each, replayed on one connection beside idle ones, partitions in turn."""
+    """Prepared requests with one batch each, replayed on one connection beside idle ones, to partitions in turn."""
 
     partitions: int = 1
     idle_connections: int = 0
@@ -264,14 +264,14 @@ class RawProduce(OneSample[Target]):
         }
 
     def prepare(self, target: Target) -> None:
-        # Makes the topic and begins every partition's log and index: what is measured is the cost once they are there.
+        # Creates the topic and starts every partition's log and index: the measured cost is that of existing ones.
         begun = (BEGUN_BYTES // self.batch_bytes + 1) * self.partitions
         run_client(rawbench("produce", target.handle, self.name, **self._options, requests=begun))
         time.sleep(BEGUN_SECONDS)
 
     def measure(self, target: Target) -> Metrics:
         requests = max(target.count(self.requests), FEWEST_REQUESTS)
-        # Held from here and not by the client: opening a thousand connections costs as much as thousands of requests.
+        # Held here and not by the client: opening a thousand connections costs as much as thousands of requests.
         with idle_connections(target.handle, self.idle_connections):
             command = rawbench("produce", target.handle, self.name, **self._options, requests=requests)
             return measured(target.system, command)
@@ -279,7 +279,7 @@ class RawProduce(OneSample[Target]):
 
 @dataclass(frozen=True, slots=True)
 class RawFetch(OneSample[Target]):
-    """Prepared fetches over what the raw produce workload of the same batch size left."""
+    """Prepared fetches of what the raw produce workload with the same batch size wrote."""
 
     batch_bytes: int = 16384
     judged_by = ("throughput_mb_s", "requests_s", "cpu_s_per_gb", "rss_mb")

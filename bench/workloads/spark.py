@@ -1,7 +1,7 @@
-"""What the data source `tailrace` and Spark's Kafka connector are compared by: a first row, and queries in a session.
+"""The workloads for comparing the data source `tailrace` with Spark's Kafka connector: a first row, and queries.
 
-Every Spark session is a process of its own. Both sides read the same topics of one broker and write to topics of the
-same shape.
+Every Spark session is a separate process. Both sides read the same topics of one broker and write to topics of the same
+shape.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from bench.harness.suite import Figures, Metrics, OneSample, Say, Workload
 from bench.workloads.spark_rows import CONNECTOR, KEY_BYTES, OURS, PARTITIONS, Rows, topic_of
 
 SYSTEMS = (OURS, CONNECTOR)
-#: How batches of a topic that is read are laid out, as a producer with a batch.size that is worth setting makes them.
+#: The batch size of the topics to read, as of a producer with a reasonable batch.size.
 LOADED_BATCH_BYTES = 64 << 10
 _LOADED_ROWS = 10_000
 _SESSION_TIMEOUT_SECONDS = 1800
-#: Of a workload's rows, to bring code that runs for the first time up to speed.
+#: The share of a workload's rows that warms up its code.
 _WARM_UP_SCALE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """The topics that are read, and where a session may put its files."""
+    """The topics to read, and a place for a session's files."""
 
     bootstrap: str
     directory: Path
     sizes: tuple[Rows, ...]
     round: int
-    #: Which side is measured; both take turns in one session where it is neither.
+    #: The measured side; if it is neither, both take turns in one session.
     system: str
     say: Say
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRow(OneSample[SparkTarget]):
-    """How long a user waits for the first row, in a process of its own for each side."""
+    """How long a user waits for the first row, in a separate process for each side."""
 
     name = "first-row"
 
@@ -63,7 +63,7 @@ class FirstRow(OneSample[SparkTarget]):
 
 @dataclass(frozen=True, slots=True)
 class Queries(Workload[SparkTarget]):
-    """One session for both sides, in which they take turns; who goes first alternates from query to query."""
+    """One session for both sides, in which they take turns; the first one alternates from query to query."""
 
     actions: tuple[str, ...]
     name = "workloads"
@@ -95,7 +95,7 @@ class SessionPlan:
     _written: dict[str, int] = field(default_factory=dict)
 
     def add(self, system: str, action: str, rows: Rows, is_warm_up: bool) -> None:
-        """Plan a query; one that writes gets a topic of its own."""
+        """Plan a query; one that writes gets its own topic."""
         topic = topic_of(rows)
         if is_warm_up:
             rows = rows.scaled(_WARM_UP_SCALE)
@@ -107,11 +107,11 @@ class SessionPlan:
         self.steps.append({"system": system, "action": action, "rows": given, "topic": topic, "is_warm_up": is_warm_up})
 
     def check_written(self) -> None:
-        """Raise if a topic has not all that was written to it."""
+        """Raise if a topic does not have everything that was written to it."""
         for topic, count in self._written.items():
             found = record_count(self.target.bootstrap, topic)
             if found != count:
-                raise ClientFailedError(f"{topic} has {found} records in place of {count}")
+                raise ClientFailedError(f"{topic} has {found} records, expected {count}")
 
     def delete_written(self) -> None:
         if self._written:
@@ -119,7 +119,7 @@ class SessionPlan:
 
 
 def session(target: SparkTarget, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run a session to its end, and give what it says as it says it."""
+    """Run a session to its end, and yield its output as it arrives."""
     given = {**asked, "bootstrap": target.bootstrap, "scratch": str(target.directory)}
     output = target.directory / "stderr"
     command = [sys.executable, "-m", "bench.workloads.spark_session", json.dumps(given)]
@@ -139,7 +139,7 @@ def session(target: SparkTarget, asked: Mapping[str, Any]) -> Iterator[dict[str,
 
 
 def load(bootstrap: str, rows: Rows) -> None:
-    """Fill a topic, every partition with the same number of rows, in batches of a usual size."""
+    """Fill a topic, with the same number of rows in every partition, in batches of a usual size."""
     import pyarrow as pa
 
     from tailrace.pipeline.sink.columns import WriteColumns
@@ -163,7 +163,7 @@ def load(bootstrap: str, rows: Rows) -> None:
 
 
 def record_count(bootstrap: str, topic: str) -> int:
-    """How many records a topic has."""
+    """Return the number of records of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
     try:
         ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), 30) for number in range(PARTITIONS)]

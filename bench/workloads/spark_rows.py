@@ -1,6 +1,6 @@
-"""What the data source `tailrace` and Spark's Kafka connector are measured by: topics, numbers of rows, figures.
+"""Topics, numbers of rows and figures for measuring the data source `tailrace` and Spark's Kafka connector.
 
-Pure data and arithmetic. Must not know Spark: it is imported by the run and by the sessions that the run starts.
+Pure data and arithmetic. Must not know Spark: the run and the sessions that it starts both import it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PARTITIONS = 4
 KEY_BYTES = 10
 OURS = "tailrace"
 CONNECTOR = "kafka-connector"
-#: What stands in `format(...)`.
+#: The name for `format(...)`.
 FORMATS = {OURS: "tailrace", CONNECTOR: "kafka"}
 
 
@@ -26,7 +26,7 @@ class Rows:
     written: int
 
     def scaled(self, scale: float) -> Rows:
-        """The same with a share of the rows."""
+        """Return the same with a share of the rows."""
         return Rows(self.name, self.record_bytes, max(1, int(self.read * scale)), max(1, int(self.written * scale)))
 
 
@@ -35,18 +35,18 @@ ACTIONS = ("count", "parquet", "write")
 
 
 def topic_of(rows: Rows) -> str:
-    """The topic that both read."""
+    """Return the topic that both read."""
     return f"rows-{rows.name}"
 
 
 def figures(rows: int, record_bytes: int, seconds: float) -> dict[str, float]:
-    """Rows and megabytes a second; the bytes are those of keys and values."""
+    """Return rows and megabytes a second; the bytes are those of keys and values."""
     return {"rows_s": rows / seconds, "throughput_mb_s": rows * record_bytes / seconds / 1e6, "seconds": seconds}
 
 
 def cpu_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """CPU seconds that the processes of a session used between two looks; one that is new has used all of its own.
+    """Return the CPU seconds that a session's processes used between two measurements; new processes count fully.
 
-    What has ended counts for nothing: Spark ends a Python worker only when nobody has needed it for a minute.
+    Processes that have ended do not count: Spark ends a Python worker only after a minute without use.
     """
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())

@@ -1,7 +1,7 @@
-"""One Spark session of the benchmark, in a process of its own, given what to do as JSON.
+"""One Spark session of the benchmark, in a separate process, with its tasks as JSON.
 
-Prints a line of JSON for each figure. It is given rows that are in topics already, and does with them what it is told,
-in the order it is told. Must not know what the figures are compared with.
+Prints a line of JSON for each figure. It gets rows that are already in topics, and executes its tasks in order. Must
+not know what the figures are compared with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.harness.paths import CONNECTOR_JARS
 from bench.harness.processes import cpu_by_process, process_tree
 from bench.workloads.spark_rows import CONNECTOR, FORMATS, KEY_BYTES, PARTITIONS, Rows, cpu_between, figures
 
-#: Of `prctl`: descendants that lose their parent become our children, so that their CPU is counted.
+#: For `prctl`: descendants that lose their parent become our children, so that their CPU counts.
 _SET_CHILD_SUBREAPER = 36
 
 
@@ -63,7 +63,7 @@ def _start(asked: Mapping[str, Any]) -> Any:
 
 
 def _first_row(session: Any, asked: Mapping[str, Any]) -> None:
-    """How long a user waits for the first row of a topic, since the process was started and since Spark is up."""
+    """Measure how long a user waits for a topic's first row, since the process started and since Spark is up."""
     up = time.time()
     (system,) = asked["systems"]
     rows = _read(session, system, asked["bootstrap"], asked["topic"]).limit(1).collect()
@@ -92,7 +92,7 @@ def _workloads(session: Any, asked: Mapping[str, Any]) -> None:
 
 
 def _cpu() -> dict[int, float]:
-    """What each process of this session has used: the driver, its Java process, the Python workers."""
+    """Return the CPU time of each process of this session: the driver, its Java process, the Python workers."""
     return cpu_by_process(process_tree(os.getpid()))
 
 
@@ -106,7 +106,7 @@ def _count(frame: Any, rows: Rows) -> dict[str, float]:
     found = frame.count()
     seconds = time.monotonic() - started
     if found != rows.read:
-        raise SystemExit(f"counted {found} rows in place of {rows.read}")
+        raise SystemExit(f"counted {found} rows, expected {rows.read}")
     return figures(rows.read, rows.record_bytes, seconds)
 
 
@@ -125,7 +125,7 @@ def _write(session: Any, system: str, bootstrap: str, topic: str, rows: Rows) ->
     number = f.col("id").cast("string")
     frame = session.range(0, rows.written, 1, PARTITIONS).select(
         f.lpad(number, KEY_BYTES, "0").alias("key"),
-        # Made at next to no cost: what is measured is the way to the topic.
+        # Almost free to create: the measurement is about the way to the topic.
         f.concat(f.lpad(number, KEY_BYTES, "0"), f.lit("x" * (rows.record_bytes - 2 * KEY_BYTES))).alias("value"),
     )
     started = time.monotonic()

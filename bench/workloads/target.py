@@ -1,4 +1,4 @@
-"""What a workload of a single server runs against: the server, where it is reached, how large the load is for it."""
+"""What a workload on a single server runs against: the server, its address, and the scale of the load."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Target:
     data_dir: Path
     scale: float
     say: Say
-    #: How many messages each topic holds.
+    #: The number of messages in each topic.
     produced: dict[str, int] = field(default_factory=dict)
 
     def count(self, messages: int) -> int:
-        """A count of the full benchmark as it is here; never so small that nothing is measured."""
+        """Scale a count of the full benchmark; never so low that nothing is measured."""
         return max(int(messages * self.scale * self.system.count_share), 1000)
 
     def held(self, topic: str) -> int:
-        """How many messages a topic holds that an earlier workload has produced."""
+        """Return how many messages an earlier workload has produced to a topic."""
         if topic not in self.produced:
             raise ClientFailedError(f"nothing was produced to {topic}")
         return self.produced[topic]
@@ -38,7 +38,7 @@ class Target:
 
 @contextmanager
 def started(system: System, data_dir: Path, scale: float, say: Say) -> Iterator[Target]:
-    """Start a system on an empty directory, and stop it when the block ends; whether it serves is not waited for."""
+    """Start a system on an empty directory, and stop it when the block ends; does not wait until it serves."""
     try:
         yield Target(system, system.start(data_dir), data_dir, scale, say)
     finally:

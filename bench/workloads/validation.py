@@ -1,7 +1,6 @@
-"""What `tailrace.records.validate` costs: ready-made batches, kept on their way by one connection.
+"""The cost of `tailrace.records.validate`: prepared batches, kept in flight by one connection.
 
-So the broker is all that works. The processor time is the broker's own, which is what a validated record costs on a
-machine that is busy.
+So only the broker works. The processor time is the broker's own: the cost of a validated record on a busy machine.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ValidationTarget:
-    """A broker, and whether the topics made on it have their records validated."""
+    """A broker, and whether the records of its topics are validated."""
 
     handle: Handle
     validates: str
@@ -41,11 +40,11 @@ class ValidationTarget:
 
 @dataclass(frozen=True, slots=True)
 class ProduceBatches(OneSample[ValidationTarget]):
-    """Batches of one shape and codec, produced again and again."""
+    """Batches of one shape and codec, produced repeatedly."""
 
     codec: Compression
     records: int
-    #: Of a value.
+    #: The bytes of a value.
     size: int
     judged_by = ("records_s", "throughput_mb_s", "cpu_us_per_record")
 
@@ -56,7 +55,7 @@ class ProduceBatches(OneSample[ValidationTarget]):
     def measure(self, target: ValidationTarget) -> Metrics:
         topic = f"{self.name}-{target.validates}-{target.round}"
         validates = str(target.validates == ON).lower()
-        # Nothing is kept for longer than it must be.
+        # Nothing is kept longer than necessary.
         configs = {"tailrace.records.validate": validates, "retention.bytes": "0"}
         create_topic(target.handle.address, topic, 1, configs)
         body = self._body(topic)
@@ -82,7 +81,7 @@ class ProduceBatches(OneSample[ValidationTarget]):
 
 
 def _values(count: int, size: int) -> list[bytes]:
-    """Values that compress as text does."""
+    """Return values that compress like text."""
     random = Random(size)
     words = [bytes(random.choices(b"abcdefghijklmnopqrstuvwxyz", k=random.randrange(2, 9))) for _ in range(200)]
     return [b" ".join(random.choices(words, k=size // 3 + 1))[:size] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What a fresh server does before anything is measured: its first record, and some of everything until it is warm.
+"""The start of a fresh server before anything is measured: its first record, and some of each load until it is warm.
 
 The same for every system that speaks Kafka, and not smaller in a smaller run.
 """
@@ -14,16 +14,16 @@ from bench.harness.suite import Figures
 from bench.harness.warm_up import WarmUp
 from bench.workloads.target import Target
 
-#: Figures of the start of a server, taken at each start: not a workload that is run.
+#: Figures measured at each start of a server, not by a workload.
 START = "start"
 START_FIGURES = ("first_ack_s", "rss_mb")
 FIRST_ACK_TIMEOUT_SECONDS = 60
-#: On a busy machine the first runs may show no progress although the compiler has only begun.
+#: On a busy machine, the first runs may show no progress although the compiler has only started.
 SMALL_REQUESTS = WarmUp(least_runs=7, most_runs=12)
 
 
 def first_ack_and_warm_up(target: Target) -> Iterator[Figures]:
-    """Measure how soon a server is of use, and bring it to its usual speed."""
+    """Measure how soon a server is usable, and bring it to its usual speed."""
     system = target.system
     seconds = first_ack_seconds(target)
     metrics = {"first_ack_s": seconds, "rss_mb": system.rss_mb(), "pss_mb": system.pss_mb()}
@@ -35,7 +35,7 @@ def first_ack_and_warm_up(target: Target) -> Iterator[Figures]:
 
 
 def first_ack_seconds(target: Target) -> float:
-    """From the start of the process to the first record it acknowledged, asked for again and again."""
+    """Measure from the start of the process to its first acknowledged record, which is requested repeatedly."""
     server = target.system.server
     target.system.wait_ready()
     options = {"partitions": 1, "connections": 1, "batch_bytes": 200, "records_per_batch": 1}
@@ -52,7 +52,7 @@ def first_ack_seconds(target: Target) -> float:
 
 
 def warm_up(target: Target) -> list[float]:
-    """Some of everything once, then small requests until they get no cheaper; their CPU cost in each run, in µs."""
+    """Run each load once, then small requests until they get no cheaper; return the CPU cost of each run in µs."""
     handle = target.handle
     bulk = {"partitions": 6, "count": 300_000, "size": 1000, "acks": 1, "batch_bytes": 16384, "seconds": 5}
     run_client(rdbench("produce", handle, "warm-up", **bulk))

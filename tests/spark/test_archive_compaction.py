@@ -226,7 +226,7 @@ def test_what_cannot_be_compacted_is_said_and_a_dry_run_changes_nothing(
     )
     plain = create_topic(bootstrap, f"{topic}-plain")
     assert run(plain) == (
-        f"nothing of {plain} is archived; set tailrace.archive.enable=true, and run: tailrace pipeline archive"
+        f"nothing of {plain} is archived; set tailrace.archive.enable=true and run: tailrace pipeline archive"
     )
     create_topic(bootstrap, topic, **archived_configs(place))
     assert run(topic) == f"nothing of {topic} is archived"

@@ -142,7 +142,7 @@ def test_the_range_of_files_covers_records_that_were_deleted_before_they_were_ar
     delete_below(10)
     archiving.once(topic)
     assert archiving.said == [
-        f"{topic} is archived from now on: set tailrace.archive.enable=true and tailrace.archive.uri={archiving.place}"
+        f"{topic} is now archived: set tailrace.archive.enable=true and tailrace.archive.uri={archiving.place}"
     ]
     assert dict(describe(bootstrap, topic).partitions) == {0: (10, 100)}
     client.produce(topic, some_records(100))
@@ -227,8 +227,8 @@ def test_who_is_overtaken_by_another_driver_deletes_its_files_and_goes_on_from_t
     assert [each.rows for each in faster.rounds] == [RECORDS]
     assert archiving.rounds == []  # what it had to archive is archived
     assert archiving.warnings == [
-        f"somebody else archives {topic} too and was faster (version 1); what was written here is deleted again, going "
-        "on from there"
+        f"another archiver of {topic} was faster (version 1); deleted the files that were written here, continuing "
+        "from its version"
     ]
     assert verified(bootstrap, topic).orphans == []
     assert archiving.once(topic)[-1].rows == 10
@@ -371,7 +371,7 @@ def test_who_follows_a_topic_bears_an_archive_that_is_away_for_a_while(
         place.rename(tmp_path / "away")
         client.produce(topic, some_records(10))
         assert eventually(lambda: len(archiving.warnings) == 1, timeout_seconds=PATIENCE_SECONDS)
-        assert "check that it is mounted here; trying again until it works" in archiving.warnings[0]
+        assert "check that it is mounted here; retrying until it works" in archiving.warnings[0]
         (tmp_path / "away").rename(place)
         assert eventually(lambda: len(archiving.rounds) == 2, timeout_seconds=PATIENCE_SECONDS)
     finally:
@@ -457,7 +457,7 @@ def test_a_place_that_cannot_be_written_is_an_error_in_plain_words(archiving: Ar
     ConfluentClient(bootstrap).produce(topic, some_records(10))
     archivers = archiving.open(topic)
     (place / f"topic={topic}").write_text("in the way of a directory")
-    with pytest.raises(ArchivingError, match=f"{topic} cannot be archived: .*topic={topic}"):
+    with pytest.raises(ArchivingError, match=f"cannot archive {topic}: .*topic={topic}"):
         archiving.run(archivers)
     assert describe(bootstrap, topic).version == 0
     assert list(names_below(place)) == [f"topic={topic}"]
@@ -486,7 +486,7 @@ def test_an_archive_in_an_object_store_is_filled_by_the_command(
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(r"round 1: 100 rows to 1 file in .* s, .* rows/s, .* MB/s, caught up\n", done.stdout)
         assert done.stderr.splitlines() == [
-            f"{topic} is archived from now on: set tailrace.archive.enable=true and tailrace.archive.uri={uri}",
+            f"{topic} is now archived: set tailrace.archive.enable=true and tailrace.archive.uri={uri}",
             f"topic {topic} to {uri}; group {group_of(topic)}",
             "1 round, 100 rows, 1 file: done",
         ]
@@ -504,7 +504,7 @@ def test_nothing_is_archived_to_a_place_that_a_broker_of_the_topic_cannot_read(
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
         why = refusal(broker, topic, "--to", f"s3://history/archive?endpoint_override={store.endpoint}", "--once")
-    assert re.match(rf"{topic} is not archived: not every broker that holds it can read s3://history/archive", why)
+    assert re.match(rf"{topic} is not archived: some of its brokers cannot read s3://history/archive", why)
     assert "broker 1: " in why
     assert describe(broker.bootstrap, topic).version == 0
 
@@ -529,7 +529,7 @@ def test_topics_and_places_that_do_not_fit_are_refused_and_nothing_is_changed(
 
     assert refusal(broker, "nowhere", *to) == ("topic 'nowhere' does not exist; see which do with: tailrace topic list")
     assert refusal(broker, plain) == (
-        f"{plain} is not archived: say where its archive shall be with --to URI, or configure it with: "
+        f"{plain} is not archived: give the archive's location with --to URI, or configure it with: "
         f"tailrace config set topic {plain} tailrace.archive.enable=true tailrace.archive.uri=URI"
     )
     assert refusal(broker, plain, compacted, *to) == (
@@ -537,8 +537,8 @@ def test_topics_and_places_that_do_not_fit_are_refused_and_nothing_is_changed(
         "compaction removes"
     )
     assert refusal(broker, archived, *to) == (
-        f"{archived} is archived to {tmp_path / 'here'}, as its tailrace.archive.uri says, and not to "
-        f"{tmp_path / 'archive'}: leave --to out, or name that place"
+        f"{archived} has tailrace.archive.uri={tmp_path / 'here'}, so it cannot be archived to "
+        f"{tmp_path / 'archive'}: omit --to, or give the configured location"
     )
     assert "is not a directory" in refusal(broker, plain, "--to", str(file))
     assert "use an absolute directory" in refusal(broker, plain, "--to", "archive")

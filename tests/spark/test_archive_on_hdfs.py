@@ -259,7 +259,7 @@ def test_files_are_merged_on_hdfs_and_deleted_later_and_every_reader_sees_everyt
     ]
     assert sorted(found) == [(number, offset) for number in PARTITIONS for offset in range(len(history.sent[number]))]
     assert history.reads_of_broker() == before
-    assert "brokers are asked instead" not in caplog.text
+    assert "asking brokers instead" not in caplog.text
     history.check_table(spark)
     history.check_consumer()
 

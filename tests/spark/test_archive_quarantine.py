@@ -141,7 +141,7 @@ def test_a_topic_that_is_gone_and_a_place_that_is_missing_are_no_other_topics_ma
     with pytest.raises(ArchivingError, match=f"2 of 3 topics could not be archived: .*{gone}"):
         archiving.run(archivers)
     assert describe(bootstrap, sound).partitions[0] == (0, 20)
-    assert len([each for each in archiving.warnings if each.endswith("; going on with the others")]) == 2
+    assert len([each for each in archiving.warnings if each.endswith("; continuing with the others")]) == 2
 
     # Who goes on for ever archives the others meanwhile, and these two as soon as they are back.
     archiving.reopen = lambda name: open_archives(bootstrap, [name], None, archiving.said.append)[0]
@@ -162,6 +162,6 @@ def test_a_topic_that_is_gone_and_a_place_that_is_missing_are_no_other_topics_ma
     finally:
         archiving.stop.request(signal.SIGTERM)
         thread.join()
-    assert any(gone in each and each.endswith("trying again until it works") for each in archiving.warnings)
+    assert any(gone in each and each.endswith("retrying until it works") for each in archiving.warnings)
     for name in (sound, elsewhere, gone):
         verified(bootstrap, name)

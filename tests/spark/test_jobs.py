@@ -144,7 +144,7 @@ def test_a_checkpoint_of_other_topics_is_refused(
     moved = dataclasses.replace(ids, sources=(Topic(f"{topic}-other", schema="id LONG"),))
     with pytest.raises(CheckpointError) as caught:
         run(moved).once()
-    assert f"is of one that reads {topic}, and now it reads {topic}-other; give the job another name" in str(
+    assert f"belongs to a job that reads {topic}, but this one reads {topic}-other; give the job another name" in str(
         caught.value
     )
 
@@ -199,7 +199,7 @@ def test_what_a_job_does_wrong_is_told_with_its_place_and_no_java(
     def no_schema(records: DataFrame) -> DataFrame:
         return records
 
-    assert str(failure_of(no_schema)).startswith(f"topic '{topic}': the schema is not one:")
+    assert str(failure_of(no_schema)).startswith(f"topic '{topic}': the schema is invalid:")
 
     @job(source=source, sink=table)
     def no_watermark(records: DataFrame) -> DataFrame:

@@ -99,7 +99,7 @@ def test_a_group_that_consumers_use_is_left_to_them_and_the_job_goes_on(
         consumer.close()
     assert sum(batch.rows for batch in batches) == RECORDS
     (warning,) = (each for each in runs.warnings if TOO_BUSY not in each)
-    assert warning.startswith(f"progress is not shown in group '{group}': group '{group}' has members")
+    assert warning.startswith(f"cannot show progress in group '{group}': group '{group}' has members")
     assert Groups(broker.bootstrap).committed(group) == {}
 
 

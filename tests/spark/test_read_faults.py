@@ -206,7 +206,7 @@ def test_lost_records_fail_a_read_unless_that_is_accepted(
         list(read_range(plan_for(broker.bootstrap), wanted))
     lenient = plan_for(broker.bootstrap, fail_on_data_loss=False)
     assert [n for batch in read_range(lenient, wanted) for n in batch.column("offset").to_pylist()] == expected
-    assert "going on, as failOnDataLoss=false asks" in caplog.text
+    assert "continuing because of failOnDataLoss=false" in caplog.text
 
 
 def test_what_is_no_broker_is_said_not_to_be_one() -> None:

@@ -89,7 +89,7 @@ def test_archive_and_log_are_replayed_byte_by_byte_and_the_archive_when_its_topi
     assert [seen(consume(broker, whole, number)) for number in range(3)] == [sent(records), sent(records), []]
     # None of them is that records were not read from files.
     assert [each.partition(",")[0] for each in warnings] == [
-        f"records keep times that are older than topic '{whole}' keeps records"
+        f"some records are older than the retention of topic '{whole}'"
     ]
 
     part = create_topic(bootstrap, f"{topic}-part", partitions=2)
@@ -158,9 +158,9 @@ def test_what_cannot_be_replayed_is_refused_in_plain_words(
     assert f"'{few}' has 1 partition and '{topic}' has one of number 1" in refusal(topic, few)
     assert "at offset 0 of partition" in refusal(topic, few, TailraceError, partition_by="key")
     assert "does not exist" in refusal("nobody-made-this", same, TailraceError)
-    assert "which shall be written, does not exist" in refusal(topic, "nobody-made-this", TailraceError)
-    assert "is still to come: it ends before offset 1" in refusal(topic, same, bounds=Bounds({0: 7}))
-    assert "is behind its --to-offset 0" in refusal(topic, same, bounds=Bounds({0: 1}, {0: 0}))
+    assert "target topic 'nobody-made-this' does not exist" in refusal(topic, "nobody-made-this", TailraceError)
+    assert "does not exist yet: it ends before offset 1" in refusal(topic, same, bounds=Bounds({0: 7}))
+    assert "is after its --to-offset 0" in refusal(topic, same, bounds=Bounds({0: 1}, {0: 0}))
     assert "partition 9 of" in refusal(topic, same, bounds=Bounds(partitions=(9,)))
     assert "ends in topic=NAME/id=ID" in refusal("/somewhere/else", same)
     assert "there is no column `amont`" in refusal(topic, same, PipelineError, where="amont > 1")
@@ -191,7 +191,9 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_only_what_the_crash_cut_sho
     assert batches[-1] is not None
     assert batches[-1]["left"] == partitions * count - 2 * step
 
-    with pytest.raises(CheckpointError, match="is not done, and with another --where: none, and now offset > 1"):
+    with pytest.raises(
+        CheckpointError, match="unfinished replay with another --where: it has none, this one offset > 1"
+    ):
         prepare(Replay(broker.bootstrap, topic, target, where="offset > 1"), str(tmp_path / "checkpoint"), print)
 
     with JobProcess(command, errors, command="replay") as process:

@@ -314,12 +314,12 @@ def test_a_query_that_fails_leaves_no_file(shop: Shop, tmp_path: Path) -> None:
             [
                 "LINE 1: SELECT id FROM web-clicks.v1",
                 "                          ^",
-                "a topic's name of more than letters, digits and _ stands in backquotes: `web-clicks.v1`",
+                "put a topic's name with other characters than letters, digits and _ in backquotes: `web-clicks.v1`",
             ],
         ),
-        ("DROP TABLE orders", "only queries run here", None),
-        ("INSERT INTO orders SELECT 1", "only queries run here", None),
-        ("SHOW TABLES", "only queries run here", None),
+        ("DROP TABLE orders", "only queries can run here", None),
+        ("INSERT INTO orders SELECT 1", "only queries can run here", None),
+        ("SHOW TABLES", "only queries can run here", None),
         ("SELECT x FROM nothing", "there is no column `x`", None),
         (
             "SELECT id / (id - id) FROM orders",
@@ -352,7 +352,7 @@ def test_columns_guessed_from_nothing_are_said_to_be(shop: Shop) -> None:
     [
         ({"formats": (("nosuch", "json"),)}, "for 'nosuch', which the query does not read"),
         ({"formats": ((None, "avro"),)}, "values of topic 'orders' are Avro, which needs --schema"),
-        ({"schemas": ((None, "id NUMBERS"),)}, "the schema is not one: Unsupported data type"),
+        ({"schemas": ((None, "id NUMBERS"),)}, "the schema is invalid: Unsupported data type"),
     ],
 )
 def test_wrong_options_for_values_are_refused(shop: Shop, options: dict[str, Any], problem: str) -> None:

@@ -207,7 +207,7 @@ def test_a_checkpoint_knows_which_topic_of_a_name_it_is_of(
     with pytest.raises(DataLossError, match=f"topic '{topic}' was deleted and created again"):
         now.latestOffset(checkpoint, ALL)
     # The last batch of a query that was killed is planned again, from offsets that are of the old topic.
-    with pytest.raises(DataLossError, match="the batch that was to be read is lost"):
+    with pytest.raises(DataLossError, match="the batch to read is lost"):
         reader(subscribe=topic).partitions({topic: {"0": 5}}, checkpoint)
     lenient = reader(subscribe=topic, failOnDataLoss="false")
     end = lenient.latestOffset(checkpoint, ReadMaxRows(20))

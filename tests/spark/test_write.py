@@ -357,7 +357,7 @@ def test_a_failing_task_fails_the_write_and_names_the_reason(
             {"topic": "t"},
             "column 'headers' must be array<struct<key:string",
         ),
-        ("value string", {"topic": "t", "kafka.acks": "0"}, "'kafka.acks' is 0, which would lose rows"),
+        ("value string", {"topic": "t", "kafka.acks": "0"}, "'kafka.acks' is 0, which could lose rows"),
         ("value string", {"topic": "t", "kafka.key.serializer": "x"}, "option 'kafka.key.serializer' is not supported"),
         ("value string", {"topic": "t", "kafka.compresion.type": "x"}, "did you mean 'kafka.compression.type'?"),
         ("value string", {"topic": "t", "kafka.bootstrap.servers": "nowhere"}, "expected HOST:PORT"),

@@ -1,7 +1,7 @@
-"""What can go wrong between Spark and a topic, in words that say what to do about it.
+"""Errors between Spark and a topic, in words that say what to do about them.
 
-They are raised in Spark's Python workers and arrive in the user's program as the last line of a traceback inside
-another exception, so every name here ends in `Error` and every message makes sense alone.
+They are raised in Spark's Python workers and reach the user's program as the last line of a traceback inside another
+exception. So every name here ends in `Error`, and every message must be understandable alone.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from tailrace.errors import TailraceError
 
 
 class SourceError(TailraceError):
-    """The data source `tailrace` cannot do what it was asked to."""
+    """The data source `tailrace` cannot do what it was asked to do."""
 
 
 class OptionError(SourceError):
-    """An option of the data source is missing, unknown, or has a value that makes no sense."""
+    """An option of the data source is missing, unknown or invalid."""
 
 
 class UnreachableBrokerError(SourceError):
-    """No broker of the cluster answers."""
+    """No broker of the cluster responds."""
 
 
 class UnknownTopicError(SourceError):
-    """A topic or partition that was asked for does not exist."""
+    """A requested topic or partition does not exist."""
 
 
 class DataLossError(SourceError):
-    """Records that should be read are no longer there."""
+    """Records to read are no longer there."""
 
 
 class CorruptRecordsError(SourceError):
-    """Bytes that a broker sent as records are not records."""
+    """A broker sent bytes that are not valid records."""
 
-    #: Only what is wrong, without where.
+    #: The problem without its position.
     why = ""
 
 
 class CorruptBatchError(CorruptRecordsError):
-    """A batch that its producer sent, CRC and all, cannot be decoded."""
+    """A batch with a valid CRC cannot be decoded: its producer sent it so."""

@@ -1,1 +1,1 @@
-"""The simulation kit: whole brokers in one process, in virtual time, by seed."""
+"""The simulation kit: whole brokers in one process, in virtual time, reproducible by seed."""

@@ -1,8 +1,7 @@
 """A Kafka client over the network port, for simulations: one connection, requests answered in order.
 
-It is what brokers speak to each other with, only less forgiving: an answer out of order is a fault of the broker under
-test. It retries nothing and hides nothing: a lost connection is a `ConnectionError` for every request that had no
-answer.
+It is the connection that brokers use among themselves, only stricter: a response out of order is a fault of the tested
+broker. It never retries: a lost connection is a `ConnectionError` for every request without a response.
 """
 
 from __future__ import annotations

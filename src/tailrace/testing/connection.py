@@ -1,8 +1,8 @@
-"""One simulated connection: two ends, and between them a stream of bytes in each direction.
+"""One simulated connection: two ends, and a stream of bytes in each direction.
 
-Owns the order of bytes, the window of what is on its way, and how a connection ends. Invariants: bytes arrive
-in order or not at all; `disconnected` is called once per end and is the last call, or never where the host of
-that end crashed. It must not know which hosts can reach each other: it asks its `Wire`.
+Owns the order of bytes, the window of bytes in flight, and how a connection ends. Invariants: bytes arrive in order or
+not at all; `disconnected` is called once per end as the last call, or never if the host of that end crashed. It must
+not know which hosts can reach each other: it asks its `Wire`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from tailrace.testing.work import charge_bytes
 
 _WINDOWS_BYTES = (2048, 16_384, 65_536, 262_144)
 _LARGEST_PIECE_BYTES = 65_536
-#: How much later than what was sent before: equal times would leave the order to the timers' heap.
+#: The delay after earlier bytes: with equal times, the heap of timers would decide the order.
 _TICK_SECONDS = 1e-6
 
 
 class Wire(Protocol):
-    """What a connection needs to know of the network it runs over."""
+    """What a connection needs from its network."""
 
     loop: asyncio.AbstractEventLoop
     random: Random
     trace: Trace
     retransmission_timeout_seconds: float
-    #: What the network itself does happens here, whichever process made it.
+    #: The context of the network's own actions, whichever process caused them.
     context: Context
 
     def latency(self, source: str, target: str) -> float:
-        """How long the next piece is on its way between two hosts."""
+        """Return how long the next piece takes between two hosts."""
         ...
 
     def passes(self, source: str, target: str, opener: str) -> bool:
-        """Whether what one host sends reaches another now, on a connection that one of them opened."""
+        """True if what one host sends now reaches another, on a connection that one of them opened."""
         ...
 
     def context_of(self, host: str) -> Context:
-        """Where the process of a host runs."""
+        """Return the context of a host's process."""
         ...
 
 
@@ -58,7 +58,7 @@ class _End:
 
 
 class Stream:
-    """One direction of a connection: what is on its way from one end to the other."""
+    """One direction of a connection: the bytes in flight from one end to the other."""
 
     def __init__(self, wire: Wire, source: SimTransport, target: SimTransport, opener: str) -> None:
         self.source = source
@@ -75,12 +75,12 @@ class Stream:
 
     @property
     def room(self) -> int:
-        """How many bytes may be put on the way before the target has read some."""
+        """The bytes that may be sent before the target has read some."""
         return self._window_bytes - self._unacknowledged_bytes
 
     @property
     def worth_sending_bytes(self) -> int:
-        """How much room to wait for: going on with every few bytes read would make ever smaller pieces."""
+        """The room to wait for: continuing after every few bytes would make ever smaller pieces."""
         return self._window_bytes // 2
 
     def hold_until(self, when: float) -> None:
@@ -88,7 +88,7 @@ class Stream:
         self._not_before = when
 
     def put(self, payload: bytes | _End) -> None:
-        """Send something after all that was sent before."""
+        """Send something after everything sent before."""
         if isinstance(payload, bytes):
             self._unacknowledged_bytes += len(payload)
         due = max(self._wire.loop.time() + self._latency(), self._not_before + _TICK_SECONDS)
@@ -98,14 +98,14 @@ class Stream:
             self._arrive_at(due)
 
     def reset(self, error: OSError) -> None:
-        """Send a reset; how much of what is on its way still arrives is chance."""
+        """Send a reset; it is random how much of the data in flight still arrives."""
         kept = self._wire.random.randint(0, len(self._on_way))
         while len(self._on_way) > kept:
             self._on_way.pop()
         self.put(_End(error))
 
     def stop(self) -> None:
-        """Forget everything on its way: the source is told, or gone."""
+        """Drop all data in flight: the source knows, or is gone."""
         self._on_way.clear()
         for timer in (self._timer, self._give_up):
             if timer is not None:
@@ -113,12 +113,12 @@ class Stream:
         self._timer = self._give_up = None
 
     def acknowledge(self, size: int) -> None:
-        """The target has read bytes; the source learns it where the way back is open."""
+        """Note bytes that the target has read; the source learns it when the way back is open."""
         self._unheard_bytes += size
         self.retry()
 
     def retry(self) -> None:
-        """Go on where a cut, now healed, stopped the stream."""
+        """Continue a stream that a cut had stopped."""
         if self._unheard_bytes and self._wire.passes(self.target.host, self.source.host, self._opener):
             self._unacknowledged_bytes -= self._unheard_bytes
             self._unheard_bytes = 0
@@ -152,7 +152,7 @@ class Stream:
             self._arrive_at(self._on_way[0][0])
 
     def _worry(self) -> None:
-        """Give up after a while in which the other host answered nothing."""
+        """Give up after a while without any answer from the other host."""
         if self._give_up is None:
             self._give_up = self._wire.loop.call_later(
                 self._wire.retransmission_timeout_seconds, self._gave_up, context=self._wire.context
@@ -170,7 +170,7 @@ class Stream:
 
 
 class SimTransport:
-    """One end of a simulated connection; see the port for what each call promises."""
+    """One end of a simulated connection; the port says what each call promises."""
 
     outgoing: Stream
     incoming: Stream
@@ -181,7 +181,7 @@ class SimTransport:
         self.peer = peer
         self.unsent_bytes = 0
         self.is_open = True
-        #: The process of this end is told everything here, so that nothing is told to one that is stopped.
+        #: The process of this end gets all calls here, so a stopped one gets none.
         self.context = wire.context_of(host)
         self._wire = wire
         self._receiver: Receiver | None = None
@@ -201,7 +201,7 @@ class SimTransport:
             return
         for part in parts:
             if len(part):
-                # A buffer is not copied: whoever changes it too early finds that in what was received.
+                # A buffer is not copied: a change that comes too early shows in what is received.
                 self._queue.append(part if isinstance(part, FileRange) else memoryview(part).cast("B"))
                 self.unsent_bytes += len(part)
         if not self._writing_later:
@@ -210,7 +210,7 @@ class SimTransport:
             self._owes_drained = True
 
     def expect_send(self) -> None:
-        """Nothing to spare here: whoever is gone is noticed in any case."""
+        """Do nothing: a lost peer is noticed anyway."""
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -232,7 +232,7 @@ class SimTransport:
             self.outgoing.reset(ConnectionResetError(f"reset by {self.local}"))
             self._lost(None)
 
-    # What the network does to this end.
+    # Calls from the network.
 
     def attach(self, receiver: Receiver) -> None:
         """Give the end its receiver."""
@@ -240,7 +240,7 @@ class SimTransport:
         self._read_soon()
 
     def vanish(self) -> None:
-        """The host crashed: nobody is left to be told anything."""
+        """Drop the end without any calls: the host crashed."""
         self._receiver = None
         self.is_open = False
         self._drop()
@@ -253,7 +253,7 @@ class SimTransport:
     # Sending.
 
     def _pump(self) -> None:
-        """Put as much on the way as the window takes, in pieces."""
+        """Send as much as the window allows, in pieces."""
         random = self._wire.random
         if self.outgoing.room < min(self.outgoing.worth_sending_bytes, self.unsent_bytes):
             return
@@ -266,7 +266,7 @@ class SimTransport:
             except StorageError as error:
                 self.outgoing.reset(ConnectionResetError(f"reset by {self.local}"))
                 self._lost(error)
-                # A real socket that fails in `send` may tell the receiver before `send` returns.
+                # A real socket that fails in `send` may notify the receiver before `send` returns.
                 if random.random() < 0.5:
                     self._tell_disconnected(error)
                 return
@@ -288,7 +288,7 @@ class SimTransport:
         self._pump()
 
     def _gather(self, size: int) -> bytes:
-        """Take bytes off the queue, from as many parts as it needs."""
+        """Take bytes off the queue, from as many parts as necessary."""
         data = self._take(size)
         while self._queue and len(data) < size:
             data += self._take(size - len(data))
@@ -322,7 +322,7 @@ class SimTransport:
 
     def _arrived(self, data: bytes) -> None:
         if not self.is_open:
-            # Nobody has this connection any more: the other side is told so.
+            # This end is gone: the other side gets a reset.
             self.outgoing.reset(ConnectionResetError(f"reset by {self.local}"))
         elif self._closing:
             self.incoming.acknowledge(len(data))
@@ -371,7 +371,7 @@ class SimTransport:
         self._drop_inbox()
 
     def _drop_inbox(self) -> None:
-        """Make room for what the other side wants to send, so that it learns that nobody reads it."""
+        """Drop received bytes, so that the other side can continue and learns that this end is closed."""
         if self._inbox:
             self.incoming.acknowledge(len(self._inbox))
             self._inbox.clear()
@@ -383,7 +383,7 @@ class SimTransport:
         self._lost(None)
 
     def _lost(self, reason: Exception | None) -> None:
-        """The connection is over for this end; its receiver is told after whatever runs now."""
+        """End the connection for this end; its receiver is notified after the running code."""
         if not self.is_open:
             return
         self.is_open = False
@@ -398,13 +398,13 @@ class SimTransport:
 
 
 def connect_ends(one: SimTransport, other: SimTransport, wire: Wire) -> None:
-    """Lay the two streams between two ends, of which the first opens the connection."""
+    """Connect two ends with two streams; the first end opens the connection."""
     one.outgoing = other.incoming = Stream(wire, one, other, one.host)
     other.outgoing = one.incoming = Stream(wire, other, one, one.host)
 
 
 def _piece(limit: int, random: Random) -> int:
-    """How many bytes one call moves: mostly all it can, sometimes any number, now and then very few."""
+    """Return how many bytes one call moves: mostly all, sometimes any number, now and then very few."""
     chance = random.random()
     if chance < 0.6:
         return limit

@@ -1,8 +1,8 @@
-"""The simulated disk of one host: files in memory, power cuts, full disks and failing ones, by a seed.
+"""The simulated disk of one host: files in memory, power failures, full and failing disks, by a seed.
 
-Owns the handles, the faults and the waiting calls of one host. Invariants: synced data survives every crash;
-after a crash no handle from before it works, and no call that was waiting takes effect. A call in a thread may pause
-before each of its operations, and the loop goes on meanwhile. The same seed and the same calls give the same disk.
+Owns the handles, the faults and the waiting calls of one host. Invariants: synced data survives every crash; after a
+crash no older handle works, and no waiting call takes effect. A call in a thread may pause before each of its
+operations, and the loop runs meanwhile. The same seed and the same calls give the same disk.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tailrace.testing.work import charge_bytes, charge_disk, charge_removal
 T = TypeVar("T")
 
 ANY_OPERATION = "any"
-#: How large a disk without a limit says it is.
+#: The reported size of a disk without a limit.
 _UNLIMITED_BYTES = 1 << 50
 #: How often a call in a thread pauses before an operation.
 _PAUSE_PROBABILITY = 0.25
-#: While descriptors are short: how often an operation that needs one, or whose own may have been closed, finds none.
+#: While descriptors are short: how often an operation that needs a new one, or whose own may have been closed, gets
+#: none.
 _NO_DESCRIPTOR_PROBABILITY = {
     "open": 0.5,
     "read_file": 0.5,
@@ -61,7 +62,7 @@ class Fault:
         self._times_left = 0
 
     def check(self, operation: str, path: str) -> None:
-        """Raise where an operation on a path is to fail."""
+        """Raise if an operation on a path must fail."""
         if self._times_left == 0 or self._operation not in (operation, ANY_OPERATION):
             return
         if not self._applies_to(path):
@@ -106,7 +107,7 @@ class SimFile:
         self._begin("truncate", size)
         cut = len(self._node.content) - size
         if size < 0 or cut < 0:
-            raise ValueError(f"{self._path} has {len(self._node.content)} bytes, it cannot be cut to {size}")
+            raise ValueError(f"{self._path} has {len(self._node.content)} bytes, it cannot be truncated to {size}")
         self._disk._release(self._node, cut)
         self._node.truncate(self._disk._next_number(), size)
 
@@ -117,7 +118,7 @@ class SimFile:
     def is_cached(self, position: int, size: int) -> bool:
         self._disk._check_generation(self._generation, self._path)
         start, end = self._node.prefetched
-        # What has rotted is on the disk: whoever sees it has read it from there.
+        # Rotten data is on the disk: to see it, it must be read from there.
         is_cached = self._disk._is_cached() and not self._node.has_rotted(position, size)
         return is_cached or (start <= position and position + size <= end)
 
@@ -132,7 +133,7 @@ class SimFile:
 
 
 class SimDirectory:
-    """A directory by itself; a crash of its host makes it useless."""
+    """A handle to a directory; a crash of its host makes it useless."""
 
     __slots__ = ("_disk", "_generation", "_node", "_path")
 
@@ -171,7 +172,7 @@ class SimDirectory:
 
 
 class SimDisk:
-    """A disk port in memory. `crash` is a power cut, `kill` the end of the process alone."""
+    """A disk port in memory. `crash` is a power failure, `kill` only ends the process."""
 
     def __init__(
         self,
@@ -185,25 +186,25 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.latency_seconds = latency_seconds
         self.cached_probability = cached_probability
-        #: How many of the calls in threads are done in several turns.
+        #: The share of calls in threads that run in several turns.
         self.interleaved_probability = interleaved_probability
-        #: Whether the process has no descriptor left for most of what asks for one. The loop finds one among those that
-        #: are idle where a file is open already, so that only threads, and whoever opens a new file, are refused.
+        #: Whether the process has no descriptor left for most operations that need one. The loop reuses idle ones if a
+        #: file is already open, so only threads, and operations that open a new file, are refused.
         self.lacks_descriptors = False
-        #: Whether the loop of whoever calls pays for it; a helper process does its work elsewhere.
+        #: Whether the calling loop pays for its work; a helper process works elsewhere.
         self.is_charged_to_loop = True
         self.used_bytes = 0
         self.generation = 0
         self.trace = Trace()
         self._random = random
-        # Of its own, so that one more pause changes nothing else.
+        # A separate generator, so that one more pause changes nothing else.
         self._turns = Random(repr(random.getstate()[1][:8]))
         self._thread: SimThread | None = None
         self._paused: dict[int, SimThread] = {}
         self._tree = NameTree()
         self._faults: list[Fault] = []
         self._number = 0
-        #: While an offloaded call runs: the last operation before it was handed over, and before it began.
+        #: While an offloaded call runs: the last operation before it was passed to the thread, and before it began.
         self._offloaded: tuple[int, int] | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._calls_offloaded = 0
@@ -212,7 +213,7 @@ class SimDisk:
     # What a test does to the disk.
 
     def crash(self) -> None:
-        """Cut the power: lose or tear what was not synced, forget every handle and every waiting call."""
+        """Cut the power: lose or tear unsynced data, drop every handle and every waiting call."""
         self.trace.add("crash")
         self._tree.crash(self._random)
         self._parents.clear()
@@ -220,7 +221,7 @@ class SimDisk:
         self._forget_callers()
 
     def kill(self) -> None:
-        """End the process that uses the disk: nothing is lost but its handles and its waiting calls."""
+        """End the process that uses the disk: only its handles and its waiting calls are lost."""
         self.trace.add("kill")
         self._forget_callers()
 
@@ -238,7 +239,7 @@ class SimDisk:
         return fault
 
     def rot(self, applies_to: Callable[[str], bool]) -> str | None:
-        """Damage one byte of a file that is synced, as a disk does that has lost it; its path, if there is one."""
+        """Damage one byte of a synced file, as a failing disk does; return its path, if there is one."""
         found = [
             (path, node)
             for path, node in self._files(self._tree.root, "")
@@ -290,7 +291,7 @@ class SimDisk:
         former = directory.names.get(name)
         if isinstance(former, DirectoryNode):
             raise StorageError(f"cannot write {path}: it is a directory")
-        # The former content is there until the new one is whole.
+        # The old content stays until the new one is complete.
         self._check_space(len(content), path)
         if former is not None:
             self._forget(former)
@@ -396,7 +397,7 @@ class SimDisk:
         try:
             await woken
         except asyncio.CancelledError:
-            # A thread that has begun goes on when nobody waits for it any more.
+            # A thread that has started runs on even if no one waits for it any more.
             if self.generation == generation and self._random.random() < 0.5:
                 loop.call_at(due, self._run_unawaited, call, generation, handed_over)
             raise
@@ -422,7 +423,7 @@ class SimDisk:
         return cast(T, thread.result)
 
     async def _until_next_turn(self, thread: SimThread, handed_over: int, began: int) -> None:
-        """Let the loop go on for a while, and the thread after it."""
+        """Let the loop run for a while, then the thread."""
         key = self._calls_offloaded = self._calls_offloaded + 1
         generation = self.generation
         loop = asyncio.get_running_loop()
@@ -453,7 +454,7 @@ class SimDisk:
             self._paused[id(thread)] = thread
 
     def _go_on_unawaited(self, thread: SimThread, handed_over: int, began: int, generation: int) -> None:
-        """A thread that has begun goes on to its end when nobody waits for it any more."""
+        """Let a thread that has started run to its end although no one waits for it any more."""
         if self.generation != generation:
             return
         while not thread.is_done:
@@ -466,7 +467,7 @@ class SimDisk:
         for thread in paused.values():
             thread.end()
         if self._thread is not None:
-            self._thread.end()  # the power is cut from within its own operation
+            self._thread.end()  # the power fails during its own operation
 
     def _run_offloaded(self, call: Callable[[], T], handed_over: int) -> T:
         self._offloaded = (handed_over, self._number)
@@ -481,7 +482,7 @@ class SimDisk:
         try:
             self._run_offloaded(call, handed_over)
         except StorageError as error:
-            self.trace.add(f"nobody waited for: {error}")
+            self.trace.add(f"no longer waited for: {error}")
 
     # What handles and the port above share.
 
@@ -503,7 +504,7 @@ class SimDisk:
 
     @property
     def _is_charged(self) -> bool:
-        """Whether it is the loop that does it, not a thread or another process."""
+        """True if the loop does the work, not a thread or another process."""
         return self.is_charged_to_loop and self._offloaded is None
 
     def _handle_bytes(self, count: int) -> None:
@@ -535,11 +536,11 @@ class SimDisk:
         return self._random.random() < self.cached_probability
 
     def _sync(self, node: FileNode) -> None:
-        """Make a file durable, and that it exists."""
+        """Make a file and its existence durable."""
         up_to = self._number
         if self._offloaded is not None:
             handed_over, began = self._offloaded
-            # What was appended while the call waited for its thread may or may not have been in time.
+            # Data that was appended while the call waited for its thread may or may not be included.
             if not node.touched_after(began) and self._random.random() < 0.5:
                 up_to = handed_over
         node.sync(up_to)
@@ -578,13 +579,13 @@ class SimDisk:
         self._tree.change(node, (directory, name), None)
 
     def _forget(self, node: Node) -> None:
-        """Take a node that loses its name out of the account."""
+        """Remove a node that loses its name from the accounting."""
         del self._parents[id(node)]
         if isinstance(node, FileNode):
             self.used_bytes -= len(node.content)
 
     def _ancestors(self, node: Node) -> Sequence[Node]:
-        """A node and the directories above it."""
+        """Return a node and the directories above it."""
         found: builtins.list[Node] = [node]
         while (known := self._parents.get(id(node))) is not None:
             node = known[1]
@@ -595,7 +596,7 @@ class SimDisk:
         return self._path_of(node) is not None
 
     def _spelled(self, node: Node, former: str) -> str:
-        """Where a node is now, with a leading slash if it was opened by one; its former path if it is nowhere."""
+        """Return a node's present path, with a leading slash if it was opened with one; its old path if it has none."""
         now = self._path_of(node)
         if now is None or now == "/".join(_names(former)):
             return former
@@ -609,7 +610,7 @@ class SimDisk:
         return "/".join(reversed(names)) if node is self._tree.root else None
 
     def _adopt(self, directory: DirectoryNode) -> int:
-        """Learn the places of all nodes after a crash; returns how many bytes there are."""
+        """Learn the places of all nodes after a crash; return the total bytes."""
         total = 0
         for name, node in directory.names.items():
             self._parents[id(node)] = (node, directory, name)

@@ -1,7 +1,7 @@
-"""A call in a thread of the simulated disk, which goes on only when the loop gives it a turn.
+"""A call in a thread of the simulated disk, which only runs when the loop gives it a turn.
 
-It is a real thread, as nothing else can stop in the middle of a call that knows nothing of it; but it never runs beside
-the loop: one of the two waits for the other. So a seed still gives one order of events.
+It is a real thread, as nothing else can stop in the middle of an unaware call; but it never runs beside the loop: one
+of the two waits for the other. So a seed still gives one order of events.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextvars import copy_context
 
 
 class ThreadEnded(BaseException):
-    """The process of a thread has ended: nothing of it goes on, and nobody sees this."""
+    """Ends a thread whose process has ended; no code handles it."""
 
 
 class SimThread:
@@ -30,20 +30,20 @@ class SimThread:
         self.error: BaseException | None = None
 
     def go_on(self) -> None:
-        """By the loop: let it run until it pauses or is done."""
+        """Called by the loop: let it run until it pauses or is done."""
         if self._thread.ident is None:
             self._thread.start()
         self._turn.release()
         self._turn_is_over.acquire()
 
     def end(self) -> None:
-        """By the loop: end it where it paused."""
+        """Called by the loop: end it where it paused."""
         self.is_ended = True
         if not self.is_done and threading.current_thread() is not self._thread:
             self.go_on()
 
     def pause(self) -> None:
-        """By the call itself: let the loop have its turn."""
+        """Called by the call itself: let the loop have its turn."""
         if not self.is_ended:
             self._turn_is_over.release()
             self._turn.acquire()
@@ -54,7 +54,7 @@ class SimThread:
         self._turn.acquire()
         try:
             self.result = self._context.run(self._call)
-        except BaseException as error:  # noqa: BLE001  raised again for whoever waits for the call
+        except BaseException as error:  # noqa: BLE001  raised again for the caller
             self.error = error
         self.is_done = True
         self._turn_is_over.release()

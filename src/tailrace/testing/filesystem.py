@@ -1,8 +1,8 @@
-"""What a simulated file system holds: what programs see, what a power cut would leave, and what lies between.
+"""The state of a simulated file system: what programs see, what a power failure would leave, and the difference.
 
-Owns nodes and the operations on them that are not durable yet. Invariant: what survives a crash is the durable
-state plus some of those operations, so that nothing appears that was never written, apart from zeros.
-It must not know ports, event loops or faults.
+Owns nodes and their operations that are not durable yet. Invariant: what survives a crash is the durable state plus
+some of those operations, so nothing appears that was never written, except zeros. It must not know ports, event loops
+or faults.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-#: Beyond so many unsynced operations the oldest become durable, as a kernel writes back by itself.
+#: Beyond this number of unsynced operations, the oldest become durable, as a kernel writes back by itself.
 _WRITE_BACK_AT = 4096
 _PAGE_BYTES = 4096
 
@@ -23,13 +23,13 @@ class FileNode:
     __slots__ = ("_durable", "_rotten", "_unsynced", "content", "prefetched")
 
     def __init__(self, content: bytes = b"") -> None:
-        """Make a file whose content, if any, is durable from the start."""
+        """Create a file whose content, if any, is durable from the start."""
         self.content = bytearray(content)
         self._durable = bytearray(content)
-        #: In order, with the number of each operation: bytes were appended, an int was the length cut to.
+        #: The operations in order, each with its number: bytes were appended, an int is the length truncated to.
         self._unsynced: list[tuple[int, bytes | int]] = []
         self.prefetched = (0, 0)
-        #: Where the disk has lost what was synced.
+        #: Where the disk has lost synced data.
         self._rotten: list[int] = []
 
     def append(self, number: int, data: bytes) -> None:
@@ -38,7 +38,7 @@ class FileNode:
         self._add(number, data)
 
     def truncate(self, number: int, size: int) -> None:
-        """Cut to a length."""
+        """Truncate to a length."""
         del self.content[size:]
         self._add(number, size)
 
@@ -51,27 +51,27 @@ class FileNode:
         del self._unsynced[:done]
 
     def touched_after(self, number: int) -> bool:
-        """Whether any unsynced operation is newer than a number."""
+        """True if any unsynced operation is newer than a number."""
         return bool(self._unsynced) and self._unsynced[-1][0] > number
 
     @property
     def durable_bytes(self) -> int:
-        """How much of it is synced and still there."""
+        """The number of synced bytes that are still there."""
         return min(len(self._durable), len(self.content)) if not self._unsynced else 0
 
     def rot(self, position: int, bits: int) -> None:
-        """Lose a byte that was synced."""
+        """Lose a synced byte."""
         self.content[position] ^= bits
         self._durable[position] ^= bits
         self._rotten.append(position)
         self.prefetched = (0, 0)
 
     def has_rotted(self, position: int, size: int) -> bool:
-        """Whether anything in a range was lost."""
+        """True if anything in a range was lost."""
         return any(position <= lost < position + size for lost in self._rotten)
 
     def crash(self, random: Random) -> None:
-        """Keep what a power cut might have left of the unsynced operations."""
+        """Keep what a power failure might leave of the unsynced operations."""
         outcome = random.random()
         if outcome < 0.2:
             kept = 0
@@ -92,7 +92,7 @@ class FileNode:
         self.prefetched = (0, 0)
 
     def _tear(self, lost: list[tuple[int, bytes | int]], random: Random) -> None:
-        """Keep part of the first lost append; the file may have been lengthened further, with zeros."""
+        """Keep a part of the first lost append; the file may have been extended further, with zeros."""
         first = lost[0][1]
         if isinstance(first, int):
             return
@@ -107,7 +107,7 @@ class FileNode:
             self._durable += bytes(random.randint(0, missing))
 
     def _punch_hole(self, start: int, random: Random) -> None:
-        """Zero some pages of what was not synced: the later ones reached the disk, these did not."""
+        """Zero some pages of unsynced data: later ones reached the disk, these did not."""
         pages = range(start - start % _PAGE_BYTES, len(self._durable), _PAGE_BYTES)
         if not pages:
             return
@@ -128,7 +128,7 @@ class FileNode:
 
 
 class DirectoryNode:
-    """A directory: the names in it that programs see, and those that a power cut would leave."""
+    """A directory: the names that programs see in it, and those that a power failure would leave."""
 
     __slots__ = ("durable", "names")
 
@@ -143,14 +143,14 @@ Place: TypeAlias = tuple[DirectoryNode, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """A node was taken from a place, put at a place, or both in one step."""
+    """A node was removed from a place, put at a place, or both in one step."""
 
     node: Node
     taken_from: Place | None
     put_at: Place | None
 
     def settle(self) -> None:
-        """Make it durable, unless what it began with never became so."""
+        """Make it durable, unless its starting state never became durable."""
         if self.taken_from is not None:
             directory, name = self.taken_from
             if directory.durable.get(name) is not self.node:
@@ -161,11 +161,11 @@ class NameChange:
             directory.durable[name] = self.node
 
     def places(self) -> list[tuple[int, str]]:
-        """Its places, comparable."""
+        """Return its places in comparable form."""
         return [(id(place[0]), place[1]) for place in (self.taken_from, self.put_at) if place is not None]
 
     def is_in(self, directory: DirectoryNode) -> bool:
-        """Whether it changed a name in a directory."""
+        """True if it changed a name in a directory."""
         return any(place is not None and place[0] is directory for place in (self.taken_from, self.put_at))
 
 
@@ -177,7 +177,7 @@ class NameTree:
         self._unsynced: list[NameChange] = []
 
     def change(self, node: Node, taken_from: Place | None, put_at: Place | None) -> NameChange:
-        """Create, remove or rename, as programs see it at once."""
+        """Create, remove or rename a node, which programs see at once."""
         if taken_from is not None:
             del taken_from[0].names[taken_from[1]]
         if put_at is not None:
@@ -194,7 +194,7 @@ class NameTree:
         self._settle_where(lambda change: change.is_in(directory))
 
     def sync_creation(self, node: Node) -> None:
-        """Make it durable that a node exists, under the name it was made with."""
+        """Make it durable that a node exists, under its original name."""
         self._settle_where(lambda change: change.taken_from is None and change.node is node)
 
     def sync_change(self, wanted: NameChange) -> None:
@@ -202,11 +202,11 @@ class NameTree:
         self._settle_where(lambda change: change is wanted)
 
     def crash(self, random: Random) -> None:
-        """Keep what a power cut might have left, names first, then the content of each file that has one."""
+        """Keep what a power failure might leave: first names, then the content of each file that has one."""
         in_order = random.random() < 0.7
         kept = random.randint(0, len(self._unsynced))
         for index, change in enumerate(self._unsynced):
-            # Most file systems keep the order of changes; none has promised to.
+            # Most file systems keep the order of changes; none promises it.
             if index < kept if in_order else random.random() < 0.5:
                 change.settle()
         self._unsynced.clear()

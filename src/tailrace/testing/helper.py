@@ -1,8 +1,7 @@
-"""The simulated helper of one host: work on the simulated disk, some virtual time after it was asked for.
+"""The simulated helper of one host: works on the simulated disk, some virtual time after the call.
 
-Owns the moments at which work begins, is answered and, where a test says so, is cut short by the end of the helper's
-process. Each call happens at one instant between the broker's own; everything that goes in or out is pickled, as
-on the way to a real process.
+Owns when work begins, when it is answered and, if a test says so, when the end of the helper's process interrupts it.
+Each call happens at one instant; all arguments and results are pickled, as for a real process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Killed(BaseException):
-    """Ends a function in the midst of it, as the end of its process does."""
+    """Ends a function in the middle, as the end of its process does."""
 
 
 class SimHelper:
@@ -35,7 +34,7 @@ class SimHelper:
         self._operations_left: int | None = None
 
     def kill_after(self, disk_operations: int) -> None:
-        """Let the process die once, in the midst of whatever it does on disk next."""
+        """Let the process die once, in the middle of its next work on the disk."""
         self._operations_left = disk_operations
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -50,10 +49,10 @@ class SimHelper:
         return await self._call(lambda: function(self._disk, *_as_sent(arguments)))
 
     def restart(self) -> None:
-        """It has no process to end."""
+        """Do nothing: it has no process to end."""
 
     async def close(self) -> None:
-        """It has no process to end."""
+        """Do nothing: it has no process to end."""
 
     async def _call(self, call: Callable[[], T]) -> T:
         self.calls += 1

@@ -1,4 +1,4 @@
-"""Checkers that look at a broker from outside: what producers were promised against what readers find.
+"""Checkers that observe a broker from outside: what producers were promised against what readers find.
 
 Each raises AssertionError with what it saw. None knows how the broker works.
 """
@@ -13,25 +13,25 @@ from tailrace.testing.workload import Acknowledged, SimProducer
 
 
 def check_offsets_contiguous(records: Sequence[Record]) -> None:
-    """Offsets start at 0 and have no gaps: nothing was ever removed in these runs."""
+    """Check that offsets start at 0 without gaps: nothing is ever deleted in these runs."""
     for expected, record in enumerate(records):
         if record.offset != expected:
-            raise AssertionError(f"offset {record.offset} where {expected} was due")
+            raise AssertionError(f"found offset {record.offset}, expected {expected}")
 
 
 def check_only_what_was_sent(records: Sequence[Record], producers: Iterable[SimProducer]) -> None:
-    """No record that nobody sent."""
+    """Check that every record was sent."""
     sent = {value for producer in producers for value in producer.sent}
     for record in records:
         if record.value not in sent:
-            raise AssertionError(f"offset {record.offset} has {record.value!r}, which nobody sent")
+            raise AssertionError(f"offset {record.offset} has {record.value!r}, which was never sent")
 
 
 def check_order(records: Sequence[Record], producer: SimProducer, *, may_have_lost: bool) -> None:
-    """The records of one producer are in the order of sending; under idempotence none is there twice.
+    """Check that a producer's records are in order; under idempotence, none is duplicated.
 
-    Without idempotence whatever had no answer is there again from some earlier point on, but never ahead of what comes
-    before it. Where acknowledged records may be lost, what is sent again may start anywhere: nothing can be said.
+    Without idempotence, records without a response appear again from some earlier point on, but never ahead of their
+    predecessors. If acknowledged records may be lost, a retry may start anywhere: then there is nothing to check.
     """
     prefix = producer.name.encode() + b":"
     values = [record.value for record in records if record.value is not None]
@@ -40,22 +40,22 @@ def check_order(records: Sequence[Record], producer: SimProducer, *, may_have_lo
         if producer.is_idempotent and after <= before:
             raise AssertionError(f"{producer.name}: {after} follows {before}")
         if not producer.is_idempotent and not may_have_lost and after > before + 1:
-            raise AssertionError(f"{producer.name}: {after} follows {before}, what is between came later or never")
+            raise AssertionError(f"{producer.name}: {after} follows {before}; those in between came later or never")
 
 
 def check_promises(records: Sequence[Record], acknowledged: Iterable[Acknowledged]) -> None:
-    """Every acknowledged record is where the producer was told it is."""
+    """Check that every acknowledged record is where the producer was told."""
     for promise in acknowledged:
         found = records[promise.offset].value if promise.offset < len(records) else None
         if found != promise.value:
             raise AssertionError(
-                f"{promise.value!r} was acknowledged at offset {promise.offset}; there is {found!r} "
-                f"(the log ends at {len(records)})"
+                f"{promise.value!r} was acknowledged at offset {promise.offset}, but found {found!r} (the log "
+                f"ends at {len(records)})"
             )
 
 
 def check_is_prefix(before: Sequence[Record], after: Sequence[Record]) -> None:
-    """What a reader sees later has the same values at the same offsets, as far as both go."""
+    """Check that a later reading has the same values at the same offsets, as far as both go."""
     for old, new in zip(before, after, strict=False):
         if old.value != new.value:
             raise AssertionError(f"offset {old.offset} was {old.value!r} and is now {new.value!r}")

@@ -1,8 +1,8 @@
-"""An event loop whose time is a number: it jumps to the next timer instead of waiting for it.
+"""An event loop in virtual time: it jumps to the next timer and does not wait.
 
-Owns virtual time and the end of a run. Invariants: one seed gives one order of events; a run that can never
-go on ends with `Deadlock`, one that never ends with `Livelock`, and an exception that nobody retrieved fails
-the run; what belongs to a process runs only while that runs. It must not know sockets, threads or the wall clock.
+Owns virtual time and the end of a run. Invariants: one seed gives one order of events; a run that can never continue
+ends with `Deadlock`, one that never ends with `Livelock`, and an exception that was never retrieved fails the run; code
+of a process runs only while the process runs. It must not know sockets, threads or the wall clock.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tailrace.testing.process import Process, process_of
 T = TypeVar("T")
 
 _LONGEST_LIST = 20
-#: What real clocks can tell apart. Less is lost in the time of a long run: a wait for it would never end.
+#: The resolution of real clocks. In the time of a long run less is lost to rounding: a wait for it would never end.
 _SHORTEST_SECONDS = 1e-9
 
 
 class SimulationError(TailraceError):
-    """A simulated run went wrong in a way that the code under test did not report itself."""
+    """A simulated run went wrong in a way that the tested code did not report itself."""
 
 
 class Deadlock(SimulationError):
@@ -42,7 +42,7 @@ class Livelock(SimulationError):
 
 
 class _VirtualSelector:
-    """Stands where the base loop waits for sockets: it moves the time instead."""
+    """Replaces the base loop's wait for sockets: it moves the time."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -69,7 +69,7 @@ class _OwnedHandle(asyncio.Handle):
 
 
 class _OrderedTimer(asyncio.TimerHandle):
-    """A timer that fires after those set earlier for the same moment, which in virtual time is common."""
+    """A timer that fires after those set earlier for the same time, which is common in virtual time."""
 
     _when: float
     _scheduled: bool
@@ -98,7 +98,7 @@ class _OrderedTimer(asyncio.TimerHandle):
 class SimLoop(asyncio.BaseEventLoop):
     """A deterministic event loop in virtual time, which starts at zero."""
 
-    # What the base class keeps and does not declare.
+    # Attributes of the base class that it does not declare.
     _scheduled: list[asyncio.TimerHandle]
     _ready: deque[asyncio.Handle]
     _selector: _VirtualSelector
@@ -124,46 +124,47 @@ class SimLoop(asyncio.BaseEventLoop):
         self._max_virtual_seconds = max_virtual_seconds
         self._tasks_made = 0
         self._timers_made = 0
-        # Strong references, in order of creation: a task must not vanish when the collector happens to run.
+        # Strong references, in order of creation: the garbage collector must not decide when a task vanishes.
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._contexts: dict[int, Context] = {}
         self._failed_tasks: dict[int, tuple[asyncio.Task[Any], Context]] = {}
-        # Of processes that have ended. They are kept, so that the collector does not choose when they are cleaned up.
+        # Tasks of processes that have ended. They are kept, so that the collector does not choose when they are cleaned
+        # up.
         self._dead_tasks: list[asyncio.Task[Any]] = []
         self._has_ended_processes = False
-        #: Told of each step of a process that cost time, and how much.
+        #: Called with each step of a process that cost time, and its cost.
         self.on_costly_step: Callable[[Process, float], None] = _ignore_cost
-        #: Called when the loop closes, by whoever holds something that has to end with the run.
+        #: Called when the loop closes, by owners of things that must end with the run.
         self.at_close: dict[int, Callable[[], None]] = {}
         self._own_context = contextvars.copy_context()
         self._set_now(0.0)
 
     def random_for(self, purpose: str) -> Random:
-        """A generator for one purpose, so that one more draw here changes nothing there."""
+        """Return a random generator for one purpose, so that one more draw elsewhere changes nothing here."""
         return Random(f"{self.seed}/{purpose}")
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._now
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end, cancel what is left over, oldest first, close, and report what went wrong."""
+        """Run to the end, cancel leftover tasks, oldest first, close, and report what went wrong."""
         try:
             result = self.run_until_complete(coroutine)
         except BaseException as error:
             self._finish()
             for other in self.unhandled:
-                error.add_note(f"also, and retrieved by nobody: {other!r}")
+                error.add_note(f"also, never retrieved: {other!r}")
             raise
         self._finish()
         if self.unhandled:
-            raise BaseExceptionGroup("exceptions that nobody retrieved", self.unhandled)
+            raise BaseExceptionGroup("exceptions that were never retrieved", self.unhandled)
         return result
 
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: Context | None = None, **options: Any
     ) -> asyncio.Task[Any]:
-        """Make a task, named by its number in this loop: the interpreter's own count differs between runs."""
+        """Create a task, named by its number in this loop: the interpreter's own count differs between runs."""
         self._tasks_made += 1
         number = self._tasks_made
         context = contextvars.copy_context() if context is None else context
@@ -184,7 +185,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call in the next turn, if the process that it belongs to runs then."""
+        """Call in the next turn, if its process runs then."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         handle = _OwnedHandle(callback, args, self, context)
@@ -192,11 +193,11 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         process.resume(self._ready.extend)
 
     def step_done(self, process: Process) -> None:
-        """A step of a process is over: for as long as it cost, nothing else of that process runs."""
+        """End a step of a process: for as long as it cost, nothing else of that process runs."""
         cost_seconds, process.cost_seconds = process.cost_seconds, 0.0
         if process.has_ended:
             return
@@ -205,7 +206,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_later(cost_seconds, process.set_free, self._ready.extend, context=self._own_context)
 
     def wake(self, process: Process, slept_seconds: float) -> None:
-        """Let a process go on whose machine was suspended since it was paused: timers take as much longer."""
+        """Continue a process whose machine was suspended since it was paused: timers take that much longer."""
         timers = [timer for timer in self._scheduled if process_of(_context_of(timer)) is process]
         ready: list[asyncio.Handle] = []
 
@@ -228,7 +229,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.extend(ready)
 
     def end(self, process: Process) -> None:
-        """End a process: none of its tasks goes on, nor does it end."""
+        """End a process: its tasks neither continue nor end."""
         process.end()
         self._has_ended_processes = True
         for number in [number for number, context in self._contexts.items() if process_of(context) is process]:
@@ -236,14 +237,14 @@ class SimLoop(asyncio.BaseEventLoop):
             del self._contexts[number]
         for number, (task, context) in list(self._failed_tasks.items()):
             if process_of(context) is process:
-                # Whoever would have asked for its exception ended with it.
+                # The code that would have retrieved its exception ended with it.
                 task._log_traceback = False
                 del self._failed_tasks[number]
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call after some virtual time, which is never so little that no time passes."""
+        """Call after some virtual time, which is never so small that no time passes."""
         if 0 < delay < _SHORTEST_SECONDS:
             delay = _SHORTEST_SECONDS
         return self.call_at(self._now + delay, callback, *args, context=context)
@@ -251,7 +252,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call at a virtual time, after what was set for the same time before."""
+        """Call at a virtual time, after calls that were set for the same time before."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         self._timers_made += 1
@@ -261,16 +262,16 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what nobody retrieved; `run` reports it."""
+        """Keep exceptions that were never retrieved; `run` reports them."""
         if self._has_ended_processes and "future" in context and not isinstance(context["future"], asyncio.Task):
-            return  # most likely of a process that ended before it could look
+            return  # most likely of a process that ended before it could retrieve it
         error = context.get("exception")
         if error is None:
             error = SimulationError(str(context.get("message")))
         self.unhandled.append(error)
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:
-        """Tasks that have not ended, oldest first."""
+        """Return tasks that have not ended, oldest first."""
         return [task for task in self._tasks.values() if not task.done()]
 
     def add_reader(self, *_: Any) -> NoReturn:  # type: ignore[override]
@@ -285,13 +286,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Like `call_soon`, and only from the loop's own thread: any other would break determinism."""
+        """Do the same as `call_soon`, but only in the loop's own thread: any other would break determinism."""
         if self.is_running() and asyncio._get_running_loop() is not self:
             raise SimulationError("call_soon_threadsafe: a simulation has no other threads")
         return self.call_soon(callback, *args, context=context)
 
     def _step(self, timeout: float | None) -> None:
-        """Account for one turn of the loop and move the time where nothing is ready."""
+        """Count one turn of the loop, and advance the time if nothing is ready."""
         self.steps += 1
         self._steps_at_this_time += 1
         if self.steps > self._max_steps:
@@ -317,12 +318,12 @@ class SimLoop(asyncio.BaseEventLoop):
         lines = [f"  {task.get_name()} in {_where(task)}" for task in tasks[:_LONGEST_LIST]]
         if len(tasks) > _LONGEST_LIST:
             lines.append(f"  … and {len(tasks) - _LONGEST_LIST} more")
-        lines.extend(f"  failed, retrieved by nobody: {error!r}" for error in self.unhandled[:_LONGEST_LIST])
+        lines.extend(f"  failed, never retrieved: {error!r}" for error in self.unhandled[:_LONGEST_LIST])
         return "unfinished tasks:\n" + "\n".join(lines) if lines else "no unfinished tasks"
 
     def _finish(self) -> None:
-        """End every task that is left and close the loop."""
-        # An allowance of its own: the run may have ended because its limits were used up.
+        """End every remaining task and close the loop."""
+        # A separate allowance: the run may have ended because its limits were used up.
         self._max_steps = self.steps + self._max_steps_at_once
         self._max_virtual_seconds = self._now + 3600.0
         self._steps_at_this_time = 0
@@ -342,14 +343,14 @@ class SimLoop(asyncio.BaseEventLoop):
             self.unhandled.append(error)
         finally:
             self._collect_failures()
-            # A plain future that failed tells its loop only when it is freed.
+            # A plain future that failed notifies its loop only when it is freed.
             gc.collect()
             for end in self.at_close.values():
                 end()
             self.close()
 
     def _bury_dead_tasks(self) -> None:
-        """Take the tasks of ended processes apart, in order; what they say to that interests nobody."""
+        """Close the tasks of ended processes, in order; their errors do not matter."""
         for task in self._dead_tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close_unbegun(task)
@@ -362,21 +363,21 @@ class SimLoop(asyncio.BaseEventLoop):
         self._dead_tasks.clear()
 
     def _collect_failures(self) -> None:
-        """Note the tasks that failed and whose exception nobody has asked for."""
+        """Record the tasks that failed without anyone retrieving the exception."""
         for task, _ in self._failed_tasks.values():
             if task._log_traceback and (error := task.exception()) is not None:
                 self.unhandled.append(error)
         self._failed_tasks.clear()
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none: the selector only moves time."""
+        """Do nothing: the selector only moves time."""
 
     def _write_to_self(self) -> None:
-        """Nothing to wake: there is one thread."""
+        """Do nothing: there is only one thread."""
 
 
 def _ignore_cost(process: Process, cost_seconds: float) -> None:
-    """Nobody listens yet."""
+    """Default callback: do nothing."""
 
 
 def _context_of(timer: asyncio.TimerHandle) -> Context:
@@ -385,7 +386,7 @@ def _context_of(timer: asyncio.TimerHandle) -> Context:
 
 
 def _close_unbegun(task: asyncio.Task[Any]) -> None:
-    """Close coroutines that a task was given and has not begun to await, which the interpreter would complain of."""
+    """Close coroutines that a task got but never awaited, as the interpreter would warn about them."""
     frame = getattr(task.get_coro(), "cr_frame", None)
     for value in list(frame.f_locals.values()) if frame is not None else ():
         if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
@@ -393,7 +394,7 @@ def _close_unbegun(task: asyncio.Task[Any]) -> None:
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """The innermost line that a task waits at."""
+    """Return the innermost line at which a task waits."""
     frames = task.get_stack()
     if not frames:
         return repr(task.get_coro())
@@ -408,12 +409,12 @@ def run(
     max_steps: int = 10_000_000,
     max_virtual_seconds: float = 7 * 24 * 3600.0,
 ) -> T:
-    """Run a coroutine in a loop of its own, in virtual time."""
+    """Run a coroutine in its own loop, in virtual time."""
     return SimLoop(seed, max_steps=max_steps, max_virtual_seconds=max_virtual_seconds).run(coroutine)
 
 
 def current() -> SimLoop:
-    """The simulated loop that is running."""
+    """Return the running simulated loop."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, SimLoop):
         raise SimulationError("this needs to run inside a SimLoop")

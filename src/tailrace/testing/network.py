@@ -1,8 +1,8 @@
 """The simulated network: hosts by name, connections between them, and everything that can go wrong, by a seed.
 
-Owns which host reaches which, who listens where, and all open connections in the order they were made.
-Invariants: the same seed and the same calls deliver the same bytes at the same virtual times; what is on its way goes
-on whatever becomes of the process that sent it, and waits for one that is stopped. It must not know what bytes mean.
+Owns which host reaches which, the listeners, and all open connections in the order of their creation. Invariants: the
+same seed and the same calls deliver the same bytes at the same virtual times; data in flight continues whatever happens
+to the process that sent it, and waits for a stopped one. It must not know what bytes mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SimListener:
         self._host = host
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         if self._host.listeners.get(self.port) is self:
             del self._host.listeners[self.port]
 
@@ -45,7 +45,7 @@ class SimHost:
         self.name = name
         self.listeners: dict[int, SimListener] = {}
         self.is_up = True
-        #: The process whose connections these are; without one they belong to nobody in particular.
+        #: The process that owns these connections, if any.
         self.process: Process | None = None
         self.connecting: dict[int, asyncio.Future[SimTransport]] = {}
         self._network = network
@@ -77,13 +77,13 @@ class SimHost:
             attempt.abandon()
 
     def free_port(self) -> int:
-        """A port that nothing of this host uses."""
+        """Return an unused port of this host."""
         self._next_port += 1
         return self._next_port
 
 
 class _Attempt:
-    """One try to open a connection."""
+    """One attempt to open a connection."""
 
     def __init__(
         self, network: SimNetwork, source: SimHost, target: SimHost, port: int, factory: ReceiverFactory
@@ -112,7 +112,7 @@ class _Attempt:
         return TimeoutError(errno.ETIMEDOUT, f"{self._target.name}:{self._port} does not answer")
 
     def _knock(self) -> None:
-        """The request to connect arrives, or is lost and sent again later."""
+        """Deliver the request to connect; if it is lost, send it again later."""
         network, source, target = self._network, self._source, self._target
         if self.outcome.done():
             return
@@ -138,11 +138,11 @@ class _Attempt:
         if target.process is None:
             far.attach(listener.factory(far))
         else:
-            # The kernel has taken it; the process hears of it when it runs.
+            # The kernel has accepted it; the process learns of it when it runs.
             network.loop.call_soon(_accept, listener, far, context=far.context)
 
     def _open(self) -> None:
-        """The answer arrives, or is lost and sent again later."""
+        """Deliver the answer; if it is lost, send it again later."""
         near = self._half_open
         if self.outcome.done() or near is None:
             return
@@ -162,7 +162,7 @@ class _Attempt:
             self.outcome.set_exception(error)
 
     def abandon(self) -> None:
-        """Whoever waited is gone or served: what is half open is reset."""
+        """End the attempt, whose caller is gone or served: reset what is half open."""
         self._give_up.cancel()
         if self._half_open is not None:
             self._half_open.abort()
@@ -174,7 +174,7 @@ def _accept(listener: SimListener, end: SimTransport) -> None:
 
 
 class SimNetwork:
-    """All hosts and what is between them."""
+    """All hosts and the connections between them."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class SimNetwork:
         self.latency_seconds = latency_seconds
         self.connect_timeout_seconds = connect_timeout_seconds
         self.retransmission_timeout_seconds = retransmission_timeout_seconds
-        #: By so much what some hosts send and receive takes longer.
+        #: The factor by which connections of some hosts are slower.
         self.slowness: dict[str, float] = {}
         self.context = contextvars.copy_context()
         self._cuts: dict[tuple[str, str], None] = {}
@@ -200,13 +200,13 @@ class SimNetwork:
         self._ends: dict[int, SimTransport] = {}
 
     def host(self, name: str) -> SimHost:
-        """The network port of a host, which is made where there is none of that name."""
+        """Return the network port of a host, creating it if necessary."""
         if name not in self.hosts:
             self.hosts[name] = SimHost(self, name)
         return self.hosts[name]
 
     def connections(self, name: str) -> list[SimTransport]:
-        """The open ends that a host holds, oldest first."""
+        """Return the open ends of a host, oldest first."""
         return [end for end in self._ends.values() if end.is_open and end.host == name]
 
     def cut(self, one: str, other: str, *, one_way: bool = False) -> None:
@@ -217,31 +217,31 @@ class SimNetwork:
             self._cuts[other, one] = None
 
     def isolate(self, name: str) -> None:
-        """Cut a host off from every other."""
+        """Cut a host off from all others."""
         for other in self.hosts:
             if other != name:
                 self.cut(name, other)
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
-        """Mend the cuts between two hosts, all those of one, or all there are."""
+        """Heal the cuts between two hosts, all those of one, or all."""
         self.trace.add(f"{self.loop.time():.6f} heal {one} {other}")
         wanted = [name for name in (one, other) if name is not None]
         self._cuts = {pair: None for pair in self._cuts if not all(name in pair for name in wanted)}
         self._retry_streams()
 
     def stall(self, name: str) -> None:
-        """Let nothing pass on connections that a host opens, as if the part of it that uses them hung."""
+        """Let nothing pass on connections that a host has opened, as if the code that uses them hung."""
         self.trace.add(f"{self.loop.time():.6f} stall {name}")
         self._stalled[name] = None
 
     def unstall(self, name: str) -> None:
-        """Let a host's own connections go on."""
+        """Let a host's own connections continue."""
         self.trace.add(f"{self.loop.time():.6f} unstall {name}")
         self._stalled.pop(name, None)
         self._retry_streams()
 
     def reset(self, one: str, other: str) -> int:
-        """Reset every connection between two hosts; both sides see it. Returns how many ends did."""
+        """Reset every connection between two hosts, on both sides; return how many ends were reset."""
         self.trace.add(f"{self.loop.time():.6f} reset {one} {other}")
         broken = 0
         for end in self._all_ends():
@@ -252,10 +252,10 @@ class SimNetwork:
         return broken
 
     def crash(self, name: str, *, silently: bool | None = None) -> None:
-        """End all a host has open, telling it nothing; with `silently` the machine itself is gone as well.
+        """End everything that a host has open, without notifying it; with `silently`, the machine itself is gone too.
 
-        Otherwise its kernel lives on: peers see a reset and new connections are refused. Where it is not said,
-        the seed decides. A silent host answers nothing until `restart`.
+        Otherwise its kernel is still there: peers see a reset and new connections are refused. If it is None, the seed
+        decides. A silent host answers nothing until `restart`.
         """
         host = self.host(name)
         if silently is None:
@@ -275,33 +275,33 @@ class SimNetwork:
             end.vanish()
 
     def restart(self, name: str) -> None:
-        """Bring a crashed host back; what peers still send on old connections is answered with a reset."""
+        """Bring a crashed host back; it answers data on old connections with a reset."""
         self.trace.add(f"{self.loop.time():.6f} restart {name}")
         self.host(name).is_up = True
         self._retry_streams()
 
-    # What connections ask of the network.
+    # Calls from connections.
 
     def latency(self, source: str, target: str) -> float:
-        """How long the next piece is on its way; now and then much longer than usual."""
+        """Return how long the next piece takes; now and then much longer than usual."""
         usual = self.random.uniform(*self.latency_seconds)
         if self.slowness:
             usual *= max(self.slowness.get(source, 1.0), self.slowness.get(target, 1.0))
         return usual * 20 if self.random.random() < 0.01 else usual
 
     def passes(self, source: str, target: str, opener: str) -> bool:
-        """Whether what one host sends reaches another now, on a connection that one of them opened."""
+        """True if what one host sends now reaches another, on a connection that one of them opened."""
         if (source, target) in self._cuts or opener in self._stalled:
             return False
         return self.hosts[source].is_up and self.hosts[target].is_up
 
     def context_of(self, host: str) -> Context:
-        """Where the process of a host runs; that of the network itself where it has none."""
+        """Return the context of a host's process; that of the network itself if it has none."""
         process = self.hosts[host].process
         return self.context if process is None else process.context
 
     def open(self, near: SimTransport, far: SimTransport) -> None:
-        """Take note of a new connection."""
+        """Register a new connection."""
         self.trace.add(f"{self.loop.time():.6f} {near.local} connects to {near.peer}")
         self._ends = {key: end for key, end in self._ends.items() if end.is_open or end.outgoing.target.is_open}
         for end in (near, far):

@@ -1,6 +1,6 @@
-"""One simulated machine with a broker on it: started, stopped, killed and unplugged at any moment.
+"""One simulated machine with a broker: started, stopped, killed and unplugged at any moment.
 
-The disk and the store outlive the broker; everything else of it is gone when its process ends.
+The disk and the store outlive the broker; everything else is gone when its process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PORT = 9092
 
 
 class TinySegments(BrokerConfig):
-    """A configuration whose logs roll after a few records, far below what Kafka allows to be configured."""
+    """A configuration whose logs roll after a few records, far below the minimum that Kafka allows."""
 
     segment_bytes = 4096
     index_interval_bytes = 256
@@ -55,7 +55,7 @@ class SimNode:
         self._config = TinySegments({"listeners": f"PLAINTEXT://{name}:{PORT}", "log.dirs": "/data", **settings})
 
     async def start(self) -> Broker:
-        """Start a broker on whatever the disk has kept."""
+        """Start a broker on whatever the disk has."""
         self._network.restart(self.name)
         host = self._network.host(self.name)
         runtime = Runtime(self.clock, self.disk, host, self._random, self.helper, secrets=self._secrets)
@@ -76,7 +76,7 @@ class SimNode:
         self._network.crash(self.name, silently=False)
 
     def unplug(self) -> None:
-        """Cut the power: what was not synced may be lost or torn."""
+        """Cut the power: unsynced data may be lost or torn."""
         self._end_process()
         self.disk.crash()
         self._network.crash(self.name)
@@ -89,5 +89,5 @@ class SimNode:
         owned += [directory.tasks for directory in broker.partitions.directories]
         for tasks in owned:
             tasks.abandon()
-        # Timers go with the process too; whoever is answered by this has lost its connection.
+        # Timers end with the process too; clients that this would answer have lost their connections.
         broker.coordinators.close()

@@ -1,13 +1,12 @@
 """The simulated coordination store: one key space, a client for each broker, and everything between them that can fail.
 
-Owns which host reaches the store, how long requests, answers and watches take, and what happens to them on the way: a
-transaction that is applied and never answered, one that is not applied, one that is applied long after its sender gave
-up, sessions that expire late, watches that come late or begin anew. Invariants: whatever happens, every client sees
-what the port promises; no session is ended before its holder's deadline; the same seed and the same calls give the
-same run.
+Owns which host reaches the store, how long requests, responses and watches take, and what happens to them on the way: a
+transaction that is applied but never answered, one that is not applied, one that is applied long after its sender gave
+up, sessions that expire late, watches that are late or start over. Invariants: whatever happens, every client sees what
+the port promises; no session ends before its holder's deadline; the same seed and the same calls give the same run.
 
-Everything here happens outside the brokers: its timers run in a context of their own, and a host that is paused neither
-sends nor receives anything until it is resumed.
+Everything here happens outside the brokers: its timers run in their own context, and a paused host neither sends nor
+receives anything until it is resumed.
 """
 
 from __future__ import annotations
@@ -42,34 +41,34 @@ _TOO_LARGE = "called too large"
 
 @dataclass(frozen=True, slots=True)
 class StoreFaults:
-    """How long things take, and how often they go wrong: probabilities for each call, or for each change watched."""
+    """How long things take, and how often they go wrong: probabilities for each call, or for each watched change."""
 
     latency_seconds: tuple[float, float] = (0.0005, 0.008)
     slow: float = 0.01
     slow_seconds: tuple[float, float] = (0.1, 2.0)
-    #: The call is not applied, and its caller is told Unavailable.
+    #: The call is not applied, and its caller gets Unavailable.
     refused: float = 0.0
-    #: The call is applied, and its caller is told Unavailable.
+    #: The call is applied, but its caller gets Unavailable.
     unanswered: float = 0.0
-    #: The caller is told Unavailable, and the call is applied some time after that.
+    #: The caller gets Unavailable, and the call is applied some time later.
     late: float = 0.0
     late_seconds: tuple[float, float] = (0.05, 6.0)
-    #: The call is not applied, and its caller is told Refused: the store is full, or does not know who asks.
+    #: The call is not applied, and its caller gets Refused: the store is full, or does not know the client.
     denied: float = 0.0
-    #: A change is not applied, and its caller is told TooLarge.
+    #: A change is not applied, and its caller gets TooLarge.
     too_large: float = 0.0
-    #: What a watch tells comes later than usual, and what follows it too.
+    #: A notification of a watch is later than usual, and so are those behind it.
     late_watch: float = 0.0
     late_watch_seconds: tuple[float, float] = (0.1, 5.0)
-    #: After a cut a watch begins anew with all there is, instead of going on where it was.
+    #: After a cut, a watch starts over with all entries, and does not continue where it was.
     gap: float = 0.5
-    #: How much longer than its time to live the store waits before a session expires.
+    #: How much longer than its time to live the store keeps a session.
     late_expiry_seconds: tuple[float, float] = (0.0, 0.5)
-    #: How long a client waits for an answer.
+    #: How long a client waits for a response.
     timeout_seconds: float = 5.0
 
 
-#: What a test that looks for bugs may use.
+#: For tests that look for bugs.
 NASTY = StoreFaults(
     slow=0.05,
     refused=0.02,
@@ -83,19 +82,19 @@ NASTY = StoreFaults(
 
 
 class SimCoordination:
-    """The store of a simulated cluster, and the ways to it."""
+    """The store of a simulated cluster, and the connections to it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, random: Random, faults: StoreFaults | None = None) -> None:
         self.loop = loop
         self.random = random
         self.clock: Clock = SimClock(loop)
         self.space = MemorySpace(self.clock)
-        #: Settable at any moment, for what happens from then on.
+        #: May change at any time, for later calls.
         self.faults = faults or StoreFaults()
         self.trace = Trace()
-        #: How often each kind of fault was met with.
+        #: The number of faults of each kind so far.
         self.injected: dict[str, int] = {}
-        #: Timers of the store run here, not where a broker's own code runs.
+        #: The store's timers run in this context, not in a broker's.
         self.context = contextvars.copy_context()
         self._clients: dict[str, list[SimStore]] = {}
         #: Hosts whose watches are late, and until when.
@@ -103,20 +102,20 @@ class SimCoordination:
         self._cut: dict[str, None] = {}
         self._paused: dict[str, None] = {}
 
-    # --- what a test does
+    # --- calls from tests
 
     def store(self, name: str) -> SimStore:
-        """A client for a process that starts on a host."""
+        """Return a client for a process that starts on a host."""
         return self.adopt(SimStore(self, name))
 
     def adopt(self, client: S) -> S:
-        """Let a client suffer whatever its host does."""
+        """Make a client share the fate of its host."""
         living = [other for other in self._clients.get(client.name, []) if not other.is_abandoned]
         self._clients[client.name] = [*living, client]
         return client
 
     def cut(self, *names: str) -> None:
-        """Lose everything between the store and some hosts, or all that were ever there, until it is healed."""
+        """Lose everything between the store and some hosts, or all hosts, until it is healed."""
         for name in names or tuple(self._clients):
             self.note("cut", name)
             self._cut[name] = None
@@ -131,21 +130,21 @@ class SimCoordination:
                     client.reconnect()
 
     def pause(self, name: str) -> None:
-        """Stop a host's process: it renews no session, and what comes for it waits."""
+        """Stop a host's process: it renews no session, and notifications wait."""
         self.note("pause", name)
         self._paused[name] = None
 
     def resume(self, name: str, *, renews_at_once: bool = True) -> None:
-        """Let a paused process go on; its timers may have stood still, too, so that it renews sessions later."""
+        """Continue a paused process; if its timers stood still too, it renews its sessions later."""
         self.note("resume", name)
         self._paused.pop(name, None)
         for client in self._clients.get(name, []):
             client.wake(renews_at_once=renews_at_once)
 
     def crash(self, name: str, *, seen_at_once: bool | None = None) -> None:
-        """End a host's process without a word: its sessions expire, or end at once if the store sees it go.
+        """End a host's process abruptly: its sessions expire, or end at once if the store notices.
 
-        Where it is not said, the seed decides. What it had sent may still be applied.
+        If `seen_at_once` is None, the seed decides. Requests in flight may still be applied.
         """
         if seen_at_once is None:
             seen_at_once = self.random.random() < 0.3
@@ -157,7 +156,7 @@ class SimCoordination:
                 for session_id in sessions:
                     self.later(self.latency(), self.space.end_session, session_id)
 
-    # --- what clients ask
+    # --- calls from clients
 
     def is_cut(self, name: str) -> bool:
         return name in self._cut
@@ -166,7 +165,7 @@ class SimCoordination:
         return name in self._paused
 
     def latency(self) -> float:
-        """How long the next message is on its way."""
+        """Return how long the next message takes."""
         usual = self.random.uniform(*self.faults.latency_seconds)
         if self.random.random() < self.faults.slow:
             self.count("slow")
@@ -174,7 +173,7 @@ class SimCoordination:
         return usual
 
     def fate(self, *, is_change: bool) -> str:
-        """What becomes of the next call."""
+        """Return the fate of the next call."""
         drawn = self.random.random()
         faults = self.faults
         if drawn < faults.refused:
@@ -183,7 +182,7 @@ class SimCoordination:
             return UNANSWERED
         if is_change and drawn < faults.refused + faults.unanswered + faults.late:
             return LATE
-        # From the other end, so that such answers change nothing about which calls meet with the other faults.
+        # From the other end, so that these outcomes do not change which calls get the other faults.
         if 1 - drawn <= faults.denied:
             return _DENIED
         if is_change and 1 - drawn <= faults.denied + faults.too_large:
@@ -204,7 +203,7 @@ class SimCoordination:
 
 
 class SimSession(HeldSession):
-    """A session as its holder sees it; renewals and their answers take their way through the simulation."""
+    """A session as its holder sees it; renewals and their responses pass through the simulation."""
 
     def __init__(self, store: SimStore, session_id: int, ttl_ms: int, sent: float) -> None:
         super().__init__(store.clock, sent + ttl_ms / 1000)
@@ -219,14 +218,14 @@ class SimSession(HeldSession):
         self._timer = self._coordination.later(self._ttl / RENEWALS_PER_TTL, self.renew)
 
     def renew_soon(self) -> None:
-        """Go on with a timer that stood still."""
+        """Continue with a timer that stood still."""
         self.abandon()
         self._timer = self._coordination.later(
             self._coordination.random.uniform(0.0, self._ttl / RENEWALS_PER_TTL), self.renew
         )
 
     def renew(self) -> None:
-        """Send a renewal, unless the process is stopped: then when it goes on."""
+        """Send a renewal; if the process is stopped, it is sent when it continues."""
         self.abandon()
         if self._coordination.is_paused(self._store.name) or self.is_lost:
             return
@@ -243,13 +242,13 @@ class SimSession(HeldSession):
         if self._coordination.is_cut(self._store.name) or self._store.is_abandoned:
             return
         if is_held:
-            # A process that was stopped meanwhile finds out by the clock whether this came in time.
+            # A process that was stopped meanwhile uses the clock to find out whether this came in time.
             self.extend(sent + self._ttl)
         elif not self._coordination.is_paused(self._store.name):
             self.lose()
 
     def abandon(self) -> None:
-        """Renew it no more."""
+        """Stop renewing it."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -262,7 +261,7 @@ class SimSession(HeldSession):
 
 
 class _Subscription:
-    """What a watch is still to be told: in order, and each not before its time."""
+    """The pending notifications of a watch: in order, and each not before its time."""
 
     def __init__(self, store: SimStore, watch: DirectoryWatch) -> None:
         self.watch = watch
@@ -274,14 +273,14 @@ class _Subscription:
         self._coordination.later(self._coordination.latency(), self._ask)
 
     def _ask(self) -> None:
-        """The request arrives at the store, which tells all there is first."""
+        """Handle the request at the store, which first sends all entries."""
         if self._is_known or self._coordination.is_cut(self._store.name):
             return
         self._is_known = True
         self._add(self._coordination.space.list(self.watch.directory), {})
 
     def changed(self, changed: Changed) -> None:
-        """Something changed in the store."""
+        """Note a change of the store."""
         mine = {key: entry for key, entry in changed.items() if directory_of(key) == self.watch.directory}
         if self._is_known and mine:
             self._add(None, mine)
@@ -298,7 +297,7 @@ class _Subscription:
             self.deliver()
 
     def deliver(self) -> None:
-        """Hand over what is due, and come back for the rest."""
+        """Deliver what is due, and return later for the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -314,7 +313,7 @@ class _Subscription:
             self._timer = self._coordination.later(self._coming[0][0] - loop.time(), self.deliver)
 
     def reconnect(self) -> None:
-        """The store is reached again: go on, or begin anew after what was missed."""
+        """Continue after a cut, or start over because something was missed."""
         if not self._is_known:
             self._coordination.later(self._coordination.latency(), self._ask)
         elif self._coordination.random.random() < self._coordination.faults.gap:
@@ -337,15 +336,15 @@ class SimStore:
     def __init__(self, coordination: SimCoordination, name: str, clock: Clock | None = None) -> None:
         self.coordination = coordination
         self.name = name
-        #: What the process measures its sessions with.
+        #: The clock with which the process measures its sessions.
         self.clock = clock or coordination.clock
         self.is_abandoned = False
-        #: What becomes of the next change, where that is not left to chance.
+        #: The fate of the next change, if it is not random.
         self.next_fate: str | None = None
         self._is_closed = False
         self._subscriptions: list[_Subscription] = []
         self._sessions: list[SimSession] = []
-        #: What came for the process while it was stopped.
+        #: Notifications for a stopped process.
         self._waiting: list[Callable[[], None]] = []
         self._feed = self._changed
         coordination.space.follow(self._feed)
@@ -414,7 +413,7 @@ class SimStore:
         return outcome
 
     def receive(self, work: Callable[[], None]) -> None:
-        """Do something in the process: now, when it goes on, or never if it has died or cannot be reached."""
+        """Run something in the process: now, when it continues, or never if it has died."""
         if self.is_abandoned:
             return
         if self.coordination.is_paused(self.name):
@@ -422,21 +421,21 @@ class SimStore:
         else:
             work()
 
-    # --- what happens to it
+    # --- events
 
     def _changed(self, changed: Changed) -> None:
         for subscription in self._subscriptions:
             subscription.changed(changed)
 
     def reconnect(self) -> None:
-        """The host reaches the store again."""
+        """Continue: the host reaches the store again."""
         for subscription in self._subscriptions:
             subscription.reconnect()
         for session in self._sessions:
             session.renew()
 
     def wake(self, *, renews_at_once: bool = True) -> None:
-        """The process goes on after a pause."""
+        """Continue after a pause."""
         waiting, self._waiting = self._waiting, []
         for work in waiting:
             work()
@@ -449,7 +448,7 @@ class SimStore:
                 session.renew_soon()
 
     def abandon(self) -> Sequence[int]:
-        """Let go of everything without a word, as the end of a process does; the sessions that are left to expire."""
+        """Drop everything abruptly, as the end of a process does; return the sessions that are left to expire."""
         self._is_closed = self.is_abandoned = True
         self._waiting.clear()
         self.coordination.space.unfollow(self._feed)
@@ -463,7 +462,7 @@ class SimStore:
 
 
 class _Call:
-    """One request on its way to the store and back. It goes on without whoever sent it."""
+    """One request on its way to the store and back. It continues without its sender."""
 
     def __init__(self, store: SimStore, about: str, work: Callable[[], Any], fate: str) -> None:
         coordination = store.coordination

@@ -1,6 +1,6 @@
-"""What happened in a simulation, in order: lines to read after a failure, and a digest to compare runs by.
+"""The events of a simulation in order: lines to read after a failure, and a digest to compare runs.
 
-Owns nothing but text. Two runs of one seed must give the same digest, whatever the process they ran in.
+Owns only text. Two runs of one seed must give the same digest, whatever process they ran in.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ class Trace:
         self.digest = zlib.crc32(line.encode(), self.digest)
 
     def tail(self, count: int = 50) -> str:
-        """The last lines, for a failure message."""
+        """Return the last lines, for a failure message."""
         return "\n".join(list(self.lines)[-count:])

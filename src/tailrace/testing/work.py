@@ -1,8 +1,8 @@
-"""What the work of a simulated broker costs: the time that a step of its loop takes for files, bytes and records.
+"""The cost of a simulated broker's work: the time that a step of its loop takes for files, bytes and records.
 
-Owns the prices. They are those of a slow machine: a broker that does too much in one step stalls here as it would
-there, and its sessions and its clients suffer for it. Only processes that are charged pay. What runs in a thread or in
-the helper process costs the loop nothing.
+Owns the prices, which are those of a slow machine: a broker that does too much in one step stalls here as it would
+there, and its sessions and clients suffer. Only processes that are charged pay. Work in a thread or in the helper
+process costs the loop nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tailrace.records.record import Record
 from tailrace.storage.segment import SNAPSHOT_SUFFIX
 from tailrace.testing.process import charge
 
-#: More than this in one step is a stall that clients notice.
+#: A longer step is a stall that clients notice.
 MOST_SECONDS_A_STEP = 0.3
 
-#: Waiting for a disk takes long; what stays in the page cache does not.
+#: Waiting for a disk takes long; work in the page cache does not.
 _OPERATION_SECONDS = {
     "append": 0.00002,
     "list": 0.001,
@@ -36,30 +36,30 @@ _OPERATION_SECONDS = {
     "truncate": 0.001,
 }
 _BYTE_SECONDS = 1e-8
-#: Files are tiny here: removing one of a segment that is not empty costs what a large one does. Snapshots of producers
-#: are small anywhere.
+#: Files are tiny here: removing one of a non-empty segment costs as much as a large one. Snapshots of producers are
+#: small everywhere.
 _REMOVAL_SECONDS, _SMALL_REMOVAL_SECONDS = 0.03, 0.001
 _RECORD_SECONDS = 0.00005
 
 
 def charge_disk(operation: str) -> None:
-    """The loop does something to a file or directory."""
+    """Charge for an operation of the loop on a file or directory."""
     charge(_OPERATION_SECONDS.get(operation, 0.0))
 
 
 def charge_removal(name: str, size: int) -> None:
-    """The loop removes a file."""
+    """Charge for the removal of a file by the loop."""
     charge(_REMOVAL_SECONDS if size and not name.endswith(SNAPSHOT_SUFFIX) else _SMALL_REMOVAL_SECONDS)
 
 
 def charge_bytes(count: int) -> None:
-    """The loop handles bytes: of a socket, or of a file."""
+    """Charge for bytes that the loop handles, of a socket or a file."""
     charge(count * _BYTE_SECONDS)
 
 
 @contextmanager
 def records_cost_time() -> Iterator[None]:
-    """Charge for each record that brokers look into."""
+    """Charge for each record that brokers decode."""
     right = vars(loader)["iterate_records"]
 
     def charged(*arguments: Any) -> Iterator[Record]:

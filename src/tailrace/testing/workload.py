@@ -1,8 +1,8 @@
 """Producers for a simulated broker, and the record of everything they were promised.
 
-Each producer sends numbered records and notes what was acknowledged, where and when; the checkers compare that
-with what a reader finds. A producer behaves like a client library: it keeps several batches in flight, and after a
-lost connection sends again, in order, whatever has no answer.
+Each producer sends numbered records and notes what was acknowledged, where and when; the checkers compare that with
+what a reader finds. A producer behaves like a client library: it keeps several batches in flight, and after a lost
+connection it sends batches without a response again, in order.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ _RETRIABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A record that a producer was told is in the log."""
+    """A record that was acknowledged to a producer."""
 
     value: bytes
     offset: int
-    #: When the answer came, and when the connection was opened that it came on: an answer may arrive after the
-    #: broker that gave it has died.
+    #: When the response arrived, and when its connection was opened: a response may arrive after its broker has died.
     at: float
     connected_at: float
 
@@ -87,10 +86,10 @@ class SimProducer:
     loop: SimLoop
     random: Random
     acknowledged: list[Acknowledged] = field(default_factory=list)
-    #: Everything that was ever put into a request, in the order of sending.
+    #: Everything ever sent in a request, in order.
     sent: list[bytes] = field(default_factory=list)
     is_stopping: bool = False
-    #: The mean pause after an answer; batches in flight are sent without one.
+    #: The mean pause after a response; batches in flight are sent without one.
     pause_seconds: float = 0.1
     _unanswered: deque[_Batch] = field(default_factory=deque)
     _producer_id: int = -1
@@ -192,7 +191,7 @@ class SimProducer:
                 self.acknowledged.append(Acknowledged(value, offset, self.loop.time(), self._connected_at))
             return True
         if result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # What was acknowledged under a looser flush policy is gone with the power: begin anew.
+            # Records acknowledged under a weaker flush policy are gone after the power failure: start over.
             self._producer_id = -1
             return False
         if result.error_code in _RETRIABLE:
@@ -201,7 +200,7 @@ class SimProducer:
 
 
 async def read_partition(client: KafkaClient, partition: TopicPartition, max_bytes: int = 1 << 16) -> list[Record]:
-    """Everything a consumer can read of a partition, from offset 0 on."""
+    """Return everything that a consumer can read of a partition, from offset 0 on."""
     records: list[Record] = []
     offset = 0
     while True:

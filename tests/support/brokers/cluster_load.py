@@ -163,4 +163,4 @@ class JavaSender(threading.Thread):
                 f"{topic}-{partition}: {value} was acknowledged and is lost"
             )
         own = [value for (name, _), values in logs.items() if name == topic for value in values if value.isdigit()]
-        assert len(own) == len(dict.fromkeys(own)), "a record of an idempotent producer is there twice"
+        assert len(own) == len(dict.fromkeys(own)), "a record of an idempotent producer is duplicated"

@@ -62,8 +62,8 @@ def test_a_share_of_the_rows_is_at_least_one() -> None:
 def test_goals_say_what_is_reached_and_what_is_not() -> None:
     rows = report.goal_rows(_results(1.0, *ALL), GOALS)
     assert len(rows) == len(GOALS)
-    assert rows[0] == ["count rows of 100 B, rows a second, of the connector's", "at least 1.00", "1.50", "yes"]
-    assert rows[-2] == ["first row once Spark is up, of the connector's time", "at most 1.00", "1.50", "no"]
+    assert rows[0] == ["count rows of 100 B, rows a second, relative to the connector", "at least 1.00", "1.50", "yes"]
+    assert rows[-2] == ["first row once Spark is up, time relative to the connector", "at most 1.00", "1.50", "no"]
     assert rows[-1][-1] == "yes"
 
 

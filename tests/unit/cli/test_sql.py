@@ -114,7 +114,7 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], problem: str) ->
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
-    [("{nonsense", "the Avro schema is no JSON"), ("nosuch.avsc", "cannot read the schema in nosuch.avsc")],
+    [("{nonsense", "the Avro schema is not JSON"), ("nosuch.avsc", "cannot read the schema in nosuch.avsc")],
 )
 def test_a_wrong_schema_is_refused_before_anything_is_started(schema: str, problem: str) -> None:
     result = CliRunner().invoke(cli, ["sql", "SELECT 1", "--schema", schema])
@@ -125,14 +125,14 @@ def test_a_wrong_schema_is_refused_before_anything_is_started(schema: str, probl
 def test_an_output_that_is_there_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["sql", "SELECT 1", "--output", str(tmp_path)])
     assert result.exit_code == 2
-    assert "is already there" in result.stderr
+    assert "already exists" in result.stderr
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path, nowhere: str) -> None:
     environment = {"PATH": str(tmp_path), "JAVA_HOME": ""}
     result = CliRunner().invoke(cli, ["sql", "SELECT 1", "--bootstrap", nowhere], env=environment)
     assert result.exit_code == 1
-    assert "Spark needs Java, and none was found; install Java 17 or later" in result.stderr
+    assert "Spark needs Java, but none was found; install Java 17 or later" in result.stderr
     assert "Traceback" not in result.stderr
 
 

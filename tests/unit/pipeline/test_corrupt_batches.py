@@ -93,8 +93,7 @@ def test_by_default_the_batch_is_named_and_what_to_do() -> None:
     message = str(caught.value)
     assert message.startswith("the batch at offsets 3 to 6 of orders-3 cannot be decoded: Cannot decompress records: ")
     assert message.endswith(
-        "To go on without such batches, set the option failOnCorruptBatch=false "
-        "(tailrace sql and replay: --skip-corrupt)"
+        "To skip such batches, set the option failOnCorruptBatch=false (tailrace sql and replay: --skip-corrupt)"
     )
 
 
@@ -136,5 +135,5 @@ def test_what_is_skipped_is_counted_and_said(caplog: pytest.LogCaptureFixture) -
     (record,) = caplog.records
     assert record.getMessage() == (
         "orders-3: skipped 10 batches of 38 offsets that cannot be decoded, at offsets 5 to 6, 13 to 16, 23 to 26, "
-        "33 to 36, 43 to 46, … (why); going on, as failOnCorruptBatch=false asks"
+        "33 to 36, 43 to 46, … (why); continuing because of failOnCorruptBatch=false"
     )

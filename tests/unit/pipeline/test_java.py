@@ -49,11 +49,11 @@ def test_no_java_at_all_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JavaError, match=f"JAVA_HOME is {tmp_path}, where there is no bin/java"):
+    with pytest.raises(JavaError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
         check_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})
 
 
 def test_a_java_that_does_not_run_says_why(tmp_path: Path) -> None:
     home = java_that_says(tmp_path, "Error: could not find libjvm.so", code=6)
-    with pytest.raises(JavaError, match=r"does not tell its version \(Error: could not find libjvm.so\)"):
+    with pytest.raises(JavaError, match=r"does not report its version \(Error: could not find libjvm.so\)"):
         check_java(environment(home))

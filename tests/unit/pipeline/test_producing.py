@@ -81,7 +81,7 @@ def test_a_topic_that_takes_smaller_batches_gets_smaller_ones_from_then_on() -> 
         assert producer.leaders.partition_count(TOPIC) == 1
         before = producer.max_batch_bytes(TOPIC)
         send(producer, 0, [b"x" * 100] * 10)
-        with pytest.raises(DeliveryError, match=f"is larger than topic '{TOPIC}' takes; raise its max.message.bytes"):
+        with pytest.raises(DeliveryError, match=f"is larger than topic '{TOPIC}' accepts; raise its max.message.bytes"):
             producer.flush()
         producer.close()
         assert producer.max_batch_bytes(TOPIC) < before
@@ -102,7 +102,9 @@ def test_a_refusal_that_does_not_pass_is_an_error_at_once() -> None:
         producer = BatchProducer(settings_for(brokers))
         assert producer.leaders.partition_count(TOPIC) == 1
         send(producer, 0, [b"one"])
-        with pytest.raises(DeliveryError, match=f"partition 0 of topic '{TOPIC}' refused rows: INVALID_RECORD"):
+        with pytest.raises(
+            DeliveryError, match=f"the broker refused rows for partition 0 of topic '{TOPIC}': INVALID_RECORD"
+        ):
             producer.flush()
         producer.close()
 

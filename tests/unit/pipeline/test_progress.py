@@ -43,4 +43,4 @@ def test_a_commit_that_fails_is_one_warning_and_nothing_else() -> None:
     progress.processed({("orders", 0): 5})
     progress.close()
     (warning,) = warnings
-    assert warning.startswith("progress is not shown in group 'some-group': cannot reach a broker")
+    assert warning.startswith("cannot show progress in group 'some-group': cannot reach a broker")

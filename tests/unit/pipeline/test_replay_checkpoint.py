@@ -45,14 +45,14 @@ def test_a_torn_file_is_passed_over(tmp_path: Path) -> None:
 
 def test_one_of_another_replay_is_refused_with_what_is_different(tmp_path: Path) -> None:
     checkpoint(tmp_path).save(after(1, 4, 0))
-    with pytest.raises(CheckpointError, match=r"with another --where: none, and now id > 1\. Go on"):
+    with pytest.raises(CheckpointError, match=r"with another --where: it has none, this one id > 1\. Continue"):
         checkpoint(tmp_path, **{"--where": "id > 1"}).load()
-    with pytest.raises(CheckpointError, match=r'another --from-offset: \{"0": 3\}, and now none'):
+    with pytest.raises(CheckpointError, match=r'another --from-offset: it has \{"0": 3\}, this one none'):
         checkpoint(tmp_path, **{"--from-offset": {}}).load()
 
 
 def test_two_replays_at_once_with_one_checkpoint_are_noticed(tmp_path: Path) -> None:
     one, other = checkpoint(tmp_path), checkpoint(tmp_path)
     one.save(after(1, 4, 0))
-    with pytest.raises(CheckpointError, match="another replay runs with the checkpoint"):
+    with pytest.raises(CheckpointError, match="another replay is running with the checkpoint"):
         other.save(after(1, 4, 0))

@@ -62,7 +62,7 @@ def test_the_highest_version_that_is_whole_is_the_last(tmp_path: Path) -> None:
     assert chosen() == (1, {0: (0, 5)})
     location.delete(f"{plain.directory}/{short.added[0].name}")
     location.delete(f"{plain.directory}/{load_snapshot(location, first).files[0].name}")
-    with pytest.raises(ArchiveCorruptError, match=r"no version of .* is whole"):
+    with pytest.raises(ArchiveCorruptError, match=r"no version of .* is complete"):
         chosen()
     with pytest.raises(ArchiveCorruptError, match="has no manifest"):
         newest_whole(location, TopicArchive(str(tmp_path), "other", TOPIC_ID, None))

@@ -40,5 +40,5 @@ def test_a_version_whose_side_file_is_missing_is_not_whole(tmp_path: Path) -> No
     archive = archive_with_quarantine(location)
     (side_file,) = load_snapshot(location, archive).side_files
     location.delete(f"{archive.directory}/{side_file.name}")
-    with pytest.raises(ArchiveCorruptError, match=r"no version of .* is whole"):
+    with pytest.raises(ArchiveCorruptError, match=r"no version of .* is complete"):
         ArchiveSource(f"{tmp_path}/{archive.directory}")

@@ -36,7 +36,7 @@ def test_a_format_that_is_given_wins() -> None:
 def test_what_is_there_is_kept_unless_asked(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.mkdir() if name == "totals" else path.touch()
-    with pytest.raises(ConfigError, match=r"is already there; .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"already exists; .*--overwrite"):
         check_output(str(path), overwrite=False)
     check_output(str(path), overwrite=True)
     check_output(str(tmp_path / "other.csv"), overwrite=False)
@@ -52,7 +52,7 @@ def test_a_directory_is_never_replaced_by_a_file_nor_the_other_way_round(tmp_pat
 
 
 def test_a_file_needs_its_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no directory"):
+    with pytest.raises(ConfigError, match="does not exist"):
         check_output(str(tmp_path / "nosuch" / "totals.csv"), overwrite=False)
 
 

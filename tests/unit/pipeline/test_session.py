@@ -46,7 +46,9 @@ def test_the_log_level_is_as_asked_else_as_the_environment_says(monkeypatch: pyt
 
 def test_an_unknown_log_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILRACE_SPARK_LOG", "loud")
-    with pytest.raises(ConfigError, match="TAILRACE_SPARK_LOG is 'loud'; it can be off, error, warn, info, debug"):
+    with pytest.raises(
+        ConfigError, match="TAILRACE_SPARK_LOG is 'loud'; expected one of off, error, warn, info, debug"
+    ):
         log_level()
 
 

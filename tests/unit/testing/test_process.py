@@ -94,7 +94,7 @@ def test_a_failure_in_a_process_that_has_ended_is_nobodys() -> None:
         await asyncio.sleep(1)
 
     run(scenario)
-    with pytest.raises(BaseExceptionGroup, match="nobody retrieved"):
+    with pytest.raises(BaseExceptionGroup, match="never retrieved"):
         run(alive)
 
 

@@ -1,9 +1,9 @@
-"""Archiving topics with Spark: round after round, what is new becomes files, and each topic's files one commit.
+"""Archives topics with Spark in rounds: new records become files, and each topic's files become one commit.
 
-Owns the rounds: when one is due, what it reads, what is done when it fails. Each topic is on its own: while one cannot
-be archived, because it or its place is missing, the others go on and it is tried again. Nothing is remembered between
-runs, as the archive itself says how far it goes; a driver that is killed leaves at worst files that nobody reads. It
-must not know how lines are printed.
+Owns the rounds: when one is due, what it reads, and what happens if it fails. Each topic is independent: if one cannot
+be archived, because it or its location is missing, the others continue and it is retried. Runs keep no state, as the
+archive itself says how far it goes; a driver that is killed leaves at worst files that no reader uses. This module must
+not know how lines are printed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tailrace.pipeline.spark.errors import PipelineError, in_users_words
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Of what was new this long ago, all is archived, unless there is a file's worth of it sooner.
+#: Records as old as this are archived, or younger ones if they fill a file sooner.
 DEFAULT_EVERY_MS = 10 * 60 * 1000
-#: How often it is looked whether there is a file's worth of records.
+#: How often to check whether there are enough records for a file.
 _LOOK_SECONDS = 5.0
-#: How long brokers are asked where partitions end.
+#: How long to ask brokers for the ends of partitions.
 _API_TIMEOUT_MS = 30_000
-#: How long a signal may go unseen.
+#: The longest time before a signal is noticed.
 _SLICE = 0.2
 
 _Ends: TypeAlias = dict[TopicPartition, int]
@@ -49,7 +49,7 @@ _Ends: TypeAlias = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class ArchivingOutcome:
-    """What a run has archived when it ends, and what was wrong with topics at that moment."""
+    """What a run has archived when it ends, and the problems of topics at that moment."""
 
     rounds: int
     rows: int
@@ -59,7 +59,7 @@ class ArchivingOutcome:
 
 
 def group_of(topic: str) -> str:
-    """The group that shows how far a topic is archived."""
+    """Return the consumer group that shows how far a topic is archived."""
     return f"{GROUP_PREFIX}archive-{topic}"
 
 
@@ -76,10 +76,10 @@ def archive_topics(
     unopened: Mapping[str, TailraceError] | None = None,
     reopen: Callable[[str], TopicArchiver] | None = None,
 ) -> ArchivingOutcome:
-    """Archive what is there now, and where a span of time is given go on with what comes until asked to stop.
+    """Archive the records that exist now; with `every_ms`, continue with new ones until asked to stop.
 
-    Topics whose archives could not be opened are opened by `reopen` as soon as that works. What is wrong with a topic
-    when all others are archived, or with all topics for good, is raised.
+    If an archive could not be opened, `reopen` opens it as soon as that works. Raises the remaining problems once all
+    other topics are archived, or if all topics have failed permanently.
     """
     topics = [ArchivedTopic(archiver.topic, archiver) for archiver in archivers]
     topics += [ArchivedTopic(name, None, problem) for name, problem in (unopened or {}).items()]
@@ -122,7 +122,7 @@ class _Run:
                 "bootstrap.servers": bootstrap,
                 "client.id": "tailrace-archive",
                 "isolation.level": "read_committed",
-                # Nobody sees a signal meanwhile.
+                # Signals are not noticed meanwhile.
                 "default.api.timeout.ms": str(_API_TIMEOUT_MS),
             }
         )
@@ -143,7 +143,7 @@ class _Run:
     # --- when
 
     def to_the_end(self) -> None:
-        """Archive up to where partitions end now; what could not be archived is raised at the end."""
+        """Archive up to the present ends of partitions; raise what could not be archived at the end."""
         left = list(self._topics.values())
         while left and self._stop.signal is None:
             left = [topic for topic in left if not topic.gives_up]
@@ -158,15 +158,15 @@ class _Run:
                 self._round(backlogs)
             given_up = [topic for topic in left if topic.gives_up]
             if len(given_up) < len(left):
-                self._tell(given_up, "going on with the others")
-            self._tell([topic for topic in left if not topic.gives_up], "trying again")
+                self._tell(given_up, "continuing with the others")
+            self._tell([topic for topic in left if not topic.gives_up], "retrying")
             if not backlogs:
                 self._sleep_until(topic.retry_at for topic in left if not topic.gives_up)
         if self._stop.signal is None and (error := failure_of(list(self._topics.values()))) is not None:
             raise error
 
     def follow(self, every_seconds: float) -> None:
-        """Archive what is there, then what comes: all of it so often, and a partition that fills a file at once."""
+        """Archive existing records, then new ones at each interval; a partition that fills a file goes at once."""
         while self._stop.signal is None:
             now = time.monotonic()
             wanted: list[Backlog] = []
@@ -188,14 +188,14 @@ class _Run:
                 self._sleep_until(max(topic.due, topic.retry_at) for topic in self._topics.values())
 
     def _bear(self) -> None:
-        """Tell of topics that fail; raise what is wrong where nothing is left that could be archived."""
+        """Report topics that fail; raise the problem if no topic can be archived."""
         topics = list(self._topics.values())
         if all(topic.is_lasting for topic in topics) and (error := failure_of(topics)) is not None:
             raise error
-        self._tell(topics, "trying again until it works")
+        self._tell(topics, "retrying until it works")
 
     def _tell(self, topics: Iterable[ArchivedTopic], what_follows: str) -> None:
-        """Say what is wrong with topics and was not said yet: one line for all with which the same is wrong."""
+        """Report new problems of topics: one line for all topics with the same problem."""
         news: dict[str, list[str]] = {}
         for topic in topics:
             if (problem := topic.news()) is not None:
@@ -205,7 +205,7 @@ class _Run:
             self._warn(f"{about}{problem}; {what_follows}")
 
     def _sleep_until(self, times: Iterable[float]) -> None:
-        """Wait for the first of some moments, or until it is time to look at partitions again."""
+        """Wait for the earliest of these times, or until it is time to check partitions again."""
         now = time.monotonic()
         end = min(now + _LOOK_SECONDS, max(now, min(times, default=now)))
         while self._stop.signal is None and (left := end - time.monotonic()) > 0:
@@ -214,11 +214,11 @@ class _Run:
     # --- what
 
     def _looked_at(self, topics: Iterable[ArchivedTopic]) -> Iterator[ArchivedTopic]:
-        """Learn what others committed or changed; the topics of which that is known."""
+        """Refresh the topics' archives; yield the topics for which that worked."""
         unreachable: TailraceError | None = None
         for topic in topics:
             try:
-                if unreachable is not None:  # the cluster's matter, so that nobody has to be asked again
+                if unreachable is not None:  # the whole cluster is unreachable, so other topics need not ask again
                     raise unreachable
                 self._look_at(topic)
             except TailraceError as error:
@@ -231,7 +231,7 @@ class _Run:
     def _look_at(self, topic: ArchivedTopic) -> None:
         if topic.archiver is None:
             if self._reopen is None:
-                raise ArchivingError(f"{topic.problem}: start the command once more")
+                raise ArchivingError(f"{topic.problem}: run the command again")
             topic.archiver = self._reopen(topic.name)
             self._reopened.append(topic.archiver)
             topic.due = 0.0
@@ -239,7 +239,7 @@ class _Run:
         topic.archiver.refresh()
 
     def _backlogs_of(self, topic: ArchivedTopic, *, is_end_fixed: bool) -> list[Backlog] | None:
-        """What is left to archive of a topic, up to where it ends, or ended at first; None where nobody can say."""
+        """Return what is left to archive of a topic, up to its present or first known end; None if unknown."""
         try:
             if topic.ends is None or not is_end_fixed:
                 topic.ends = self._ends(topic)
@@ -254,7 +254,7 @@ class _Run:
         return found
 
     def _ends(self, topic: ArchivedTopic) -> _Ends:
-        """Up to where partitions can be archived: what is not committed, or of an open transaction, has to wait."""
+        """Return where partitions can be archived to: uncommitted records and open transactions must wait."""
         assert topic.archiver is not None
         names = [TopicPartition(topic.name, number) for number in range(topic.archiver.status.partition_count)]
         return self._brokers.offsets_at(dict.fromkeys(names, LATEST))
@@ -267,7 +267,7 @@ class _Run:
         for name, end in ends.items():
             archived = archiver.archived_end(name.partition)
             first = starts[name] if archived is None else archived
-            # Records that were deleted before they were archived; the next file's range covers theirs.
+            # Records were deleted before they were archived; the range of the next file covers them.
             start = max(first, starts[name], archiver.status.deleted_below.get(name.partition, 0))
             if start < end:
                 files = archiver.snapshot.partition(name.partition).files
@@ -278,7 +278,7 @@ class _Run:
     # --- how
 
     def _round(self, backlogs: Sequence[Backlog]) -> set[str]:
-        """Write and commit what is left, as far as one round goes; the topics of which more is left."""
+        """Write and commit one round of the backlogs; return the topics with more left."""
         names = list(dict.fromkeys(backlog.topic for backlog in backlogs))
         together = [name for name in names if not self._topics[name].is_suspect]
         groups = [together] if together else []
@@ -295,7 +295,7 @@ class _Run:
         try:
             written, failures = self._write(pieces)
         except PassingError as error:
-            # Which topic it was nobody knows where there are several: next time, each is on its own.
+            # With several topics it is unknown which one failed: next time, each gets its own round.
             for name in names:
                 self._topics[name].is_suspect = True
                 self._topics[name].failed(error, time.monotonic())
@@ -315,7 +315,7 @@ class _Run:
         return self._unfinished(names, backlogs, committed)
 
     def _unfinished(self, names: Sequence[str], backlogs: Sequence[Backlog], committed: Sequence[Written]) -> set[str]:
-        """The topics with which nothing is wrong and of which there is more to archive."""
+        """Return the topics without problems that have more to archive."""
         reached = {(each.topic, each.file.partition, each.file.next_offset) for each in committed}
         unfinished = {
             backlog.topic for backlog in backlogs if (backlog.topic, backlog.partition, backlog.end) not in reached
@@ -327,7 +327,7 @@ class _Run:
         return unfinished
 
     def _write(self, pieces: Sequence[Piece]) -> tuple[list[Written], list[Failed]]:
-        """Have Spark write the pieces, in a thread: this one has to see signals."""
+        """Let Spark write the pieces, in a thread: this one must notice signals."""
         tasks = []
         for piece in pieces:
             archiver = self._topics[piece.topic].archiver
@@ -346,7 +346,7 @@ class _Run:
         except PipelineError as error:
             if is_cancelled:
                 return [], []
-            # A worker that was killed, or a machine of the cluster's that is gone.
+            # A worker was killed, or a machine of the cluster is gone.
             raise PassingError(str(error), is_outage=False) from error
         return (
             [each for each in results if isinstance(each, Written)],
@@ -354,7 +354,7 @@ class _Run:
         )
 
     def _commit(self, topic: ArchivedTopic, written: Sequence[Written]) -> list[Written]:
-        """Commit what was written of a topic; nothing where it does not fit, or cannot be committed now."""
+        """Commit what was written of a topic; return nothing if it does not fit, or cannot be committed now."""
         if not written:
             return []
         try:
@@ -378,8 +378,8 @@ class _Run:
         aside = [each.side_file for each in taken if each.side_file is not None]
         if not archiver.commit(fitting, aside):
             self._warn(
-                f"somebody else archives {archiver.topic} too and was faster (version {before + 1}); what was written "
-                "here is deleted again, going on from there"
+                f"another archiver of {archiver.topic} was faster (version {before + 1}); deleted the files that "
+                "were written here, continuing from its version"
             )
             return []
         topic.progressed()
@@ -416,7 +416,7 @@ class _Run:
         )
 
     def _say_quarantined(self, committed: Sequence[Written]) -> int:
-        """Tell which batches could not be decoded, a line for each topic; how many there are."""
+        """Report which batches could not be decoded, a line for each topic; return their number."""
         total = 0
         for name in dict.fromkeys(each.topic for each in committed):
             aside = [each.side_file for each in committed if each.topic == name and each.side_file is not None]
@@ -426,10 +426,10 @@ class _Run:
             total += count
             first = aside[0]
             self._warn(
-                f"{name}: quarantined {'1 batch' if count == 1 else f'{count} batches'} that cannot be decoded, the "
-                f"first from offset {first.first_offset} of partition {first.partition} on ({first.reason}). "
-                f"Find out who produced it: tailrace archive quarantine list {name}. To have brokers refuse such "
-                f"batches: tailrace config set topic {name} tailrace.records.validate=true"
+                f"{name}: quarantined '1 batch' if count == 1 else f'{count} batches' that cannot be decoded, the "
+                f"first from offset {first.first_offset} of partition {first.partition} on ({first.reason}). To "
+                f"find the producer, run: tailrace archive quarantine list {name}. To make brokers refuse such "
+                f"batches, run: tailrace config set topic {name} tailrace.records.validate=true"
             )
         return total
 
@@ -440,14 +440,14 @@ class _Run:
                 backlog.end - backlog.start for topic in healthy for backlog in self._backlogs(topic, self._ends(topic))
             )
         except SourceError as error:
-            # What was committed is committed; the next round will say more if this lasts.
-            self._warn(f"the lag is not known: {error}")
+            # What was committed is committed; the next round says more if this lasts.
+            self._warn(f"cannot tell the lag: {error}")
             return None
 
     def _blame(self, failures: Sequence[Failed]) -> None:
-        """Let each topic know why pieces of it were not written; what will not pass by itself weighs more."""
+        """Record for each topic why pieces of it were not written; permanent failures take precedence."""
         for failed in {each.topic: each for each in sorted(failures, key=lambda each: not each.is_passing)}.values():
-            reason = f"{failed.topic} cannot be archived: {failed.reason}"
+            reason = f"cannot archive {failed.topic}: {failed.reason}"
             error = (
                 PassingError(reason, is_outage=failed.is_of_archive) if failed.is_passing else ArchivingError(reason)
             )

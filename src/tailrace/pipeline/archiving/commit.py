@@ -1,9 +1,9 @@
-"""One topic's archive as whoever archives it knows it: its newest version, and the commit of the next.
+"""The archive of one topic for its archiver: its newest version, and the commit of the next.
 
-Keeps the invariant that makes archiving exactly once: files count only through a manifest that the brokers have taken
-as the archive's head, on top of the very version that the files were planned on. Whatever happens on the way, either
-our manifest is part of the archive's history, or none of our files is; only in the second case, and only if that is
-certain, are they deleted.
+Keeps the invariant that makes archiving exactly once: files count only through a manifest that the brokers have
+accepted as the archive's head, on top of the very version on which the files were planned. Whatever happens, either our
+manifest is part of the archive's history, or none of our files is. They are deleted only in the second case, if it is
+certain.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tailrace.archive.quarantine import SideFile
 from tailrace.client.archive import ArchiveConflictError, ArchiveStatus, CommitUnknownError, commit, describe
 from tailrace.client.errors import ClientError, UnreachableError
 
-#: How long an answer to a commit is sought, and how long brokers may take to see one of somebody else's.
+#: How long to wait for the response to a commit, and for brokers to show a commit of another archiver.
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 
 
 class ArchiveChangedError(ClientError):
-    """The topic is no longer archived as it was when archiving began: deleted, switched off, or moved elsewhere."""
+    """The archive has changed since archiving began: its topic was deleted, or it was disabled or moved."""
 
     def __init__(self, message: str, *, is_elsewhere: bool) -> None:
         super().__init__(message)
-        #: Whether the archive is at another place from now on, so that it can be opened there.
+        #: Whether the archive has moved to another location, where it can be opened.
         self.is_elsewhere = is_elsewhere
 
 
@@ -58,7 +58,7 @@ class TopicArchiver:
         return self.status.topic
 
     def refresh(self) -> None:
-        """Learn what others committed or changed."""
+        """Learn what other programs committed or changed."""
         found = describe(self._bootstrap, self.topic)
         known = self.status
         if found.lineage != known.lineage:
@@ -69,22 +69,22 @@ class TopicArchiver:
             )
         if found.uri != known.uri:
             raise ArchiveChangedError(
-                f"{self.topic} is archived to {found.uri} from now on, and no longer to {known.uri}", is_elsewhere=True
+                f"the archive of {self.topic} moved from {known.uri} to {found.uri}", is_elsewhere=True
             )
-        if found.version < known.version:  # by a broker that has not heard of our last commit yet
+        if found.version < known.version:  # the broker has not learned of our last commit yet
             found = replace(found, version=known.version, manifest=known.manifest, partitions=known.partitions)
         self.snapshot = load_snapshot(self.location, found.archive, {self.snapshot.head: self.snapshot}.get)
         self.status = found
 
     def archived_end(self, partition: int) -> int | None:
-        """Where the archive of a partition ends; None where there is nothing of it yet."""
+        """Return where the archive of a partition ends; None if it has nothing of it yet."""
         files = self.snapshot.partitions.get(partition)
         return None if files is None else files.end
 
     def commit(
         self, files: Sequence[ArchivedFile], side_files: Sequence[SideFile] = (), removed: Sequence[str] = ()
     ) -> bool:
-        """Make files part of the archive; False where somebody else committed first, and they are deleted again."""
+        """Add files to the archive; return False, and delete them again, if another archiver committed first."""
         manifest = self.snapshot.commit(files, removed, quarantined=side_files)
         name = write_manifest(self.location, manifest)
         try:
@@ -94,14 +94,14 @@ class TopicArchiver:
             is_in_history = self._has_in_history(name, manifest.version)
             if is_in_history is False:
                 self.discard([*files, *side_files], name)
-            # Ours may have been taken, its answer been lost, and others have come after it.
+            # Our commit may have succeeded although its response was lost, and others may have followed.
             return is_in_history is True
         self.snapshot = self.snapshot.following(manifest, name)
         self.status = replace(self.status, version=version, manifest=name, partitions=self.snapshot.coverage)
         return True
 
     def _commit_patiently(self, name: str, manifest: Manifest) -> int:
-        """Ask until somebody says yes or no: a commit that was made already is said yes to again."""
+        """Ask until there is a definite response; a repeated commit succeeds again."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
@@ -112,7 +112,7 @@ class TopicArchiver:
                 time.sleep(_PAUSE_SECONDS)
 
     def _await_version_after(self, version: int) -> None:
-        """Learn of the commit that was in the way; a broker may hear of it a little later."""
+        """Wait for the competing commit; a broker may learn of it a little later."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.refresh()
@@ -120,13 +120,13 @@ class TopicArchiver:
                 return
             if time.monotonic() >= deadline:
                 raise ClientError(
-                    f"the archive of {self.topic} was committed by somebody else, but the broker at {self._bootstrap} "
-                    f"still describes version {version}"
+                    f"another archiver committed to the archive of {self.topic}, but the broker at "
+                    f"{self._bootstrap} still describes version {version}; run the command again"
                 )
             time.sleep(_PAUSE_SECONDS)
 
     def _has_in_history(self, name: str, version: int) -> bool | None:
-        """Whether the head goes back to a manifest; None where too much of history was cleared away to tell."""
+        """True if a manifest is in the head's history; None if too much history is gone to tell."""
         head = self.snapshot.head
         while head is not None and head != name:
             try:
@@ -139,7 +139,7 @@ class TopicArchiver:
         return head == name
 
     def discard(self, files: Sequence[ArchivedFile | SideFile], manifest: str | None = None) -> None:
-        """Delete files that are ours and surely not part of the archive."""
+        """Delete our files, which are certainly not part of the archive."""
         directory = self.snapshot.directory
         names = [f"{directory}/{file.name}" for file in files]
         if manifest is not None:
@@ -148,4 +148,4 @@ class TopicArchiver:
             for name in names:
                 self.location.delete(name)
         except ArchiveError as error:
-            self._warn(f"files that nobody reads are left behind: {error}")
+            self._warn(f"left files behind that no reader uses: {error}")

@@ -1,9 +1,9 @@
-"""Compaction of a topic's archive, from its plan to its commit: small files into large ones, expired ranges out, and
-files deleted that nobody needs.
+"""Compaction of a topic's archive, from plan to commit: merges small files, removes expired ranges, deletes unused
+files.
 
-Keeps two invariants: every change is one fenced commit on top of the newest version, made anew where somebody else
-was faster; and nothing is deleted by the run that took it out, but by a later one, when readers have had time. Who
-writes the merged files is handed in. It must not know Spark, nor how things are printed.
+Invariants: every change is one fenced commit on top of the newest version, repeated if another program was faster; a
+run never deletes what it has removed from the archive, but a later run does, when readers have had time. The caller
+passes the function that writes merged files. This module must not know Spark, nor how things are printed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailrace.client.errors import ClientError, UnreachableError
 #: Writes the file of each merge, in their order.
 Merger: TypeAlias = Callable[[Snapshot, Sequence[Merge]], list[ArchivedFile]]
 
-#: How often somebody else may be faster before it is a failure, and how often an answer may be lost.
+#: How often another program may be faster, and how often a response may be lost, before it is a failure.
 _CONFLICTS = 50
 _LOST_ANSWERS = 5
 _PAUSE_SECONDS = 1.0
@@ -42,18 +42,18 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How an archive is compacted."""
+    """Settings of a compaction."""
 
     target_bytes: int = DEFAULT_TARGET_BYTES
     min_files: int = DEFAULT_MIN_FILES
     grace_ms: int = DEFAULT_GRACE_MS
-    #: So many merges are committed together: a file that was written must not wait long for its commit.
+    #: The number of merges in one commit: a written file must not wait long for its commit.
     merges_per_commit: int = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What is to be done to an archive as it is now."""
+    """What to do to an archive in its present state."""
 
     version: int
     expiry: Expiry
@@ -79,7 +79,7 @@ class CompactionReport:
     waiting_files: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The report as one object."""
+        """Return the report as a JSON object."""
         return {
             "topic": self.topic,
             "version": self.version,
@@ -96,7 +96,7 @@ class CompactionReport:
 
 
 class Compaction:
-    """The compaction of one topic's archive; the time is that of its start, for all that depends on it."""
+    """The compaction of one topic's archive; all times are relative to its start."""
 
     def __init__(self, bootstrap: str, topic: str, settings: CompactionSettings, *, now_ms: int | None = None) -> None:
         self._bootstrap = bootstrap
@@ -105,7 +105,7 @@ class Compaction:
         self._now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         status = describe(bootstrap, topic)
         if not status.version:
-            how = "" if status.is_enabled else "; set tailrace.archive.enable=true, and run: tailrace pipeline archive"
+            how = "" if status.is_enabled else "; set tailrace.archive.enable=true and run: tailrace pipeline archive"
             raise ClientError(f"nothing of {topic} is archived{how}")
         self._lineage = status.lineage
         self._location: Location = open_location(status.uri)
@@ -113,20 +113,20 @@ class Compaction:
         self._location.check()
 
     def close(self) -> None:
-        """Let go of the location."""
+        """Close the location."""
         self._location.close()
 
     def head(self) -> tuple[ArchiveStatus, Snapshot]:
-        """The archive as it is now."""
+        """Return the present state of the archive."""
         status = describe(self._bootstrap, self._topic)
         if status.lineage != self._lineage:
-            raise ClientError(f"topic {self._topic} was deleted and created again: begin anew")
+            raise ClientError(f"topic {self._topic} was deleted and created again: start over")
         if status.uri != self._location.uri:
-            raise ClientError(f"the archive of {self._topic} has moved to {status.uri}: begin anew")
+            raise ClientError(f"the archive of {self._topic} has moved to {status.uri}: start over")
         return status, self._reader.snapshot(status.archive)
 
     def plan(self) -> CompactionPlan:
-        """What is to be done; nothing is changed."""
+        """Return what to do, without changing anything."""
         status, snapshot = self.head()
         expiry = self._expiry(status, snapshot)
         merges = plan_merges(
@@ -143,7 +143,7 @@ class Compaction:
         )
 
     def report_of(self, plan: CompactionPlan) -> CompactionReport:
-        """What would be done."""
+        """Return what would be done."""
         return CompactionReport(
             self._topic,
             plan.version,
@@ -158,7 +158,7 @@ class Compaction:
         )
 
     def run(self, plan: CompactionPlan, merger: Merger) -> CompactionReport:
-        """Do it: in portions, each a commit, and at last delete what may go."""
+        """Carry out the plan: commit it in portions, then delete unused files."""
         report = CompactionReport(self._topic, plan.version)
         step = self._settings.merges_per_commit
         portions: list[tuple[Merge, ...]] = [
@@ -180,10 +180,10 @@ class Compaction:
         return report
 
     def _commit(self, merged: Sequence[tuple[Merge, ArchivedFile]], report: CompactionReport) -> None:
-        """Commit what still fits on top of the newest version, again and again until it is the newest.
+        """Commit what still fits on top of the newest version, and repeat until that succeeds.
 
-        Files of merges that do not fit any more, and manifests that were not taken, are left for a later run: whether
-        a commit whose answer was lost is in the history is certain only then.
+        A later run deletes the files of merges that no longer fit, and manifests that were not accepted: only then is
+        it certain whether a commit whose response was lost is part of the history.
         """
         for _ in range(_CONFLICTS):
             status, snapshot = self.head()
@@ -198,12 +198,12 @@ class Compaction:
                 _count(report, possible, expiry)
                 return
         raise ClientError(
-            f"the archive of {self._topic} was committed to by others {_CONFLICTS} times while it was compacted: try "
-            "again when less is archived"
+            f"other programs committed to the archive of {self._topic} {_CONFLICTS} times while it was compacted: "
+            "retry when less is archived"
         )
 
     def _check_there(self, snapshot: Snapshot, files: Sequence[ArchivedFile]) -> None:
-        """Never let a manifest name a file that another compaction took for a leftover because this one took long."""
+        """Refuse to commit a file that another compaction has deleted as unused because this one took long."""
         for file in files:
             try:
                 self._location.size(f"{snapshot.directory}/{file.name}")
@@ -214,12 +214,12 @@ class Compaction:
                 ) from None
 
     def _is_committed(self, status: ArchiveStatus, manifest: Manifest, name: str) -> bool:
-        """Whether a manifest is part of the archive's history after an attempt at its commit."""
+        """Try to commit a manifest; return whether it is part of the archive's history."""
         for attempt in range(_LOST_ANSWERS):
             try:
                 commit(self._bootstrap, status, name, manifest.partitions)
             except ArchiveConflictError:
-                # An attempt whose answer was lost may have succeeded, and others may have gone on from there.
+                # A commit whose response was lost may have succeeded, and others may have followed.
                 return bool(attempt) and self._is_in_history(manifest.version, name)
             except (CommitUnknownError, UnreachableError):
                 if attempt == _LOST_ANSWERS - 1:

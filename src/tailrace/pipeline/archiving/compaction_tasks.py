@@ -1,4 +1,4 @@
-"""Spark's part in a compaction: a task for each file that is written in the place of several."""
+"""Spark's part of a compaction: one task for each merged file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _MergeTask:
-    """Writes the file of one merge; of the archive it knows the name and the place."""
+    """Writes the file of one merge; only knows the archive's identity and location."""
 
     uri: str
     identity: Snapshot
@@ -33,7 +33,7 @@ class _MergeTask:
 
 
 def merger_on(spark: SparkSession, uri: str) -> Merger:
-    """Merge files on Spark, as many at a time as it has cores."""
+    """Return a function that merges files on Spark, as many at a time as it has cores."""
 
     def merge(snapshot: Snapshot, merges: Sequence[Merge]) -> list[ArchivedFile]:
         task = _MergeTask(uri, Snapshot(snapshot.topic, snapshot.lineage))

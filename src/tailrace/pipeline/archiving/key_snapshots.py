@@ -1,8 +1,8 @@
-"""The latest value of each key in a topic's archive, as a Parquet table of its own.
+"""The latest value of each key in a topic's archive, as a separate Parquet table.
 
-Each is written once, to a directory that names the archive's version, and is whole when `_offsets.json` is there,
-which says what it covers. Of a key the record of the highest offset counts; where a key is in several partitions, the
-one of the latest time. Keys whose last value is null, and records without a key, are left out.
+Each is written once, to a directory named after the archive's version, and is complete when `_offsets.json` is there,
+which says what it covers. The record with the highest offset of a key counts; if a key is in several partitions, the
+one with the latest time. Keys whose last value is null, and records without a key, are omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _COVERAGE = "_offsets.json"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-#: What a table has beside the key.
+#: The columns of a table beside the key.
 _COLUMNS = ("value", HEADERS, "partition", "offset", "timestamp")
 
 
@@ -35,19 +35,19 @@ class KeySnapshot:
 
     path: str
     keys: int
-    #: The offsets of each partition that it takes in, the end exclusive.
+    #: The covered offsets of each partition, the end exclusive.
     coverage: dict[int, tuple[int, int]]
-    #: Whether it was there already.
+    #: Whether it existed already.
     was_there: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The snapshot as one object."""
+        """Return the snapshot as a JSON object."""
         coverage = {str(number): list(span) for number, span in sorted(self.coverage.items())}
         return {"path": self.path, "keys": self.keys, "partitions": coverage}
 
 
 def write_key_snapshot(spark: SparkSession, status: ArchiveStatus, snapshot: Snapshot, uri: str) -> KeySnapshot:
-    """Write the latest values of an archive below a place that Spark can write to; once for each version."""
+    """Write the latest values of an archive to a directory that Spark can write to; once for each version."""
     path = f"{absolute(uri).rstrip('/')}/topic={snapshot.topic}/version={snapshot.version}"
     coverage = {
         number: (max(start, status.deleted_below.get(number, 0)), end)
@@ -76,7 +76,7 @@ def write_key_snapshot(spark: SparkSession, status: ArchiveStatus, snapshot: Sna
 
 
 def latest_values(records: DataFrame) -> DataFrame:
-    """Of records with the columns of a topic, the last of each key that has a value."""
+    """Return the last record of each key that has a value, from records with the columns of a topic."""
     from pyspark.sql import functions as F
 
     in_partition = (
@@ -92,7 +92,7 @@ def latest_values(records: DataFrame) -> DataFrame:
 
 
 def _spans(uri: str, snapshot: Snapshot, coverage: dict[int, tuple[int, int]]) -> list[Span]:
-    """A task for each file: the order in which they are read makes no difference."""
+    """Return a task for each file: the order of reading does not matter."""
     return [
         Span(
             OffsetRange(snapshot.topic, number, max(start, file.first_offset), file.next_offset),

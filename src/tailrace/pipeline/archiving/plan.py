@@ -1,8 +1,8 @@
-"""Which offsets the next round of archiving takes, and how they are split into files.
+"""The offsets that the next archiving round takes, and how they are split into files.
 
-Pure arithmetic over what is left to archive and what the archive's last files tell about sizes. Keeps two invariants:
-every piece of a partition begins where the one before it ends, and a round is bounded in bytes, so that what a kill
-throws away is bounded too. It must not know brokers, files or Spark.
+Pure arithmetic over what is left to archive and the sizes of the archive's last files. Invariants: every piece of a
+partition begins where the previous one ends, and a round has a limit in bytes, so that a kill wastes a limited amount
+of work. This module must not know brokers, files or Spark.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from tailrace.archive.manifest import ArchivedFile
 
-#: How large a file should become.
+#: The target size of a file.
 FILE_BYTES = 128 << 20
-#: What is less than this part of a file is not split for the sake of cores that have nothing else to do.
+#: Less than this part of a file is not split only to use idle cores.
 _LEAST_PART = 1 / 4
-#: How many files' worth of bytes a round has for each core.
+#: The number of files per core in a round.
 _FILES_PER_CORE = 3
-#: Sizes differ from one range of offsets to the next; a piece whose file grows beyond that ends there.
+#: Sizes vary between ranges of offsets; a piece ends when its file exceeds its estimate by this factor.
 _LEEWAY = 2
-#: What a record takes where nothing is known; the file is closed by its real size.
+#: The assumed size of a record if nothing is known; the real size closes the file.
 _ASSUMED_BYTES = 1024
-#: What is less than this part of a file, and of few offsets, says nothing about records: its footer would count most.
+#: A file smaller than this part and with few offsets says nothing about record sizes: its footer dominates.
 _TELLING_PART = 1 / 128
 _TELLING_OFFSETS = 10_000
 
@@ -34,12 +34,12 @@ class Backlog:
 
     topic: str
     partition: int
-    #: Where the archive ends; the next file has to begin there.
+    #: Where the archive ends; the next file must begin there.
     first_offset: int
     #: Where records begin; later than the first offset if some were deleted before they were archived.
     start: int
     end: int
-    #: About what an offset takes in a file; None where there is nothing to tell from.
+    #: The approximate bytes of an offset in a file; None if there is nothing to estimate from.
     bytes_per_offset: float | None
 
     @property
@@ -47,13 +47,13 @@ class Backlog:
         return (self.end - self.start) * (self.bytes_per_offset or _ASSUMED_BYTES)
 
     def fills_file(self, file_bytes: int = FILE_BYTES) -> bool:
-        """Whether there is enough for a whole file."""
+        """True if there is enough for a whole file."""
         return self.estimated_bytes >= file_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One file to be: records from start up to, but without, end, unless it becomes larger than it may before that."""
+    """A future file: records from start to end (exclusive), unless it exceeds its maximum size before."""
 
     topic: str
     partition: int
@@ -65,7 +65,7 @@ class Piece:
 
 
 def bytes_per_offset(files: Sequence[ArchivedFile], file_bytes: int = FILE_BYTES) -> float | None:
-    """About what an offset of a partition takes in a file, from the last files of it."""
+    """Estimate the bytes of an offset of a partition from its last files."""
     size = offsets = 0
     for file in reversed(files):
         size += file.bytes
@@ -76,9 +76,10 @@ def bytes_per_offset(files: Sequence[ArchivedFile], file_bytes: int = FILE_BYTES
 
 
 def plan_round(backlogs: Sequence[Backlog], cores: int, file_bytes: int = FILE_BYTES) -> list[Piece]:
-    """The pieces of the next round, the largest first, so that no core begins a large one when others are done.
+    """Return the pieces of the next round, the largest first, so that no core starts a large one when the others are
+    done.
 
-    Partitions with little left come first when the round is filled: none waits because others have much.
+    Partitions with little left are added first: none waits because others have much.
     """
     waiting = [backlog for backlog in backlogs if backlog.start < backlog.end]
     total = sum(backlog.estimated_bytes for backlog in waiting)
@@ -99,10 +100,10 @@ def plan_round(backlogs: Sequence[Backlog], cores: int, file_bytes: int = FILE_B
 
 
 def _split(backlog: Backlog, piece_bytes: float, file_bytes: int, most_bytes: int) -> list[Piece]:
-    """The first pieces of a partition, as many as a round may have."""
+    """Return the first pieces of a partition, as many as a round may have."""
     size = backlog.end - backlog.start
     if backlog.bytes_per_offset is None:
-        # Only its end tells how large it is, so nothing can come behind it in this round.
+        # Only its end shows how large it is, so nothing can follow it in this round.
         estimated = min(float(file_bytes), backlog.estimated_bytes)
         return [_piece(backlog, backlog.first_offset, backlog.start, backlog.end, file_bytes, estimated)]
     count = max(1, min(size, round(backlog.estimated_bytes / piece_bytes)))
@@ -120,7 +121,7 @@ def _piece(backlog: Backlog, first: int, start: int, end: int, max_bytes: int, e
 
 
 def without_holes(files: Sequence[ArchivedFile], ends: dict[int, int]) -> tuple[list[ArchivedFile], list[ArchivedFile]]:
-    """Files that follow without a hole on the ends of their partitions, and those behind a hole, which do not."""
+    """Split files into those that extend their partitions without a hole, and those behind a hole, which do not fit."""
     ends = dict(ends)
     fitting: list[ArchivedFile] = []
     stray: list[ArchivedFile] = []

@@ -1,8 +1,8 @@
-"""Decoding quarantined batches again, with a tailrace that may know better, and putting their records into the archive.
+"""Decodes quarantined batches again, perhaps with a newer tailrace, and adds their records to the archive.
 
-A file of records is written anew with the records in their place, and one commit replaces it and its side file; batches
-that still cannot be decoded stay aside. Keeps the invariant of every commit: the archive has all that it had, and each
-offset once. It needs no Spark session.
+A file of records is rewritten with the decoded records, and one commit replaces it and its side file; batches that
+still cannot be decoded stay aside. Keeps the invariant of every commit: the archive loses nothing, and has each offset
+once. It needs no Spark session.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.pipeline.source.record_filter import RecordFilter
 from tailrace.records.batch import BatchHeader
 
-#: How often somebody else may commit first.
+#: How often another program may commit first.
 _CONFLICTS = 20
 
 
 @dataclass(slots=True)
 class RetryOutcome:
-    """What became of quarantined batches."""
+    """The results for quarantined batches."""
 
     decoded_batches: int = 0
     records: int = 0
@@ -42,7 +42,7 @@ class RetryOutcome:
 def retry_quarantined(
     archiver: TopicArchiver, is_wanted: Callable[[SideFile], bool] = lambda file: True
 ) -> RetryOutcome:
-    """Decode the batches of side files again; each file whose batches can be decoded now is one commit."""
+    """Decode the batches of side files again; commit each file whose batches can now be decoded."""
     outcome = RetryOutcome()
     archiver.refresh()
     for name in [file.name for file in archiver.snapshot.side_files if is_wanted(file)]:
@@ -53,14 +53,14 @@ def retry_quarantined(
             archiver.refresh()
         else:
             raise ClientError(
-                f"the archive of {archiver.topic} was committed to by others {_CONFLICTS} times meanwhile: try again "
+                f"other programs committed to the archive of {archiver.topic} {_CONFLICTS} times meanwhile: retry "
                 "when less is archived"
             )
     return outcome
 
 
 def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> bool:
-    """Retry one side file; False where somebody else committed first and nothing was changed."""
+    """Retry one side file; return False if another program committed first and nothing was changed."""
     snapshot, location = archiver.snapshot, archiver.location
     content = read_side_file(location, snapshot.directory, aside)
     rest = SideFileWriter(snapshot.topic, snapshot.lineage, aside.partition, aside.first_offset)
@@ -80,7 +80,9 @@ def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> b
         return True
     files = snapshot.partition(aside.partition).files_between(aside.first_offset, aside.next_offset)
     if len(files) != 1:
-        raise ArchiveCorruptError(f"{aside.name} belongs to {len(files)} files of records, and should belong to one")
+        raise ArchiveCorruptError(
+            f"{aside.name} belongs to {len(files)} files of records, expected one; run tailrace archive verify"
+        )
     new = _rewritten(archiver, files[0], decoded)
     new_aside = rest.store(location, aside.next_offset)
     removed = (files[0].name, aside.name)
@@ -93,7 +95,7 @@ def _retry(archiver: TopicArchiver, aside: SideFile, outcome: RetryOutcome) -> b
 
 
 def _rewritten(archiver: TopicArchiver, file: ArchivedFile, more: pa.Table) -> ArchivedFile:
-    """A file with the same range that has the records of one and more."""
+    """Write a file with the same range that has the records of the old one and the additional ones."""
     snapshot, location = archiver.snapshot, archiver.location
     writer = FileWriter(snapshot.topic, snapshot.lineage, file.partition, file.first_offset)
     wanted = Wanted(file.first_offset, file.next_offset, tuple(RECORD_SCHEMA.names))
@@ -107,7 +109,7 @@ def _rewritten(archiver: TopicArchiver, file: ArchivedFile, more: pa.Table) -> A
     writer.write(more)
     if writer.rows != file.rows + rows:
         raise ArchiveCorruptError(
-            f"{file.name} has {writer.rows - rows} records, and its manifest says {file.rows}: nothing was changed; "
-            f"see tailrace archive verify {snapshot.topic}"
+            f"{file.name} has {writer.rows - rows} records, but its manifest says {file.rows}; nothing was "
+            f"changed. Run tailrace archive verify {snapshot.topic} for details"
         )
     return writer.store(location, file.next_offset)

@@ -1,6 +1,6 @@
-"""What is said of a round of archiving when it is committed: how much and how fast, and how far archiving is behind.
+"""The report of a committed archiving round: its amount, its speed, and the remaining lag.
 
-Owns the value and its words. Pure.
+Owns the value and its text. Pure.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tailrace.pipeline.jobs.batches import lag_words
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round that is done."""
+    """A finished round."""
 
     number: int
     rows: int
-    #: Of keys and values.
+    #: Bytes of keys and values.
     record_bytes: int
     files: int
-    #: Of the files.
+    #: Bytes of files.
     file_bytes: int
     duration_ms: int
-    #: Offsets that are not archived yet, of all partitions; None where the broker does not say.
+    #: The offsets that are not archived yet, of all partitions; None if unknown.
     lag: int | None
-    #: Seconds until the lag is gone at the present pace; None where it is not known or does not shrink.
+    #: Seconds until the lag is gone at the present pace; None if unknown or if the lag does not shrink.
     eta_seconds: float | None
-    #: The version that the archive of each topic has now, of those that the round has added to.
+    #: The present version of each archive to which the round has added.
     versions: Mapping[str, int]
     #: Batches that could not be decoded and are in the archive as they were produced.
     quarantined_batches: int = 0
@@ -42,7 +42,7 @@ class Round:
         return self.record_bytes / 1000 / max(1, self.duration_ms)
 
     def as_json(self) -> dict[str, Any]:
-        """The round as one object."""
+        """Return the round as a JSON object."""
         return {
             "round": self.number,
             "rows": self.rows,
@@ -59,7 +59,7 @@ class Round:
         }
 
     def as_text(self) -> str:
-        """The round as one line."""
+        """Return the round as one line."""
         rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
         files = "1 file" if self.files == 1 else f"{self.files:,} files"
         parts = [

@@ -1,7 +1,7 @@
-"""What has to hold before a topic is archived: its configuration, and the place that the archive is in.
+"""The requirements for archiving a topic: its configuration, and the location of the archive.
 
-Owns the one change that archiving makes to a topic: where it is not archived yet and a place was named, it is from then
-on. Everything is checked before anything is changed, and nothing of an archive that exists is moved.
+Owns the only change that archiving makes to a topic: if it is not archived yet and a location is given, it is from then
+on. Everything is checked before anything changes, and existing archives are never moved.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def open_archives(
     warn: Callable[[str], None] = lambda text: None,
     on_failure: Callable[[str, TailraceError], None] | None = None,
 ) -> list[TopicArchiver]:
-    """The archives of topics, ready to be written to; topics that are not archived yet are from now on.
+    """Open the archives of topics for writing; enable archiving for topics that are not archived yet.
 
-    What was asked for and makes no sense is always refused, before anything is changed. Topics that cannot be archived
-    now, because they or their places are missing, are told to `on_failure`, if one at least can.
+    Contradictory requests are always refused, before anything changes. Topics that cannot be archived now, because they
+    or their locations are missing, are passed to `on_failure`, if at least one other can be.
     """
     failures: dict[str, TailraceError] = {}
     found = []
@@ -65,29 +65,27 @@ def _opened(
 ) -> TopicArchiver:
     place = status.uri if uri is None or status.is_enabled else uri
     location = open_location(place)
-    # A place that has an archive already is never made anew: it may just not be mounted.
+    # A location that already has an archive is never created again: it may just not be mounted.
     if not status.version:
         location.create()
     location.check()
     if not status.is_enabled:
         status = _enabled(bootstrap, status.topic, place)
-        say(f"{status.topic} is archived from now on: set {_ENABLE}=true and {_URI}={place}")
+        say(f"{status.topic} is now archived: set {_ENABLE}=true and {_URI}={place}")
     _require_readers(bootstrap, status)
     return TopicArchiver(bootstrap, status, location, warn)
 
 
 def _require_readers(bootstrap: str, status: ArchiveStatus) -> None:
-    """Refuse to archive what brokers could not read for clients; they give up records once those are archived."""
+    """Refuse archiving if a broker cannot read the archive: brokers delete records once they are archived."""
     unable = [each for each in readers(bootstrap, status.topic) if each.failure is not None]
     if unable:
         reasons = "; ".join(f"broker {each.broker_id}: {each.failure}" for each in unable)
-        raise ClientError(
-            f"{status.topic} is not archived: not every broker that holds it can read {status.uri} ({reasons})"
-        )
+        raise ClientError(f"{status.topic} is not archived: some of its brokers cannot read {status.uri} ({reasons})")
 
 
 def _enabled(bootstrap: str, topic: str, place: str) -> ArchiveStatus:
-    """Have a topic archived; what another broker says of it may be a moment behind."""
+    """Enable archiving of a topic; other brokers may learn of it a moment later."""
     Configs(bootstrap).change(ConfigOwner.topic(topic), to={_ENABLE: "true", _URI: place})
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -110,27 +108,27 @@ def _check(bootstrap: str, status: ArchiveStatus, uri: str | None) -> None:
         wanted = _place(uri)
         if (status.is_enabled or status.version) and wanted != _place(status.uri):
             raise ConfigError(
-                f"{topic} is archived to {status.uri}, as its {_URI} says, and not to {uri}: leave --to out, or name "
-                "that place"
+                f"{topic} has {_URI}={status.uri}, so it cannot be archived to {uri}: omit --to, or give the "
+                "configured location"
             )
     if status.is_enabled:
         return
     policy = next((each.value for each in Configs(bootstrap).get(ConfigOwner.topic(topic)) if each.name == _POLICY), "")
     if "compact" in (policy or ""):
         raise ClientError(
-            f"topic '{topic}' is compacted ({_POLICY}={policy}) and cannot be archived: an archive would keep what "
-            "compaction removes"
+            f"topic '{topic}' is compacted ({_POLICY}={policy}) and cannot be archived: an archive would keep "
+            "what compaction removes"
         )
     if uri is None:
         where = "" if status.uri else f" {_URI}=URI"
         raise ConfigError(
-            f"{topic} is not archived: say where its archive shall be with --to URI, or configure it with: "
-            f"tailrace config set topic {topic} {_ENABLE}=true{where}"
+            f"{topic} is not archived: give the archive's location with --to URI, or configure it with: tailrace "
+            f"config set topic {topic} {_ENABLE}=true{where}"
         )
 
 
 def _place(uri: str) -> tuple[object, ...]:
-    """What two ways to write one place have in common."""
+    """Return what equal locations have in common, however they are written."""
     parsed: ArchiveUri = parse_uri(uri)
     options = tuple(sorted(parsed.options.items()))
     return parsed.scheme, parsed.host, parsed.port, parsed.user, parsed.path.rstrip("/"), options

@@ -1,9 +1,9 @@
-"""One file of an archive, as a task of Spark writes it: fetched, decoded, made Parquet, stored.
+"""One file of an archive, written by a Spark task: fetched, decoded, converted to Parquet, stored.
 
-Runs in a Python worker; payload never crosses over to Spark's JVM. What it stores is part of the archive only when the
-driver has committed it, so a task may run twice, or be killed at any moment, and leaves at worst files that nobody
-reads. Batches that cannot be decoded go to a side file as they are. Failures that are not a bug come back as values,
-for the driver to decide about.
+Runs in a Python worker; the records never pass through Spark's JVM. A stored file becomes part of the archive only when
+the driver commits it, so a task may run twice or be killed at any moment, and leaves at worst files that no reader
+uses. Batches that cannot be decoded go unchanged to a side file. Failures that are not bugs are returned as values, for
+the driver to handle.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tailrace.pipeline.source.record_filter import RecordFilter
 from tailrace.pipeline.source.schema import HEADERS
 from tailrace.records.batch import BatchHeader
 
-#: As they stand in the archive's schema.
+#: In the order of the archive's schema.
 COLUMNS = ("offset", TIMESTAMP_MS, "timestampType", LEADER_EPOCH, "key", "value", HEADERS)
-#: How long a task waits for a leader that moves or a broker that starts again.
+#: How long a task waits for a moving leader or a restarting broker.
 _PATIENCE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """A piece of a topic, and all that is needed to archive it."""
+    """A piece of a topic, and everything needed to archive it."""
 
     client: ClientSettings
     uri: str
@@ -47,7 +47,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was stored, the bytes of keys and values in it, and the batches of its range that have no rows."""
+    """A stored file, the bytes of keys and values in it, and the batches of its range that have no rows."""
 
     topic: str
     file: ArchivedFile
@@ -62,12 +62,12 @@ class Failed:
     topic: str
     reason: str
     is_passing: bool
-    #: Whether it is the archive's location that failed, and not what was to be read.
+    #: Whether the archive's location failed, not the read.
     is_of_archive: bool
 
 
 def may_pass(error: ArchiveError) -> bool:
-    """Whether it is worth waiting for an archive; a directory that was there may be mounted again."""
+    """True if it is worth waiting for an archive; a directory that existed may be mounted again."""
     return error.is_retriable or isinstance(error, LocationMissingError)
 
 
@@ -81,12 +81,12 @@ def write_file(task: FileTask) -> Written | Failed:
     except CorruptRecordsError as error:
         return Failed(topic, str(error), is_passing=False, is_of_archive=False)
     except SourceError as error:
-        # Leaders move, brokers start again, and records are deleted between the plan and the read.
+        # Leaders move, brokers restart, and records are deleted between the plan and the read.
         return Failed(topic, str(error), is_passing=True, is_of_archive=False)
 
 
 class _SideFileFullError(Exception):
-    """The next batch that cannot be decoded has to go to another side file, and so to another file."""
+    """The next undecodable batch must go to another side file, and so to another file."""
 
 
 def _write(task: FileTask) -> Written:
@@ -113,7 +113,7 @@ def _write(task: FileTask) -> Written:
                 end = reached
                 break
     except _SideFileFullError:
-        # Batches come in order, so that everything before this one is in one of the two.
+        # Batches arrive in order, so everything before this one is in one of the two files.
         end = min(piece.end, max(writer.next_offset, aside.next_offset))
     location = open_location(task.uri)
     try:
@@ -124,7 +124,7 @@ def _write(task: FileTask) -> Written:
 
 
 def _content_bytes(column: pa.Array) -> int:
-    """How many bytes a column has, without what Arrow needs beside them."""
+    """Return the bytes of a column's values, without Arrow's overhead."""
     bounds = column.buffers()[1]
     if bounds is None or not len(column):
         return 0

@@ -1,7 +1,7 @@
-"""The topics of one run of archiving, each for itself: what is wrong with one, and when it is tried again.
+"""The topics of one archiving run: the problem of each, and when to retry it.
 
-Keeps the invariant that matters to the others: a topic that fails takes part in no round until its pause is over, and
-pauses grow. It must not know rounds, nor how anything is archived.
+Invariant: a failing topic takes part in no round until its pause is over, and pauses grow. This module must not know
+rounds, nor how anything is archived.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tailrace.pipeline.archiving.commit import ArchiveChangedError, TopicArchive
 from tailrace.pipeline.archiving.task import may_pass
 from tailrace.pipeline.failures import SourceError, UnknownTopicError
 
-#: How often a round may fail in a row, with nothing archived in between, for reasons that lie in Spark.
+#: How often a round may fail in a row without archiving anything, for reasons within Spark.
 ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
-#: What only somebody's action ends is looked at less often.
+#: Problems that only a user can solve are checked less often.
 _LONGEST_LASTING_PAUSE_SECONDS = 300.0
 
 
 class ArchivingError(TailraceError):
-    """A topic, or several, could not be archived."""
+    """One or several topics could not be archived."""
 
 
 class PassingError(TailraceError):
@@ -34,12 +34,12 @@ class PassingError(TailraceError):
 
     def __init__(self, reason: str, *, is_outage: bool) -> None:
         super().__init__(reason)
-        #: Whether brokers or the archive do not answer, which may take as long as it takes.
+        #: Whether brokers or the archive are unreachable, which may last indefinitely.
         self.is_outage = is_outage
 
 
 def _is_outage(error: TailraceError) -> bool:
-    """Whether it is worth waiting, for as long as it takes."""
+    """True if the problem is worth waiting for, however long it lasts."""
     if isinstance(error, PassingError):
         return error.is_outage
     if isinstance(error, ArchiveError):
@@ -58,16 +58,16 @@ class ArchivedTopic:
         self.name = name
         #: None while the archive could not be opened.
         self.archiver = archiver
-        #: Why the last attempt failed; None where it did not.
+        #: Why the last attempt failed; None if it did not.
         self.problem: TailraceError | None = None
-        #: Whether nothing but somebody's action will help.
+        #: Whether only a user can solve the problem.
         self.is_lasting = False
-        #: Whether a round with this topic and others failed as a whole, so that the next one has this topic alone.
+        #: Whether a round with this topic and others failed as a whole, so that the next one has only this topic.
         self.is_suspect = False
-        #: When all that is new is archived next, and before when nothing is tried.
+        #: When all new records are archived next, and the time before which nothing is tried.
         self.due = 0.0
         self.retry_at = 0.0
-        #: Where partitions ended when a run began that goes no further.
+        #: Where partitions ended at the start of a run that goes no further.
         self.ends: dict[TopicPartition, int] | None = None
         self._failures = 0
         self._said = ""
@@ -75,7 +75,7 @@ class ArchivedTopic:
             self.failed(problem, 0.0)
 
     def failed(self, error: TailraceError, now: float) -> None:
-        """Wait before the next attempt, longer each time."""
+        """Note a failure, and wait longer before each further attempt."""
         self._failures += 1
         self.problem = error
         is_passing = isinstance(error, PassingError) and self._failures < ATTEMPTS
@@ -86,16 +86,16 @@ class ArchivedTopic:
             self.archiver = None
 
     def trying(self) -> None:
-        """It is part of a round again."""
+        """Note that a round has the topic again."""
         self.problem = None
         self.is_lasting = False
 
     def progressed(self) -> None:
-        """Something was archived, so what failed before counts no more."""
+        """Note that records were archived, so earlier failures no longer count."""
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Nothing is wrong with it."""
+        """Note that there is no problem any more."""
         self._failures = 0
         self.problem = None
         self.is_lasting = self.is_suspect = False
@@ -103,11 +103,11 @@ class ArchivedTopic:
 
     @property
     def gives_up(self) -> bool:
-        """Whether a run that does not wait for anything has to leave it."""
+        """True if a run that waits for nothing must skip it."""
         return self.problem is not None and (self.is_lasting or _is_outage(self.problem))
 
     def news(self) -> str | None:
-        """What is wrong, unless nothing is or that was asked for already."""
+        """Return the problem, unless there is none or it was returned before."""
         if self.problem is None or str(self.problem) == self._said:
             return None
         self._said = str(self.problem)
@@ -115,7 +115,7 @@ class ArchivedTopic:
 
 
 def failure_of(topics: Sequence[ArchivedTopic]) -> TailraceError | None:
-    """What a run ends with in which topics failed; None where none did."""
+    """Return the error for a run in which topics failed; None if none did."""
     failed = {topic.name: topic.problem for topic in topics if topic.problem is not None}
     if not failed:
         return None

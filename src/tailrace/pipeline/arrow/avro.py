@@ -1,8 +1,8 @@
-"""Avro values as columns: which types a schema has in Spark, and how a batch of values is decoded.
+"""Avro values as columns: the types of a schema in Spark, and decoding a batch of values.
 
-Decoding is done in Spark's Python workers, a column of bytes at a time. Values are single records, either bare or
-behind the five bytes of Confluent's wire format (a zero and the number of a schema in a registry); the schema is the
-one given, no registry is asked. A value that does not fit it to its last byte is undecodable, never half a row.
+Spark's Python workers decode one column of bytes at a time. Values are single records, either bare or behind the five
+bytes of Confluent's wire format (a zero and the number of a schema in a registry); the given schema is used, and no
+registry is asked. A value that does not match it to its last byte is undecodable, never half a row.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from tailrace.errors import ConfigError
 
-#: The one column of a schema that is no record.
+#: The only column of a schema that is not a record.
 VALUE = "value"
-#: A registry numbers schemas from 1, so that the second byte is zero as well until there are 16 million.
+#: A registry numbers schemas from 1, so the second byte is also zero until there are 16 million.
 _WIRE_FORMAT = b"\0\0"
 _WIRE_HEADER_SIZE = 5
 _UNDECODABLE = (EOFError, LookupError, ValueError, TypeError, ArithmeticError, struct.error, MemoryError)
@@ -36,7 +36,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """One Avro type in Spark and in Arrow, and what is still to be done with a value that fastavro decoded."""
+    """One Avro type in Spark and in Arrow, and a conversion for the value that fastavro decoded."""
 
     spark: spark_types.DataType
     arrow: pa.DataType
@@ -45,7 +45,7 @@ class _Type:
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """All that decoding needs, made once in each worker."""
+    """Everything that decoding needs, created once in each worker."""
 
     parsed: Any
     row: _Type
@@ -73,24 +73,24 @@ _LOGICAL: Mapping[tuple[str, str], _Type] = {
     ("long", "local-timestamp-millis"): _LOCAL_MOMENT,
     ("long", "local-timestamp-micros"): _LOCAL_MOMENT,
 }
-#: Unions of numbers that one of them holds.
+#: Unions of numbers, and the type that can hold all of them.
 _WIDER = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
 def check_schema(text: str) -> None:
-    """Raise `ConfigError` unless the text is an Avro schema that has a counterpart in Spark."""
+    """Raise `ConfigError` unless the text is an Avro schema with a counterpart in Spark."""
     _decoder(text)
 
 
 def row_type(text: str) -> spark_types.StructType:
-    """The columns of a schema, in Spark's types."""
+    """Return the columns of a schema, in Spark's types."""
     spark = _decoder(text).row.spark
     assert isinstance(spark, spark_types.StructType)
     return spark
 
 
 def result_type(text: str) -> spark_types.StructType:
-    """What `decode_batch` gives: the row, null where it is undecodable, and whether there was anything to decode."""
+    """Return the type of `decode_batch`'s result: the row, null if undecodable, and whether it is undecodable."""
     return spark_types.StructType(
         [
             spark_types.StructField("row", row_type(text)),
@@ -100,7 +100,7 @@ def result_type(text: str) -> spark_types.StructType:
 
 
 def decode_column(text: str) -> Callable[[Column], Column]:
-    """The function on columns that decodes values of this schema in Spark's workers."""
+    """Return a function on columns that decodes values of this schema in Spark's workers."""
     result = result_type(text)
 
     def decode(values: pa.Array) -> pa.Array:
@@ -112,7 +112,7 @@ def decode_column(text: str) -> Callable[[Column], Column]:
 
 
 def decode_batch(text: str, values: pa.Array) -> pa.Array:
-    """Decode a column of values; a null stays one and is not undecodable."""
+    """Decode a column of values; a null stays null and is not undecodable."""
     decoder = _decoder(text)
     rows: list[Any] = []
     failed: list[bool] = []
@@ -123,7 +123,7 @@ def decode_batch(text: str, values: pa.Array) -> pa.Array:
     try:
         column = pa.array(rows, type=decoder.row.arrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        # Some value is outside its type, as an int beyond 32 bits: find out which.
+        # A value is out of its type's range, such as an int beyond 32 bits: find it.
         for number, row in enumerate(rows):
             try:
                 pa.array([row], type=decoder.row.arrow)
@@ -161,9 +161,9 @@ def _decoder(text: str) -> _Decoder:
         schema = json.loads(text)
         parsed = _without_other_logic(parse_schema(schema))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"the Avro schema is no JSON: {error}") from None
+        raise ConfigError(f"the Avro schema is not JSON: {error}") from None
     except (SchemaParseException, UnknownType, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"the Avro schema is not one: {type(error).__name__}: {error}") from None
+        raise ConfigError(f"the Avro schema is invalid: {type(error).__name__}: {error}") from None
     row = _type_of(parsed, {}, ())
     if isinstance(row.spark, spark_types.StructType):
         return _Decoder(parsed, row, wrapped=False)
@@ -171,7 +171,7 @@ def _decoder(text: str) -> _Decoder:
 
 
 def _without_other_logic(schema: Any) -> Any:
-    """Leave out logical types that have no counterpart here, so that fastavro gives the plain value."""
+    """Remove logical types without a counterpart here, so that fastavro returns the plain value."""
     if isinstance(schema, list):
         return [_without_other_logic(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -199,7 +199,7 @@ def _type_of(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> _Ty
         if schema in _PRIMITIVES:
             return _PRIMITIVES[schema]
         if schema in within:
-            raise ConfigError(f"the Avro type {schema} holds itself; Spark has no such columns")
+            raise ConfigError(f"the Avro type {schema} contains itself; Spark has no such columns")
         return _type_of(named[schema], named, within)
     kind = schema["type"]
     if not isinstance(kind, str) or kind not in (*_PRIMITIVES, "record", "error", "array", "map"):
@@ -217,7 +217,7 @@ def _type_of(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> _Ty
     if schema.get("logicalType") == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > 38:
-            raise ConfigError(f"the Avro schema has a decimal of {precision} digits; Spark has 38 at most")
+            raise ConfigError(f"the Avro schema has a decimal of {precision} digits; Spark allows at most 38")
         return _Type(spark_types.DecimalType(precision, scale), pa.decimal128(precision, scale))
     return _LOGICAL.get((kind, schema.get("logicalType", "")), _PRIMITIVES[kind])
 
@@ -231,7 +231,7 @@ def _union(branches: list[Any], named: dict[str, Any], within: tuple[str, ...]) 
         return _PRIMITIVES["null"]
     if all(isinstance(kind, str) for kind in kinds) and frozenset(kinds) in _WIDER:
         return _PRIMITIVES[_WIDER[frozenset(kinds)]]
-    # Spark has no type for "either a string or a record": the text keeps all of it.
+    # Spark has no type for "either a string or a record": JSON text keeps all of it.
     return _Type(spark_types.StringType(), pa.string(), _as_json)
 
 

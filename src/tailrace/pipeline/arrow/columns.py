@@ -1,7 +1,7 @@
-"""Columns of numbers, and of bytes gathered from where they lie in a buffer.
+"""Columns of numbers, and of bytes gathered from positions in a buffer.
 
-The pieces must stand in the buffer in order and not overlap: then the pieces and what is between them are themselves
-an Arrow array over the buffer, and taking every second element of it copies the pieces at memory speed.
+The pieces must be in order in the buffer and not overlap. Then the pieces and the gaps between them are an Arrow array
+over the buffer, and taking every second element copies the pieces at memory speed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tailrace.pipeline.arrow.varints import Numbers
 from tailrace.pipeline.failures import CorruptRecordsError
 from tailrace.pipeline.source.ranges import OffsetRange
 
-#: What `pyarrow.compute.take` calls. That module wraps every function there is when it is imported, which takes longer
-#: than all the rest that a fresh worker needs before its first row.
+#: `pyarrow.compute.take` calls this. Importing that module wraps every function, which takes longer than everything
+#: else that a fresh worker needs before its first row.
 _UNCHECKED = TakeOptions(boundscheck=False)
 
 
 def build_binary_column(buffer: pa.Buffer, starts: Numbers, lengths: Numbers) -> pa.Array:
-    """One value for each piece, null where its length is negative."""
+    """Return one value for each piece, null if its length is negative."""
     count = starts.size
     absent = lengths < 0
     some_absent = bool(absent.any())
@@ -38,23 +38,23 @@ def build_binary_column(buffer: pa.Buffer, starts: Numbers, lengths: Numbers) ->
 
 
 def build_number_column(numbers: Any, kind: pa.DataType, present: pa.Buffer | None = None) -> pa.Array:
-    """Numbers as a column of a type of the same width, null where bits of `present` are not set.
+    """Return numbers as a column of a type of the same width, null where bits of `present` are not set.
 
-    `pyarrow.array` does the same, and imports pandas first if it is installed: a quarter of a second before the first
-    row of a fresh worker, which needs nothing of it.
+    `pyarrow.array` does the same, but first imports pandas if it is installed: a quarter of a second before the first
+    row of a fresh worker, which does not need it.
     """
     return pa.Array.from_buffers(kind, numbers.size, [present, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def build_text_column(text: str, count: int) -> pa.Array:
-    """The same text in every row; `pyarrow.scalar` imports pandas too."""
+    """Return a column with the same text in every row; `pyarrow.scalar` imports pandas too."""
     data = text.encode()
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data * count)])
 
 
 def build_flag_column(flags: Any) -> pa.Array:
-    """Truth values as a column, without pandas too."""
+    """Return truth values as a column, also without pandas."""
     return pa.Array.from_buffers(pa.bool_(), flags.size, [None, _bits(flags)])
 
 
@@ -63,7 +63,7 @@ def _bits(flags: Any) -> pa.Buffer:
 
 
 def corrupt(where: OffsetRange, why: str) -> CorruptRecordsError:
-    """Say that what was fetched of a range is no sound batch of records."""
+    """Return the error that the fetched bytes of a range are not a valid batch of records."""
     error = CorruptRecordsError(
         f"records of {where.topic}-{where.partition} between offsets {where.start} and {where.end} are corrupt: {why}"
     )

@@ -1,9 +1,9 @@
-"""Record batches as Arrow: from the bytes that a broker sends to columns, without a Python object for any record.
+"""Record batches as Arrow: from a broker's bytes to columns, without a Python object for any record.
 
-One loop in Python hops from record to record, because only the length of one says where the next begins; all the
-rest is done for many records at once by numpy, and keys and values are gathered by Arrow. Bytes are untrusted: every
-position is checked against the end of its record before it is used. A batch that does not fit is handed to a callback,
-or is a CorruptBatchError that names it; those around it are decoded all the same.
+One Python loop steps from record to record, because only the length of one says where the next begins. numpy does the
+rest for many records at once, and Arrow gathers keys and values. Bytes are untrusted: every position is checked against
+the end of its record before it is used. An invalid batch is passed to a callback, or is a CorruptBatchError that names
+it; the batches around it are decoded nevertheless.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from tailrace.records.batch import (
     read_header,
 )
 
-#: So many bytes of records become one Arrow batch: enough to make what is done once per batch cheap, and not more, so
-#: that Spark works on one while the next is decoded.
+#: The bytes of records in one Arrow batch: enough to make the costs per batch negligible, and few enough that Spark
+#: works on one while the next is decoded.
 CHUNK_BYTES = 2 << 20
-#: Columns that topics have in an archive and not in Spark: the exact time, and the epoch of the leader that took it.
+#: Columns that topics have in an archive but not in Spark: the exact time, and the epoch of the leader that appended
+#: it.
 TIMESTAMP_MS = "timestampMs"
 LEADER_EPOCH = "leaderEpoch"
 _ABORT_MARKER = 0
 _MS_TO_US = 1000
-#: The time that is farthest from 1970 and still a number of microseconds; nobody checks times when they are produced.
+#: The time farthest from 1970 that still fits microseconds; brokers do not check this when records are produced.
 _MOST_MS = (1 << 63) // 1000 - 1
-#: The length of a record takes five bytes at most.
+#: The length of a record takes at most five bytes.
 _MAX_LENGTH_SHIFT = 28
 
-#: Takes a batch that cannot be decoded: its header, its bytes, and why.
+#: Takes a batch that cannot be decoded: its header, its bytes, and the reason.
 BatchTaker: TypeAlias = Callable[[BatchHeader, memoryview, str], None]
 _Batches: TypeAlias = Sequence[tuple[BatchHeader, int]]
 
 
 class RecordDecoder:
-    """Turns what is fetched of one range of offsets into Arrow batches, and knows how far it came."""
+    """Converts what is fetched of one range of offsets to Arrow batches, and tracks its progress."""
 
     def __init__(
         self,
@@ -60,12 +61,12 @@ class RecordDecoder:
         schema: pa.Schema | None = None,
         take_corrupt: BatchTaker | None = None,
     ) -> None:
-        """Columns of a topic in Spark, unless a schema says which names and types the same columns have elsewhere.
+        """Take columns of a topic in Spark, or their names and types elsewhere according to `schema`.
 
-        Who takes corrupt batches is called in the order of offsets, between the records before and behind one.
+        `take_corrupt` is called in the order of offsets, between the records before and behind a batch.
         """
         self.next_offset = wanted.start
-        #: Records before it are left out, though a batch has them.
+        #: Records before it are skipped, even if a batch has them.
         self._first = wanted.start
         self._range = wanted
         self._only = only
@@ -75,14 +76,14 @@ class RecordDecoder:
         self._take_corrupt = take_corrupt
 
     def skip_to(self, offset: int) -> None:
-        """Go on at an offset, which may be in the middle of a batch whose first records were deleted."""
+        """Continue at an offset, which may be inside a batch whose first records were deleted."""
         self.next_offset = self._first = offset
 
     def decode(
         self, data: bytearray, at: int, end: int, aborted: Iterable[tuple[int, int]] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """The records between two positions of a buffer; `aborted` are producers and first offsets of transactions."""
-        # What comes from an archive ends anywhere, and the batch of the log that goes on may begin before that.
+        """Decode the records between two positions; `aborted` has producers and first offsets of transactions."""
+        # What an archive returns may end anywhere, and the next batch of the log may begin before that.
         self._first = max(self._first, self.next_offset)
         transactions = _AbortedTransactions(aborted)
         chunk = _Chunk(data)
@@ -91,10 +92,10 @@ class RecordDecoder:
             header = read_header(data, at)
             size = header.size
             if header.magic != MAGIC:
-                raise corrupt(self._range, f"a batch has the format {header.magic}, not {MAGIC}")
+                raise corrupt(self._range, f"a batch has the format {header.magic}, expected {MAGIC}")
             if size < HEADER_BYTES:
-                raise corrupt(self._range, f"a batch has {size} bytes")
-            if at + size > end:  # brokers cut what they send at a number of bytes
+                raise corrupt(self._range, f"a batch has only {size} bytes")
+            if at + size > end:  # brokers truncate responses at a number of bytes
                 break
             if header.base_offset >= self._range.end:
                 self.next_offset = max(self.next_offset, self._range.end)
@@ -119,7 +120,7 @@ class RecordDecoder:
         yield from self._finish(data, batches, chunk)
 
     def _finish(self, data: bytearray, batches: _Batches, chunk: _Chunk | None) -> Iterator[pa.RecordBatch]:
-        """The Arrow batch of a chunk; where that cannot be made, those of its batches that can be decoded."""
+        """Return the Arrow batch of a chunk; if that fails, those of its decodable batches."""
         built = None
         if chunk is not None:
             try:
@@ -132,7 +133,7 @@ class RecordDecoder:
             yield built
 
     def _decode_apart(self, data: bytearray, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Decode batches of which one at least is corrupt: half by half, until it is found."""
+        """Decode batches of which at least one is corrupt: half by half, until it is found."""
         built, problem = None, None
         chunk = _Chunk(data)
         try:
@@ -159,7 +160,7 @@ class RecordDecoder:
         self._take_corrupt(header, memoryview(data)[at : at + header.size], reason)
 
     def _build(self, chunk: _Chunk) -> pa.RecordBatch | None:
-        """The Arrow batch of a chunk, where anything of it is wanted."""
+        """Return the Arrow batch of a chunk, if anything of it is wanted."""
         if not chunk.starts:
             return None
         data = chunk.bytes_array()
@@ -167,7 +168,7 @@ class RecordDecoder:
         lengths, starts = read_varints(data, np.fromiter(chunk.starts, np.int64, len(chunk.starts)))
         ends = starts + lengths
         self._check(lengths >= 0)
-        deltas, at = read_varints(data, starts + 1)  # behind the attributes, which are unused
+        deltas, at = read_varints(data, starts + 1)  # after the attributes, which are unused
         offsets, at = read_varints(data, at)
         self._check(at < ends)
         base_offsets, batch_ends = np.array(chunk.base_offsets), np.cumsum(counts)
@@ -212,7 +213,7 @@ class RecordDecoder:
     def _build_contents(
         self, built: dict[str, pa.Array], buffer: pa.Buffer, data: Any, at: Numbers, ends: Numbers
     ) -> None:
-        """Keys, values and headers, of which each begins where the one before ends."""
+        """Build keys, values and headers, which follow each other."""
         lengths, at = read_varints(data, at)
         self._check(at <= ends)
         after = at + np.maximum(lengths, 0)
@@ -240,11 +241,11 @@ class RecordDecoder:
 
     def _check(self, holds: Any) -> None:
         if not holds.all():
-            raise corrupt(self._range, "a record is not as long as it says, or has an impossible offset")
+            raise corrupt(self._range, "the length of a record is wrong, or its offset is impossible")
 
 
 class _Chunk:
-    """Batches that become one Arrow batch together: where their records are, and what their headers say."""
+    """Batches that become one Arrow batch: the positions of their records, and data from their headers."""
 
     def __init__(self, data: bytearray) -> None:
         self.size = 0
@@ -252,16 +253,16 @@ class _Chunk:
         self.counts: list[int] = []
         self.base_offsets: list[int] = []
         self.last_offsets: list[int] = []
-        #: The time from which records count, or that all of them have.
+        #: The base time of the records, or the time that all of them have.
         self.base_timestamps: list[int] = []
         self.append_times: list[bool] = []
         self.leader_epochs: list[int] = []
         self._data = data
-        #: Decompressed records, one batch's behind the other's; empty while no batch was compressed.
+        #: Decompressed records, batch after batch; empty until a batch is compressed.
         self._unpacked: bytearray | None = None
 
     def add(self, header: BatchHeader, position: int) -> None:
-        """Find the records of a batch; KafkaError or IndexError where there are none, and the chunk is of no use."""
+        """Find the records of a batch; if there are none, KafkaError or IndexError, and the chunk is unusable."""
         body: bytes | bytearray
         if not header.compression and self._unpacked is None:
             body, at, end = self._data, position + HEADER_BYTES, position + header.size
@@ -275,7 +276,7 @@ class _Chunk:
             self._unpacked += decompress(header.compression, packed)
             body, end = self._unpacked, len(self._unpacked)
         if header.record_count > end - at:
-            raise IndexError("has more records than bytes")
+            raise IndexError("it has more records than bytes")
         find_records(body, at, end, header.record_count, self.starts)
         self.size += end - at
         self.counts.append(header.record_count)
@@ -287,7 +288,7 @@ class _Chunk:
         self.base_timestamps.append(header.max_timestamp if is_append_time else header.base_timestamp)
 
     def _unpack_so_far(self, position: int) -> None:
-        """Begin a buffer for decompressed records, with the uncompressed ones that came before them."""
+        """Start a buffer for decompressed records, with the uncompressed ones before them."""
         if self._unpacked is not None:
             return
         if not self.starts:
@@ -298,22 +299,22 @@ class _Chunk:
         self.starts = [start - first for start in self.starts]
 
     def times(self, counts: Numbers, deltas: Numbers) -> Numbers:
-        """The time of each record in milliseconds."""
+        """Return the time of each record in milliseconds."""
         times: Numbers = np.repeat(np.array(self.base_timestamps), counts)
         times += np.where(np.repeat(np.array(self.append_times), counts), 0, deltas)
         return times
 
     def buffer(self) -> pa.Buffer:
-        """The bytes in which records are, for Arrow."""
+        """Return the bytes of the records, for Arrow."""
         return pa.py_buffer(self._data if self._unpacked is None else self._unpacked)
 
     def bytes_array(self) -> Any:
-        """The same bytes, for numpy."""
+        """Return the same bytes, for numpy."""
         return np.frombuffer(self._data if self._unpacked is None else self._unpacked, dtype=np.uint8)
 
 
 def find_records(body: bytes | bytearray, at: int, end: int, count: int, found: list[int]) -> None:
-    """Add the position of each of `count` records that fill the bytes between two positions; IndexError else."""
+    """Add the positions of `count` records that fill the bytes between two positions; IndexError otherwise."""
     append = found.append
     last_size = 0
     while count:
@@ -349,9 +350,10 @@ def find_records(body: bytes | bytearray, at: int, end: int, count: int, found: 
 
 
 def _count_equal(body: bytes | bytearray, head: bytes | bytearray, at: int, size: int, most: int) -> int:
-    """How many of the next records begin with the same bytes, so that each is as long as the one before.
+    """Count how many of the next records begin with the same bytes, so that all have the length of the previous one.
 
-    Records of one size are common, and a look at every `size`-th byte is far cheaper than a step from each to the next.
+    Records of equal size are common, and comparing every `size`-th byte is far cheaper than stepping from record to
+    record.
     """
     counted = 0
     window = 16
@@ -369,14 +371,14 @@ def _count_equal(body: bytes | bytearray, head: bytes | bytearray, at: int, size
 
 
 class _AbortedTransactions:
-    """Which batches of an answer are of transactions that were aborted."""
+    """The batches of a response that belong to aborted transactions."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._pending = sorted(aborted, key=lambda one: one[1], reverse=True)
         self._aborting: set[int] = set()
 
     def takes(self, data: bytearray, header: BatchHeader, at: int) -> bool:
-        """Whether a batch has records for a reader: it is no marker, and of no transaction that was aborted."""
+        """True if a batch has records for a reader: it is not a marker, and not part of an aborted transaction."""
         while self._pending and self._pending[-1][1] <= header.last_offset:
             self._aborting.add(self._pending.pop()[0])
         if header.is_control:

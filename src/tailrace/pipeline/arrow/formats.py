@@ -1,9 +1,9 @@
-"""What the bytes of values mean: JSON, Avro, text or nothing at all, and the columns that come of it.
+"""The meaning of value bytes: JSON, Avro, text or none, and the columns that result.
 
-Owns the columns that a query sees: the fields of the value at top level, then what a record has beside it, under
-names that begin with `_`. No value ends a query: one that cannot be decoded stands in `_corrupt`, its fields null.
-All is expressions on columns, so that filters on partition, offset and timestamp still reach the source, and batches
-and streams are the same. It must not know topics.
+Owns the columns that a query sees: the value's fields at top level, then the record's metadata under names that begin
+with `_`. No value makes a query fail: an undecodable one is in `_corrupt`, and its fields are null. Everything is an
+expression on columns, so that filters on partition, offset and timestamp still reach the source, and batches and
+streams behave the same. This module must not know topics.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["json", "avro", "text", "raw"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-#: The one column of values that have no fields.
+#: The only column of values without fields.
 VALUE = "value"
 CORRUPT = "_corrupt"
-#: Columns that every topic has beside the fields of its values, and the columns of the source they come from.
+#: Columns of every topic beside the fields of its values, and the columns of the source they come from.
 METADATA = {
     "_key": "key",
     "_partition": "partition",
@@ -34,30 +34,30 @@ METADATA = {
     "_headers": "headers",
     "_value": "value",
 }
-#: Where Spark's parser of JSON leaves a text that it could not parse in full.
+#: The column in which Spark's JSON parser puts a text that it could not parse in full.
 _UNPARSED = "__tailrace_unparsed"
 
 
 def decode(frame: DataFrame, format: Format, schema: str | StructType | None = None) -> DataFrame:
-    """A frame of records as a frame of their fields; the schema is DDL or a StructType, or an Avro schema as JSON."""
+    """Convert a frame of records to their fields; the schema is DDL or a StructType, or an Avro schema as JSON."""
     from pyspark.sql import functions as F
 
     steps = _STEPS[format](schema)
     metadata = [(name, column) for name, column in METADATA.items() if column in frame.columns]
-    # In two steps: else each field would parse the value anew.
+    # In two steps, otherwise each field would parse the value again.
     inner = frame.select(
         steps.decoded(F.col("value")).alias("decoded"), *(F.col(column).alias(name) for name, column in metadata)
     )
     corrupt = F.when(F.col("_value").isNotNull() & steps.undecodable, F.col("_value"))
     kept = [name for name, _ in metadata]
-    # By their places, not their names: of two fields that differ in case only, neither can be asked for by name.
+    # By position, not by name: of two fields that differ only in case, neither can be selected by name.
     flat = inner.select(f"{steps.row}.*", *kept, corrupt.alias(CORRUPT))
     names = [*column_names(steps.fields), *steps.hidden, *kept, CORRUPT]
     return flat.toDF(*names).drop(*steps.hidden)
 
 
 def undecodable(frame: DataFrame, format: Format, schema: str | StructType | None = None) -> DataFrame:
-    """The records whose values cannot be decoded, as they are, with a column `reason` of words about each."""
+    """Return the records whose values cannot be decoded, unchanged, with a column `reason`."""
     from pyspark.sql import functions as F
 
     steps = _STEPS[format](schema)
@@ -67,7 +67,7 @@ def undecodable(frame: DataFrame, format: Format, schema: str | StructType | Non
 
 
 def column_names(fields: Iterable[str]) -> list[str]:
-    """A name for each field that no other column has, in upper case or lower: a field `_key` becomes `__key`."""
+    """Return a name for each field that no other column has, regardless of case: a field `_key` becomes `__key`."""
     taken = {name.lower() for name in (*METADATA, CORRUPT, _UNPARSED)}
     names = []
     for field in fields:
@@ -83,7 +83,7 @@ def column_names(fields: Iterable[str]) -> list[str]:
 
 
 def read_schema(text: str) -> tuple[Format, str]:
-    """A schema as given, text or the name of a file, and the format that it is for: Avro's are JSON, others DDL."""
+    """Return the schema in a text or file, and its format: Avro schemas are JSON, others DDL."""
     content = _content(text)
     if content.startswith(("{", "[")) or content.strip('"') != content:
         from tailrace.pipeline.arrow.avro import check_schema
@@ -94,7 +94,7 @@ def read_schema(text: str) -> tuple[Format, str]:
 
 
 def parse_ddl(text: str) -> StructType:
-    """The fields that DDL such as `id INT, total DOUBLE` names, or `ConfigError`; it needs a running Spark."""
+    """Return the fields that DDL such as `id INT, total DOUBLE` names, or `ConfigError`; needs a running Spark."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -104,12 +104,14 @@ def parse_ddl(text: str) -> StructType:
         fields = StructType.fromDDL(text)
     except PySparkException as error:
         problem = words_of(str(error), text)
-        raised = ConfigError(f"the schema is not one: {problem.problem}; expected such as 'id INT, total DOUBLE'")
+        raised = ConfigError(f"the schema is invalid: {problem.problem}; expected DDL such as 'id INT, total DOUBLE'")
         for note in problem.notes:
             raised.add_note(note)
         raise raised from error
     if not isinstance(fields, StructType):
-        raise ConfigError(f"the schema '{text}' is one type without fields; expected such as 'id INT, total DOUBLE'")
+        raise ConfigError(
+            f"the schema '{text}' is a single type without fields; expected DDL such as 'id INT, total DOUBLE'"
+        )
     return fields
 
 
@@ -117,7 +119,7 @@ def _content(text: str) -> str:
     stripped = text.strip()
     if stripped.startswith(("{", "[")):
         return stripped
-    # DDL has a space between a name and its type, and no file that is not there is taken for it.
+    # DDL has a space between a name and its type, and the name of a missing file is not DDL.
     path = Path(stripped).expanduser()
     if path.suffix in (".avsc", ".json", ".ddl", ".sql", ".txt") or (stripped and path.is_file()):
         try:
@@ -134,13 +136,13 @@ def _content(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """How a format decodes: the expression, where in its result the fields are, and when it has failed."""
+    """How a format decodes: the expression, the place of the fields in its result, and when it has failed."""
 
     decoded: Callable[[Column], Column]
     row: str
     fields: Sequence[str]
     undecodable: Column
-    #: Why a value is undecodable, in words; it may use what was decoded of it.
+    #: Describes why a value is undecodable; may use what was decoded of it.
     reason: Callable[[Column], Column]
     hidden: tuple[str, ...] = ()
 
@@ -165,7 +167,7 @@ def _json(schema: str | StructType | None) -> _Steps:
 
 
 def _json_reason(value: Column, fields: StructType) -> Column:
-    """Which fields do not fit their types: those that the text has, and that are null all the same."""
+    """Name the fields that do not match their types: those that the text has, but that are null."""
     from pyspark.sql import functions as F
 
     text = json_text(value)
@@ -186,7 +188,7 @@ def _json_reason(value: Column, fields: StructType) -> Column:
 
 
 def json_text(value: Column) -> Column:
-    """Bytes as text for Spark's parser of JSON, which would take the first object of an array and drop the others."""
+    """Convert bytes to text for Spark's JSON parser, which would read only the first object of an array."""
     from pyspark.sql import functions as F
 
     text = value.cast("string")
@@ -201,7 +203,7 @@ def _avro(schema: str | StructType | None) -> _Steps:
     from tailrace.pipeline.arrow.avro import decode_column, row_type
 
     def reason(_: Column) -> Column:
-        return F.lit("the value is not Avro of the schema")
+        return F.lit("the value does not match the Avro schema")
 
     return _Steps(decode_column(schema), "decoded.row", row_type(schema).names, F.col("decoded.undecodable"), reason)
 
@@ -230,7 +232,7 @@ def _raw(schema: str | StructType | None) -> _Steps:
 
 def _refuse(schema: str | StructType | None, format: Format) -> None:
     if schema is not None:
-        raise ConfigError(f"format {format} has no fields, so that a schema has no place there")
+        raise ConfigError(f"format {format} has no fields, so it cannot have a schema")
 
 
 _STEPS: dict[Format, Callable[[str | StructType | None], _Steps]] = {

@@ -1,4 +1,4 @@
-"""The column of record headers: for each record a list of names and values, null where it has none and null may be.
+"""The column of record headers: for each record a list of names and values, or null if it has none and null is allowed.
 
 Works in rounds: the first header of all records that have one, then the second, and so on, each round for all its
 records at once. Bytes are untrusted.
@@ -20,10 +20,10 @@ from tailrace.pipeline.source.ranges import OffsetRange
 def build_header_column(
     where: OffsetRange, field: pa.Field, buffer: pa.Buffer, data: Any, at: Numbers, ends: Numbers
 ) -> pa.Array:
-    """The headers of records, whose number stands at `at`, and which end where the record ends.
+    """Build the headers of records; their number is at `at`, and they end where the record ends.
 
-    A field that may be null is for people and their queries: names that are no text are made readable. One that may not
-    is for files of an archive, from which the bytes that were sent can be had again.
+    A nullable field is for people and their queries: names that are not text are made readable. A field that is not
+    nullable is for files of an archive, from which the original bytes can be restored.
     """
     counts, at = read_varints(data, at)
     if not ((counts >= 0) & (at <= ends) & (counts <= ends - at)).all():
@@ -41,18 +41,18 @@ def build_header_column(
         length, position = read_varints(data, at[records])
         after = position + length
         if not ((length >= 0) & (position <= stop) & (after < stop)).all():
-            raise corrupt(where, "the name of a header does not fit its record")
+            raise corrupt(where, "the name of a header exceeds its record")
         names_at[here], names[here] = position, length
         length, position = read_varints(data, after)
         after = position + np.maximum(length, 0)
         if not ((position <= stop) & (after <= stop)).all():
-            raise corrupt(where, "the value of a header does not fit its record")
+            raise corrupt(where, "the value of a header exceeds its record")
         values_at[here], values[here] = position, length
         at[records] = after
         number += 1
         records = records[counts[records] > number]
     if not (at == ends).all():
-        raise corrupt(where, "a record is not as long as it says")
+        raise corrupt(where, "the length of a record is wrong")
     names_column = build_binary_column(buffer, names_at, names)
     pairs = pa.StructArray.from_arrays(
         [

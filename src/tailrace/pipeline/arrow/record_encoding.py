@@ -1,8 +1,8 @@
-"""Rows of Arrow columns as the records section of record batches, a whole column at a time.
+"""Encodes rows of Arrow columns as the records of batches, a whole column at a time.
 
-A record is the join of five pieces: what stands before the key, the key, the value's length, the value, the headers.
-numpy makes the small pieces and Arrow joins them, so that no row is touched by Python. Records of one call stand back
-to back in one buffer; a batch is a range of it. It must not know topics, brokers or Spark.
+A record is the join of five pieces: everything before the key, the key, the value's length, the value, the headers.
+numpy makes the small pieces and Arrow joins them, so that Python touches no row. The records of one call are contiguous
+in one buffer; a batch is a range of it. This module must not know topics, brokers or Spark.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from tailrace.records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES
 
 Numbers = npt.NDArray[np.int64]
 
-#: Everything variable is joined as this: 64-bit offsets cannot overflow, whatever Spark's batches hold.
+#: All variable pieces are joined with this type: 64-bit offsets cannot overflow, whatever Spark's batches contain.
 BYTES = pa.large_binary()
 
 _pack_start = struct.Struct(">qiibI").pack
 _pack_counted = struct.Struct(">hiqqqhii").pack
 _NO_LEADER_EPOCH = -1
 _COUNTED_HEADER_BYTES = HEADER_BYTES - PREFIX_BYTES
-#: No number here needs more bytes than this: lengths are below 2^31, and times near each other.
+#: No number here needs more bytes: lengths are below 2^31, and times are close to each other.
 _VARINT_BYTES = 5
-#: What a record needs beside key, value and headers, at most: attributes, how many headers, and five numbers.
+#: The most bytes of a record beside key, value and headers: attributes, the header count, and five numbers.
 RECORD_OVERHEAD_BYTES = 5 * _VARINT_BYTES + 2
-#: How far the time of a record may be from that of its batch, in milliseconds, for its number to have that length.
+#: How far a record's time may be from its batch's, in milliseconds, so that the number has that length.
 MAX_TIME_DELTA_MS = (1 << (7 * _VARINT_BYTES - 1)) - 1
 
 
 class RowError(SourceError):
-    """A row holds what no record can; the message says which column and why."""
+    """A row has values that a record cannot have; the message says which column and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns of records to be: `key` and `headers` may be missing; headers are encoded already, with their count."""
+    """Columns of future records: `key` and `headers` may be missing; headers are already encoded, with their count."""
 
     value: pa.Array
     key: pa.Array | None = None
@@ -53,14 +53,14 @@ class Rows:
         return len(self.value)
 
     def take(self, indices: npt.NDArray[Any]) -> Rows:
-        """The rows at these places, in their order."""
+        """Return the rows at these positions, in their order."""
         chosen = pa.array(indices)
         return Rows(
             *(None if column is None else column.take(chosen) for column in (self.value, self.key, self.headers))
         )
 
     def size_bounds(self) -> Numbers:
-        """For each row a number of bytes that its record does not exceed."""
+        """Return an upper bound for the bytes of each row's record."""
         sizes = np.maximum(byte_lengths(self.value), 0) + RECORD_OVERHEAD_BYTES
         if self.key is not None:
             sizes += np.maximum(byte_lengths(self.key), 0)
@@ -77,17 +77,17 @@ class Records:
     starts: Numbers
 
     def section(self, first: int, end: int) -> memoryview:
-        """The bytes of the records from one to before another."""
+        """Return the bytes of the records from `first` to `end` (exclusive)."""
         return self.data[int(self.starts[first]) : int(self.starts[end])]
 
 
 def as_bytes(column: pa.Array) -> pa.Array:
-    """A column of strings or bytes as bytes with 64-bit offsets; the content is not copied."""
+    """Convert a column of strings or bytes to bytes with 64-bit offsets, without copying the content."""
     return column if column.type == BYTES else column.cast(BYTES)
 
 
 def byte_lengths(column: pa.Array) -> Numbers:
-    """The length of each value in bytes, -1 where there is none."""
+    """Return the length of each value in bytes, -1 for null."""
     lengths = np.diff(_offsets(column))
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
@@ -95,7 +95,7 @@ def byte_lengths(column: pa.Array) -> Numbers:
 
 
 def encode_records(rows: Rows, deltas: Numbers, time_deltas: Numbers | None = None) -> Records:
-    """Encode each row with the offset delta that it has in its batch; its time is the batch's where no delta says."""
+    """Encode each row with its offset delta in its batch; without time deltas, all have the batch's time."""
     values = byte_lengths(rows.value)
     keys = np.full(len(rows), -1, np.int64) if rows.key is None else byte_lengths(rows.key)
     headers = 1 if rows.headers is None else byte_lengths(rows.headers)
@@ -105,7 +105,7 @@ def encode_records(rows: Rows, deltas: Numbers, time_deltas: Numbers | None = No
         + (np.maximum(keys, 0) + np.maximum(values, 0))
         + headers
     )
-    # Between them are the record's attributes, which are unused, and the time since that of the batch.
+    # Between them are the record's attributes, which are unused, and its time relative to the batch.
     time = (b"\0\0",) if time_deltas is None else (b"\0", time_deltas)
     pieces = [varints(lengths, *time, deltas, keys)]
     if rows.key is not None:
@@ -116,7 +116,7 @@ def encode_records(rows: Rows, deltas: Numbers, time_deltas: Numbers | None = No
 
 
 def encode_headers(column: pa.Array) -> pa.Array:
-    """Lists of (name, content) as each record has them at its end: their count, then each with its lengths."""
+    """Encode lists of (name, content) as at the end of each record: their count, then each with its lengths."""
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     entries = column.flatten()
     names, contents = (as_bytes(field) for field in entries.flatten())
@@ -133,12 +133,12 @@ def encode_headers(column: pa.Array) -> pa.Array:
 
 
 def join(*pieces: pa.Array | pa.Scalar) -> pa.Array:
-    """Each row's pieces as one; a piece that is null adds nothing."""
+    """Join the pieces of each row; a null piece adds nothing."""
     return pc.binary_join_element_wise(*pieces, pa.scalar(b"", BYTES), null_handling="replace", null_replacement="")
 
 
 def varint_sizes(numbers: Numbers) -> Numbers:
-    """How many bytes each number takes."""
+    """Return the number of bytes of each number."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
     sizes = np.ones(len(numbers), np.int64)
     largest = int(zigzag.max(initial=0))
@@ -150,7 +150,7 @@ def varint_sizes(numbers: Numbers) -> Numbers:
 
 
 def varints(*columns: Numbers | bytes) -> pa.Array:
-    """The numbers of each row one after the other, as records have them; bytes are the same in every row."""
+    """Encode the numbers of each row one after the other, as in records; bytes are the same in every row."""
     count = next(len(column) for column in columns if not isinstance(column, bytes))
     offsets = np.zeros(count + 1, np.int64)
     sizes = [np.ones(0, np.int64) if isinstance(column, bytes) else varint_sizes(column) for column in columns]
@@ -176,7 +176,7 @@ def varints(*columns: Numbers | bytes) -> pa.Array:
 
 
 def _fill(cells: npt.NDArray[np.uint8], used: npt.NDArray[np.bool_], numbers: Numbers, sizes: Numbers) -> None:
-    """Write each number into its row from the left, and say which bytes it has no use for."""
+    """Write each number into its row from the left, and mark the bytes that it uses."""
     rest = (numbers << 1) ^ (numbers >> 63)
     for place in range(cells.shape[1]):
         is_last = place + 1 == cells.shape[1]
@@ -198,7 +198,7 @@ def batch_header(
     base_sequence: int,
     max_timestamp_ms: int | None = None,
 ) -> bytes:
-    """What stands before a records section so that both are a batch, with its CRC."""
+    """Return the header, including the CRC, that makes a batch of a records section."""
     latest_ms = timestamp_ms if max_timestamp_ms is None else max_timestamp_ms
     counted = _pack_counted(
         attributes, count - 1, timestamp_ms, latest_ms, producer_id, producer_epoch, base_sequence, count
@@ -208,7 +208,7 @@ def batch_header(
 
 
 def _offsets(column: pa.Array) -> Numbers:
-    """Where each value of a column with 64-bit offsets begins, and where the last one ends."""
+    """Return where each value of a column with 64-bit offsets begins, and where the last one ends."""
     buffer = column.buffers()[1]
     if buffer is None or not buffer.size:
         return np.zeros(len(column) + 1, np.int64)

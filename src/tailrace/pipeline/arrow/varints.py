@@ -1,7 +1,7 @@
 """Variable-length numbers of records, read at many positions at once.
 
-Owns nothing but arithmetic. A position beyond the bytes gives some number and no error: whoever asks compares the
-positions that come back with where they may be at most.
+Only arithmetic. A position beyond the bytes returns some number and no error: the caller must compare the returned
+positions with their upper limits.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy.typing as npt
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: The most bytes that a number of 64 bits takes.
+#: The most bytes of a 64-bit number.
 _MAX_BYTES = 10
-#: A position that is behind every end.
+#: A position beyond every end.
 _NOWHERE = 1 << 62
 
 
 def read_varints(data: Bytes, positions: Numbers) -> tuple[Numbers, Numbers]:
-    """The signed number at each position, and the position behind it; too long ones end nowhere."""
+    """Return the signed number at each position, and the position behind it; numbers that are too long end nowhere."""
     raw = data.take(positions, mode="clip").astype(np.int64)
     after = positions + 1
     more = np.flatnonzero(raw > 127)
     if more.size == raw.size:
-        # Most often all have a second byte or none has: without an index this takes half the time.
+        # Most often all numbers have a second byte or none has: without an index this takes half the time.
         raw &= 127
         following = data.take(after, mode="clip").astype(np.int64)
         after += 1
@@ -45,5 +45,5 @@ def read_varints(data: Bytes, positions: Numbers) -> tuple[Numbers, Numbers]:
         raw[more] |= (following & 127) << shift
         more = more[following > 127]
         shift += 7
-    # Zigzag, with a shift that brings no sign: the 64th bit of the encoding is one of the number.
+    # Zigzag, with a shift that ignores the sign: the encoding's 64th bit belongs to the number.
     return (raw >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), after

@@ -1,4 +1,4 @@
-"""What the pipeline asks brokers: which partitions there are, where they begin and end; and a producer of batches.
+"""The pipeline's requests to brokers: the existing partitions, their first and last offsets; and a producer of batches.
 
-Owns these questions and their errors. Sockets belong to the protocol client. Must not import Spark.
+Owns these requests and their errors. Sockets belong to the protocol client. Must not import Spark.
 """

@@ -1,7 +1,7 @@
-"""Questions of a query to the brokers of a cluster: which topics there are, and where partitions begin and end.
+"""A query's requests to the brokers of a cluster: the existing topics, and the first and last offsets of partitions.
 
-Owns what these questions mean for a query, and the words in which failures reach its user. Connections, leaders and
-retries are those of the protocol client.
+Owns what these requests mean for a query, and the error messages for its user. The protocol client owns connections,
+leaders and retries.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tailrace.wire.messages.list_offsets import (
 Answer = TypeVar("Answer", bound=Message)
 T = TypeVar("T")
 
-#: From 2 on a request says whether it is for readers of committed records only.
+#: From 2 on, a request says whether it is for readers of committed records only.
 LIST_OFFSETS = Versions(2, 5)
 _DESCRIBE_CONFIGS = Versions(1, 4)
 _TOPIC_RESOURCE = 2
@@ -58,7 +58,7 @@ _TOPIC_RESOURCE = 2
 
 @contextmanager
 def source_errors(doing: str | None = None) -> Iterator[None]:
-    """Raise what the protocol client raises as errors of the data source; what is retriable only if it is given up."""
+    """Convert the protocol client's errors to the data source's; retriable ones only if `doing` is given up."""
     try:
         yield
     except RetriableError as error:
@@ -77,27 +77,27 @@ def source_errors(doing: str | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Which topic it is, and where the leader of each partition listens, None where nobody leads."""
+    """A topic's lineage, and the address of each partition's leader, None if it has none."""
 
     lineage: Lineage
     leaders: Mapping[int, Address | None]
 
 
 class Brokers:
-    """A cluster behind its bootstrap addresses, as queries need to see it."""
+    """A cluster behind its bootstrap addresses, as queries see it."""
 
     def __init__(self, settings: ClientSettings, *, reached: bool = False) -> None:
-        """Pass `reached` where another process has reached the cluster: retries then last longer from the start."""
+        """Pass `reached` if another process has reached the cluster: retries then last longer from the start."""
         self._settings = settings
         self._cluster = Cluster(settings.cluster, reached=reached)
         self._lineages: dict[TopicId, Lineage] = {}
 
     def close(self) -> None:
-        """Close all connections; later questions open new ones."""
+        """Close all connections; later requests open new ones."""
         self._cluster.close()
 
     def connect(self, address: Address) -> BrokerConnection:
-        """The connection to a broker, opened if there is none."""
+        """Return the connection to a broker, opening it if necessary."""
         return self._cluster.connect(address)
 
     def drop(self, address: Address) -> None:
@@ -105,15 +105,15 @@ class Brokers:
         self._cluster.drop(address)
 
     def ask_patiently(self, doing: str, request: Message, usable: Versions, kind: type[Answer]) -> Answer:
-        """Ask any broker, and retry until one answers or the time is up."""
+        """Ask any broker, and retry until one responds or the time is over."""
         return self._retry(doing, lambda: self._cluster.ask_any(request, usable, kind))
 
     def topics(self, names: tuple[str, ...] | None) -> dict[str, Topic]:
-        """The topics of these names, or all that are not internal; those that do not exist are left out."""
+        """Return the topics with these names, or all that are not internal; missing ones are omitted."""
         return self._retry("looking up topics", lambda: self._identified(self._topics(names)))
 
     def _identified(self, topics: Mapping[str, TopicState]) -> dict[str, Topic]:
-        """Topics with their lineages, which are asked for where they are not known."""
+        """Return topics with their lineages; asks for unknown ones."""
         wanted = {
             name: state.topic_id
             for name, state in topics.items()
@@ -127,7 +127,7 @@ class Brokers:
         }
 
     def _learn_lineages(self, topics: Mapping[str, TopicId]) -> None:
-        """Remember which topics these ids are of: an id never becomes one of another topic."""
+        """Remember the lineages of these ids: an id never moves to another topic."""
         keys = [TOPIC_ID_KEY, LINEAGE_KEY]
         resources = [
             DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=keys)
@@ -141,7 +141,7 @@ class Brokers:
             told = {entry.name: entry.value for entry in result.configs if entry.value}
             topic_id = topics[result.resource_name]
             if LINEAGE_KEY not in told:
-                self._lineages[topic_id] = Lineage(topic_id)  # of brokers that know nothing of lineages
+                self._lineages[topic_id] = Lineage(topic_id)  # these brokers do not know lineages
             elif told.get(TOPIC_ID_KEY) == encode_uuid(topic_id):
                 self._lineages[topic_id] = Lineage(decode_uuid(told[LINEAGE_KEY]))
             else:
@@ -159,7 +159,7 @@ class Brokers:
         return found
 
     def topic_setting(self, topic: str, key: str) -> str | None:
-        """The value of a topic's setting; None where these brokers do not know it, or do not tell."""
+        """Return the value of a topic's setting; None if these brokers do not know it, or do not return it."""
         resource = DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=[key])
         request = DescribeConfigsRequest(resources=[resource])
         with source_errors():
@@ -168,9 +168,9 @@ class Brokers:
         return found[0] if found else None
 
     def partitions(self, selection: Selection) -> dict[TopicPartition, Lineage]:
-        """The partitions that are selected and exist, each with its topic's lineage."""
+        """Return the selected partitions that exist, each with its topic's lineage."""
         if selection.pattern is not None:
-            # As Spark's Kafka connector does it: found anywhere in the name.
+            # As in Spark's Kafka connector, the pattern may match anywhere in the name.
             pattern = re.compile(selection.pattern)
             topics = self._retry(
                 "looking up topics",
@@ -191,7 +191,7 @@ class Brokers:
         return {name: found[name] for name in selection.assigned if name in found}
 
     def offsets_at(self, timestamps: Mapping[TopicPartition, int], usable: Versions = LIST_OFFSETS) -> Offsets:
-        """The offset of a time in each partition, -1 where no record is so young; -2 and -1 are a partition's ends."""
+        """Return the offset of a time in each partition, -1 if it has no such record; -2 and -1 mean its ends."""
         found: Offsets = {}
 
         def look() -> Offsets:
@@ -241,7 +241,7 @@ class Brokers:
             raise RetriableError(problem)
 
     def leader_of(self, name: TopicPartition, lineage: Lineage | None = None) -> Address:
-        """Who leads a partition now; UnknownTopicError where its topic is another one."""
+        """Return the address of a partition's leader; UnknownTopicError if another topic has the name now."""
         with source_errors():
             topics = self._topics((name.topic,))
             leader = leader_in(topics, name)
@@ -251,7 +251,7 @@ class Brokers:
         return leader
 
     def is_replaced(self, topic: str, lineage: Lineage | None) -> bool:
-        """Whether another topic has the name now; one that is gone is not replaced."""
+        """True if another topic has the name now; a topic that is gone is not replaced."""
         if lineage is None:
             return False
         return self._retry("looking up topics", lambda: self._is_now_other(topic, lineage))
@@ -261,7 +261,7 @@ class Brokers:
         return state is not None and self._is_other(topic, state, lineage)
 
     def _is_other(self, topic: str, state: TopicState, lineage: Lineage | None) -> bool:
-        """Whether a topic is another one; most have their first id, so that nobody needs to be asked."""
+        """True if it is another topic; most topics still have their first id, which needs no request."""
         if not is_other_topic(Lineage(state.topic_id), lineage):
             return False
         return is_other_topic(self._identified({topic: state})[topic].lineage, lineage)
@@ -279,15 +279,15 @@ class Brokers:
 
 
 def is_other_topic(one: Lineage | None, other: Lineage | None) -> bool:
-    """Whether two lineages are of different topics; old brokers have none."""
+    """True if two lineages are of different topics; old brokers have none."""
     return one is not None and other is not None and ZERO_UUID not in (one, other) and one != other
 
 
 def unknown_partition(name: TopicPartition) -> UnknownTopicError:
-    """Say that a partition does not exist."""
+    """Return the error that a partition does not exist."""
     return UnknownTopicError(str(UnknownPartitionError(name)))
 
 
 def unknown_topic(topic: str) -> UnknownTopicError:
-    """Say that a topic does not exist."""
+    """Return the error that a topic does not exist."""
     return UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")

@@ -1,7 +1,7 @@
-"""Who leads which partition, as a producer needs to know it, and a producer's identity.
+"""The leaders of partitions, as a producer needs them, and a producer's identity.
 
-Owns what a producer was told of topics, and the words for topics that cannot be written to. Connections and retries are
-those of the protocol client. It must not know records.
+Owns what a producer knows about topics, and the errors for topics that cannot be written to. The protocol client owns
+connections and retries. This module must not know records.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ T = TypeVar("T")
 
 _INIT_PRODUCER_ID = Versions(0, 1)
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-#: How long a topic may take to come into being after the first question has made the broker create it.
+#: How long a topic may take to be created after the first request has triggered it.
 CREATION_SECONDS = 5.0
 _NOT_YET = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """What a broker knows a producer's batches by."""
+    """The producer id and epoch of a producer's batches."""
 
     producer_id: int
     epoch: int
 
 
 class Leaders:
-    """The cluster as a producer needs to see it; what it says is as old as the last `refresh`."""
+    """The cluster as a producer sees it, as of the last `refresh`."""
 
     def __init__(self, settings: WriteSettings) -> None:
         self._settings = settings
@@ -47,13 +47,13 @@ class Leaders:
         self._partitions: dict[str, list[Address | None]] = {}
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; asked for once, patiently where it is just being created."""
+        """Return the number of a topic's partitions; asks once, and waits if the topic is just being created."""
         if topic not in self._partitions:
             self.refresh([topic], self._settings.max_block_ms / 1000)
         return len(self._partitions[topic])
 
     def leader(self, topic: str, partition: int) -> Address | None:
-        """Where the leader of a partition listens, if it is known and the partition has one."""
+        """Return the address of a partition's leader, if it is known and exists."""
         leaders = self._partitions.get(topic, [])
         return leaders[partition] if partition < len(leaders) else None
 
@@ -62,7 +62,7 @@ class Leaders:
         self._partitions.clear()
 
     def refresh(self, topics: Iterable[str], patience: float) -> None:
-        """Ask again about these topics; UnknownTopicError, UnreachableBrokerError where that does not help."""
+        """Ask again about these topics; UnknownTopicError or UnreachableBrokerError if that fails."""
         names = list(topics)
         deadline = time.monotonic() + min(patience, CREATION_SECONDS)
 
@@ -75,19 +75,19 @@ class Leaders:
         self._retry(f"looking up {', '.join(names) or 'brokers'}", look, patience)
 
     def identify(self, patience: float) -> ProducerIdentity:
-        """A producer id that nobody else has."""
+        """Return a new producer id."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
 
         def look() -> ProducerIdentity:
             answer = self._cluster.ask_any(request, _INIT_PRODUCER_ID, InitProducerIdResponse)
             if answer.error_code != ErrorCode.NONE:
-                raise RetriableError(f"no producer id: {error_name(answer.error_code)}", answer.error_code)
+                raise RetriableError(f"cannot get a producer id: {error_name(answer.error_code)}", answer.error_code)
             return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
-        return self._retry("asking for a producer id", look, patience)
+        return self._retry("requesting a producer id", look, patience)
 
     def close(self) -> None:
-        """Close the connections that questions were asked over."""
+        """Close the connections."""
         self._cluster.close()
 
     def _take(self, name: str, state: TopicState, *, is_last: bool) -> None:
@@ -99,7 +99,7 @@ class Leaders:
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             raise UnknownTopicError(f"'{name}' cannot be the name of a topic")
         if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-            raise SourceError(f"topic '{name}' cannot be written to: {error_name(code)}")
+            raise SourceError(f"cannot write to topic '{name}': {error_name(code)}")
         self._partitions[name] = [state.leaders[number] for number in range(len(state.leaders))]
 
     def _retry(self, doing: str, look: Callable[[], T], patience: float) -> T:

@@ -1,10 +1,9 @@
 """An idempotent producer of whole record batches over blocking connections.
 
-Keeps one invariant: the batches of a partition are in its log in the order in which they were given, each once, or the
-caller is told why not. Up to five batches of a partition are on their way at a time. When one of them fails, what
-follows it is left to fail as well; when nothing of the partition is on its way any more, everything from the first
-unacknowledged batch on is sent again with the same sequence numbers, by which the broker knows what it has already.
-It must not know rows, columns or Spark.
+Invariant: the batches of a partition are in its log in the given order, each once, or the caller gets an error. Up to
+five batches of a partition are in flight at a time. If one of them fails, those behind it fail as well; when nothing of
+the partition is in flight any more, everything from the first unacknowledged batch on is sent again with the same
+sequence numbers, by which the broker recognizes what it already has. This module must not know rows, columns or Spark.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from tailrace.records.batch import increment_sequence
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.messages.produce import ProduceRequest, ProduceResponse
 
-#: From 7 on there is zstd, in 8 the broker's own words for an error; 9 is encoded in another way.
+#: From 7 on there is zstd, from 8 on the broker's own error messages; 9 has another encoding.
 _PRODUCE = Versions(7, 8)
-#: What one request may hold beside its first batch, so that a broker is not held up by a single producer.
+#: The size of a request beyond its first batch, so that a single producer does not block a broker.
 _MAX_REQUEST_BYTES = 8 << 20
 
-#: The batch is in the log already.
+#: The batch is already in the log.
 _HAVE_IT = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-#: The same batch may be taken a little later, perhaps by another broker.
+#: The same batch may be accepted a little later, perhaps by another broker.
 _RETRIABLE = RETRIABLE | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,23 +48,23 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class DeliveryError(SourceError):
-    """Rows were not acknowledged by the broker; the message says of which topic, and why."""
+    """The broker did not acknowledge rows; the message names the topic and the reason."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The way to one partition: its batches in order, those that are on their way first."""
+    """The batches of one partition in order, those in flight first."""
 
     topic: str
     partition: int
     batches: deque[Batch] = field(default_factory=deque)
     next_sequence: int = 0
-    #: How many of the batches, from the first on, have been sent, and how many of those have no answer yet.
+    #: The number of batches, from the first on, that were sent, and the number of those without a response.
     sent: int = 0
     unanswered: int = 0
-    #: The leader that they were sent to: nothing goes to another one while any of them may still arrive there.
+    #: The leader that received them: nothing goes to another one while any of them may still arrive there.
     leader: Address | None = None
-    #: Why the rest of what is on its way will fail as well, and then has to be sent again.
+    #: Why the rest in flight will fail as well and must be sent again.
     broken_by: str | None = None
     #: Whether everything has been answered since, so that it can be sent again once its leader is known.
     is_stalled: bool = False
@@ -76,7 +75,7 @@ class _Lane:
 
     @property
     def may_send(self) -> bool:
-        """Whether the next batch may follow now; one that is repeated goes alone, as Kafka's own producer has it.
+        """True if the next batch may be sent now; a repeated one is sent alone, as Kafka's own producer does.
 
         The broker remembers five batches. If others followed one that it has but did not acknowledge, it would forget
         that one.
@@ -90,14 +89,14 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request that has no answer yet."""
+    """A request without a response."""
 
     version: int
     batches: list[tuple[_Lane, Batch]]
 
 
 class _Link:
-    """The connection to one leader, and what was asked over it."""
+    """The connection to one leader, and its requests."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
@@ -105,7 +104,7 @@ class _Link:
 
 
 class BatchProducer:
-    """Takes record batches for partitions and has them in their logs when `flush` returns."""
+    """Takes record batches for partitions; they are in their logs when `flush` returns."""
 
     def __init__(self, settings: WriteSettings) -> None:
         self._settings = settings
@@ -115,11 +114,11 @@ class BatchProducer:
         self._links: dict[Address, _Link] = {}
         self._waiting_bytes = 0
         self._backoff_ms = settings.retry_backoff_ms
-        #: Smaller where a broker refused a batch of that topic for its size.
+        #: Smaller if a broker refused a batch of that topic because of its size.
         self._max_batch_bytes: dict[str, int] = {}
 
     def max_batch_bytes(self, topic: str) -> int:
-        """How large a batch for a topic should at most be."""
+        """Return the maximum size of a batch for a topic."""
         return self._max_batch_bytes.get(topic, self._settings.max_batch_bytes)
 
     def send(
@@ -131,9 +130,9 @@ class BatchProducer:
         timestamp_ms: int,
         max_timestamp_ms: int | None = None,
     ) -> None:
-        """Take the records section of a batch; waits while too much is on its way.
+        """Take the records of a batch; waits while too much is in flight.
 
-        The latest time of its records is given where they have times of their own.
+        Give the latest time of its records if they have their own times.
         """
         lane = self._lanes.get((topic, partition))
         if lane is None:
@@ -146,13 +145,13 @@ class BatchProducer:
             self._advance()
 
     def flush(self) -> None:
-        """Wait until everything is acknowledged; DeliveryError where that does not come in time."""
+        """Wait until everything is acknowledged; DeliveryError if that takes too long."""
         while self._waiting_bytes:
             self._send_ready()
             self._advance()
 
     def close(self) -> None:
-        """Let go of all connections; what is on its way may or may not arrive."""
+        """Close all connections; batches in flight may or may not arrive."""
         for link in self._links.values():
             link.connection.close()
         self._links.clear()
@@ -172,7 +171,7 @@ class BatchProducer:
     # --- sending
 
     def _send_ready(self) -> None:
-        """Send every batch that may be on its way now, as few requests as that takes."""
+        """Send every batch that may be in flight now, with as few requests as possible."""
         by_leader: dict[Address, list[_Lane]] = {}
         for lane in self._lanes.values():
             if not lane.may_send:
@@ -189,7 +188,7 @@ class BatchProducer:
                     break
 
     def _send_request(self, leader: Address, lanes: list[_Lane]) -> bool:
-        """Send the next batch of each of a leader's lanes; False where the connection has no room for more."""
+        """Send the next batch of each of a leader's lanes; return False if the connection has no room for more."""
         link = self._links.get(leader)
         if link is not None and len(link.requests) >= self._settings.max_in_flight:
             return False
@@ -220,16 +219,16 @@ class BatchProducer:
         link.requests.append(_Request(version, chosen))
         return True
 
-    # --- answers
+    # --- responses
 
     def _advance(self) -> None:
-        """Wait for an answer and make use of the room it leaves, or mend what is broken."""
+        """Wait for a response and use the freed capacity, or repair failed lanes."""
         if not self._receive_ready(self._settings.request_timeout_ms):
             self._mend()
         self._send_ready()
 
     def _receive_ready(self, timeout_ms: int) -> bool:
-        """Take the answers that are there or come in time; False where none is expected."""
+        """Process the responses that are there or arrive in time; return False if none is expected."""
         waiting = {link.connection.fileno(): leader for leader, link in self._links.items() if link.requests}
         if not waiting:
             return False
@@ -241,7 +240,7 @@ class BatchProducer:
             self._receive(waiting[descriptor])
         if not ready and timeout_ms:
             for leader in waiting.values():
-                self._drop(leader, NoAnswerInTimeError(f"no answer within {timeout_ms / 1000:g} s"))
+                self._drop(leader, NoAnswerInTimeError(f"no response within {timeout_ms / 1000:g} s"))
         return True
 
     def _receive(self, leader: Address) -> None:
@@ -271,7 +270,7 @@ class BatchProducer:
                 self._waiting_bytes -= lane.batches.popleft().size
                 lane.sent -= 1
         elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.broken_by is not None:
-            pass  # What it should follow has failed before it; both are sent again.
+            pass  # The batch before it has failed; both are sent again.
         elif code in _RETRIABLE:
             lane.broken_by = lane.broken_by or f"{lane.name}: {_words(code, message)}"
         elif code in _TOO_LARGE and batch.count > 1:
@@ -279,15 +278,15 @@ class BatchProducer:
             lane.broken_by = lane.broken_by or ""
         elif code in _TOO_LARGE:
             raise DeliveryError(
-                f"a row of {batch.size:,} bytes is larger than topic '{lane.topic}' takes; "
-                "raise its max.message.bytes, or write less in a row"
+                f"a row of {batch.size:,} bytes is larger than topic '{lane.topic}' accepts; raise its "
+                "max.message.bytes, or write smaller rows"
             )
         else:
-            raise DeliveryError(f"{lane.name} refused rows: {_words(code, message)}")
+            raise DeliveryError(f"the broker refused rows for {lane.name}: {_words(code, message)}")
         self._settle(lane)
 
     def _split(self, lane: _Lane, batch: Batch) -> None:
-        """Put two halves in the place of a batch, under the same sequence numbers."""
+        """Replace a batch by two halves with the same sequence numbers."""
         place = lane.batches.index(batch)
         parts = halves(batch, self._identity, self._settings)
         del lane.batches[place]
@@ -299,13 +298,13 @@ class BatchProducer:
         self._max_batch_bytes[lane.topic] = min(self.max_batch_bytes(lane.topic), limit)
 
     def _settle(self, lane: _Lane) -> None:
-        """Once nothing of a broken lane is on its way any more, begin again with its first batch."""
+        """When no batch of a broken lane is in flight any more, start again with its first batch."""
         if lane.broken_by is None or lane.unanswered:
             return
         for batch in itertools.islice(lane.batches, lane.sent):
             batch.is_repeated = True
         lane.sent = 0
-        # Those behind a batch that was appended and yet refused may be there already: they are not sent again.
+        # Batches behind one that was appended but refused may be in the log already: these are not sent again.
         self._waiting_bytes -= sum(batch.size for batch in lane.batches if batch.is_acknowledged)
         lane.batches = deque(batch for batch in lane.batches if not batch.is_acknowledged)
         if lane.broken_by:
@@ -317,10 +316,10 @@ class BatchProducer:
         lane.broken_by = reason
         lane.is_stalled = True
 
-    # --- what went wrong
+    # --- failures
 
     def _drop(self, leader: Address, error: ConnectionFailure) -> None:
-        """Give up a connection: whether what was asked over it has been done is not known."""
+        """Close a connection: it is unknown whether its requests were executed."""
         link = self._links.pop(leader, None)
         if link is None:
             return
@@ -336,7 +335,7 @@ class BatchProducer:
             self._settle(lane)
 
     def _mend(self) -> None:
-        """Wait a little, ask who leads what could not be sent, and let it be sent again."""
+        """Wait a little, look up the leaders of failed lanes, and let them send again."""
         stalled = [lane for lane in self._lanes.values() if lane.is_stalled]
         if not stalled:
             return
@@ -360,7 +359,7 @@ class BatchProducer:
 
 
 def _encode(chosen: list[tuple[_Lane, Batch]], acks: int, timeout_ms: int) -> list[bytes | memoryview]:
-    """The body of a Produce request in pieces, so that no batch is copied."""
+    """Encode a Produce request in pieces, so that no batch is copied."""
     by_topic: dict[str, list[tuple[int, Batch]]] = {}
     for lane, batch in chosen:
         by_topic.setdefault(lane.topic, []).append((lane.partition, batch))

@@ -1,6 +1,6 @@
-"""Record batches on their way to a broker: numbered, compressed, with their CRC; and cut in two where one is too large.
+"""Record batches for a broker: numbered, compressed, with their CRC; and split in two if one is too large.
 
-A batch keeps the sequence numbers it was given, however often it is sent. It must not know partitions or connections.
+A batch keeps its sequence numbers, however often it is sent. This module must not know partitions or connections.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tailrace.records.record import NewRecord, build_batch, iterate_records
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch and what became of it."""
+    """One batch and its state."""
 
     header: bytes
     section: memoryview | bytes
     count: int
     queued_at: float = field(default_factory=time.monotonic)
     is_acknowledged: bool = False
-    #: Whether the broker may have it already.
+    #: Whether the broker may already have it.
     is_repeated: bool = False
 
     @property
     def size(self) -> int:
-        """The whole batch in bytes."""
+        """The size of the whole batch in bytes."""
         return len(self.header) + len(self.section)
 
 
@@ -42,7 +42,7 @@ def new_batch(
     sequence: int,
     settings: WriteSettings,
 ) -> Batch:
-    """Make a batch of encoded records; of the times, the first is what theirs are told from, the other the latest."""
+    """Make a batch of encoded records; the first time is the base of their time deltas, the second the latest time."""
     packed = compress(settings.compression, section, settings.compression_level) if settings.compression else section
     header = batch_header(
         packed,
@@ -58,7 +58,7 @@ def new_batch(
 
 
 def halves(batch: Batch, identity: ProducerIdentity, settings: WriteSettings) -> tuple[Batch, Batch]:
-    """The same records in two batches, under the same sequence numbers."""
+    """Return the same records in two batches, with the same sequence numbers."""
     data = batch.header + bytes(batch.section)
     header = read_header(data)
     records = list(iterate_records(data, header))

@@ -1,6 +1,6 @@
-"""What is said of a batch when it is done: its rows and speed, how far the query is behind, and when it catches up.
+"""The report of a finished batch: its rows and speed, the query's lag, and when it catches up.
 
-Owns the values and their words. Pure: it is given Spark's progress and the ends of the logs, and asks nobody.
+Owns the values and their text. Pure: it gets Spark's progress and the ends of the logs, and makes no requests.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 from tailrace.client.groups import Place
 from tailrace.pipeline.source.progress import Offsets
 
-#: The pace is taken over this many batches: enough to be calm, few enough to follow a change.
+#: The number of batches over which the pace is measured: enough to be steady, few enough to follow a change.
 _PACE_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch that is done."""
+    """A finished batch."""
 
     number: int
     rows: int
     duration_ms: int
-    #: Rows that came later than the watermark allows, and were left out.
+    #: Rows later than the watermark allows, which were dropped.
     late_rows: int
-    #: Offsets between what is processed and the ends of all partitions; None where the broker does not say.
+    #: Offsets between what is processed and the ends of all partitions; None if unknown.
     lag: int | None
-    #: Seconds until the lag is gone at the present pace; None where it is not known or the lag does not shrink.
+    #: Seconds until the lag is gone at the present pace; None if unknown or if the lag does not shrink.
     eta_seconds: float | None
 
     @property
@@ -36,7 +36,7 @@ class Batch:
         return self.rows * 1000 / max(1, self.duration_ms)
 
     def as_json(self, job: str) -> dict[str, Any]:
-        """The batch as one object."""
+        """Return the batch as a JSON object."""
         return {
             "job": job,
             "batch": self.number,
@@ -49,7 +49,7 @@ class Batch:
         }
 
     def as_text(self) -> str:
-        """The batch as one line."""
+        """Return the batch as one line."""
         rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
         parts = [f"{rows} in {self.duration_ms / 1000:.1f} s"]
         if self.rows:
@@ -61,7 +61,7 @@ class Batch:
 
 
 def lag_words(lag: int | None, eta_seconds: float | None) -> list[str]:
-    """How far behind somebody is, and for how long, in words."""
+    """Describe the lag and when it is gone."""
     if lag is None:
         return ["lag unknown"]
     if lag == 0:
@@ -70,13 +70,13 @@ def lag_words(lag: int | None, eta_seconds: float | None) -> list[str]:
 
 
 class Pace:
-    """How fast a query gets through its lag, from the lag after each of its last batches."""
+    """How fast a query reduces its lag, from the lag after each of its last batches."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=_PACE_BATCHES)
 
     def eta_seconds(self, now: float, lag: int, rows_per_second: float) -> float | None:
-        """Seconds until the lag is gone, new records counted in; after the first batch by the speed of that alone."""
+        """Return the seconds until the lag is gone, with new records; after the first batch, its speed alone counts."""
         self._seen.append((now, lag))
         if lag == 0:
             return 0.0
@@ -86,7 +86,7 @@ class Pace:
 
 
 def batch_of(progress: Mapping[str, Any], lag: int | None, now: float, pace: Pace) -> Batch:
-    """The batch that a query's progress, as Spark's JSON, is of."""
+    """Return the batch that a query's progress, as Spark's JSON, describes."""
     rows = int(progress["numInputRows"])
     duration_ms = int(progress["durationMs"].get("triggerExecution", 0))
     late = sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in progress.get("stateOperators", ()))
@@ -95,12 +95,12 @@ def batch_of(progress: Mapping[str, Any], lag: int | None, now: float, pace: Pac
 
 
 def lag_between(processed: Offsets, ends: Mapping[Place, int]) -> int:
-    """How many offsets are between what is processed and the ends, over all partitions that have an end."""
+    """Return the number of offsets between what is processed and the ends, over all partitions with an end."""
     return sum(max(0, ends[place] - offset) for place, offset in processed.items() if place in ends)
 
 
 def span(seconds: float) -> str:
-    """A span of time in its two largest units: `40 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    """Format a duration in its two largest units: `40 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
     left = max(1, round(seconds))
     if left < 60:
         return f"{left} s"

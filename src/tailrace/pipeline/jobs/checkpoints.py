@@ -1,8 +1,8 @@
-"""Where a job keeps how far it came, and whether what is kept there is of the job that is to run.
+"""A job's checkpoint: where it is, and whether it belongs to the job that is to run.
 
-Owns the place of checkpoints and the reading of the offsets in one. Spark itself writes them, and goes on from the last
-one; it would also go on with another topic's offsets, so that a checkpoint of other sources is refused here. A
-checkpoint may be on any file system that Spark knows.
+Owns the location of checkpoints and reads the offsets in one. Spark itself writes them, and continues from the last
+one. It would also continue with another topic's offsets, so a checkpoint of other sources is refused here. A checkpoint
+may be on any file system that Spark supports.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _NO_OFFSET = "-"
 
 
 class CheckpointError(ConfigError):
-    """What is kept at a checkpoint is of another job."""
+    """The checkpoint belongs to another job."""
 
 
 def default_root(cluster_id: str) -> str:
-    """Where checkpoints are kept unless told: apart for each cluster, as offsets of one mean nothing in another."""
+    """Return the default location; each cluster has its own, as its offsets mean nothing in another one."""
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
     return str(base / "tailrace" / "pipeline" / cluster_id)
 
 
 def location(root: str, job: str) -> str:
-    """The directory of one job's checkpoint."""
+    """Return the directory of one job's checkpoint."""
     return f"{absolute(root).rstrip('/')}/{job}"
 
 
 def absolute(path: str) -> str:
-    """A path as Spark takes it, whose own directory may be another one; without a scheme it is on this machine."""
+    """Make a path absolute, as Spark may have another working directory; a path without a scheme is on this machine."""
     return path if ":/" in path else str(Path(path).expanduser().absolute())
 
 
 def check_sources(spark: SparkSession, checkpoint: str, job: str, topics: Sequence[str]) -> None:
-    """Refuse a checkpoint whose last offsets are of other topics than the job reads, or in another order."""
+    """Refuse a checkpoint whose last offsets belong to other topics than the job reads, or to another order of them."""
     text = _last_offsets(spark, checkpoint)
     if text is None:
         return
@@ -55,18 +55,19 @@ def check_sources(spark: SparkSession, checkpoint: str, job: str, topics: Sequen
         return
     were = " and ".join(", ".join(sorted(each)) or "an empty topic" for each in kept)
     raise CheckpointError(
-        f"the checkpoint of job '{job}' is of one that reads {were}, and now it reads {' and '.join(topics)}; "
-        f"give the job another name or another --checkpoint, or begin anew by deleting {checkpoint}"
+        f"the checkpoint of job '{job}' belongs to a job that reads {were}, but this one reads "
+        f"{' and '.join(topics)}; give the job another name or another --checkpoint, or start over by deleting "
+        f"{checkpoint}"
     )
 
 
 def is_of(kept: Sequence[set[str]], topics: Sequence[str]) -> bool:
-    """Whether the topics of each source in a checkpoint are those, a source that had no partitions yet fitting any."""
+    """True if each source in a checkpoint has the expected topic; a source without partitions yet matches any."""
     return len(kept) == len(topics) and all(each <= {name} for each, name in zip(kept, topics, strict=True))
 
 
 def topics_in(text: str) -> list[set[str]] | None:
-    """The topics of each source in an offset file; None where it is of a version that nobody here can read."""
+    """Return the topics of each source in an offset file; None if its version is unknown."""
     lines = text.splitlines()
     if not lines or lines[0] != "v1":
         return None
@@ -78,7 +79,7 @@ def topics_in(text: str) -> list[set[str]] | None:
 
 
 def _last_offsets(spark: SparkSession, checkpoint: str) -> str | None:
-    """The newest offset file of a checkpoint, None where there is none yet."""
+    """Return the newest offset file of a checkpoint, None if there is none yet."""
     jvm: Any = spark.sparkContext._jvm
     path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -89,12 +90,12 @@ def _last_offsets(spark: SparkSession, checkpoint: str) -> str | None:
 
 
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether a batch was ever planned with a checkpoint."""
+    """True if a batch was ever planned with a checkpoint."""
     return _last_offsets(spark, checkpoint) is not None
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """A file on any file system of Spark's, None where there is none."""
+    """Read a file on any file system of Spark's; None if it does not exist."""
     jvm: Any = spark.sparkContext._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -108,7 +109,7 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Put a file in place as a whole, whatever was there before."""
+    """Write a whole file at once, replacing any earlier one."""
     jvm: Any = spark.sparkContext._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     part = jvm.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.part")

@@ -1,8 +1,8 @@
-"""Dead letters of a job: records whose values cannot be decoded, in a topic or table of their own, with the reason.
+"""Dead letters of a job: records with undecodable values, in a separate topic or table, with the reason.
 
-Spark counts such records while the job's query runs, at next to no cost. A batch that had some is read once more, and
-they are written; a batch that had none is only noted. How far that came is kept in the job's checkpoint. So each such
-record is written at least once to a topic, and exactly once to a table, whatever is killed. It must not know how a job
+Spark counts such records while the job's query runs, at almost no cost. A batch that had some is read again, and they
+are written; a batch that had none is only noted. The job's checkpoint holds the progress. So each such record is
+written at least once to a topic, and exactly once to a table, even after crashes. This module must not know how a job
 is run.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: In a query's progress, and in the names of what Spark counts.
+#: The prefix of Spark's counters in a query's progress.
 _COUNTER = "tailrace_undecodable_"
 _STATE = "dead-letters.json"
 _SOURCE = "tailrace"
@@ -33,7 +33,7 @@ HEADER_PREFIX = "__dlq.errors."
 
 
 def counted(frame: DataFrame, number: int) -> DataFrame:
-    """Rows of the job's source of this number that were decoded; the others are counted and left out."""
+    """Return the decodable rows of the job's source with this number; count the others and drop them."""
     from pyspark.sql import functions as F
 
     seen = frame.observe(f"{_COUNTER}{number}", F.count(CORRUPT).alias("count"))
@@ -41,7 +41,7 @@ def counted(frame: DataFrame, number: int) -> DataFrame:
 
 
 class DeadLetters:
-    """Writes the dead letters of one job's batches, and remembers how far it came."""
+    """Writes the dead letters of one job's batches, and keeps its progress."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class DeadLetters:
         checkpoint: str,
         warn: Callable[[str], None],
     ) -> None:
-        """Schemas are those of the sources that have dead letters, by their numbers."""
+        """Take the schemas of the sources with dead letters, by their numbers."""
         assert job.dead_letters is not None
         self._spark = spark
         self._job = job
@@ -70,7 +70,7 @@ class DeadLetters:
         self._load(checkpoint)
 
     def batch_done(self, progress: Mapping[str, Any]) -> None:
-        """Write the dead letters of the batch that a query's progress, as Spark's JSON, is of."""
+        """Write the dead letters of the batch that a query's progress, as Spark's JSON, describes."""
         counts = progress.get("observedMetrics", {})
         changed = False
         for number in self._schemas:
@@ -89,7 +89,7 @@ class DeadLetters:
         self, number: int, start: dict[tuple[str, int], int], end: dict[tuple[str, int], int], count: int | None
     ) -> bool:
         done = self._done.get(number, start)
-        # A run that was killed after its last batch and before this has left something between.
+        # A run that was killed after its last batch left a gap.
         is_behind = any(done.get(place, EARLIEST) != start.get(place, EARLIEST) for place in end)
         if count or count is None or is_behind:
             self._write(number, done, end, None if is_behind else count)
@@ -102,13 +102,13 @@ class DeadLetters:
         self, number: int, start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int], count: int | None
     ) -> None:
         source = self._job.sources[number]
-        # A partition that is new begins at its beginning; one whose topic was created again is shorter than it was.
+        # A new partition begins at its start; if its topic was created again, it is shorter than before.
         begins = {place: start.get(place, EARLIEST) for place in end}
         begins = {place: EARLIEST if offset > end[place] else offset for place, offset in begins.items()}
         options = {
             "kafka.bootstrap.servers": self._bootstrap,
             **{name: value for name, value in source.options.items() if name.lower() not in _FOR_STREAMS},
-            # Partitions may have come since.
+            # Partitions may have been added since.
             "assign": json.dumps({source.name: [partition for _, partition in sorted(end)]}),
             "startingOffsets": _as_json(begins),
             "endingOffsets": _as_json(end),
@@ -159,29 +159,29 @@ class DeadLetters:
 
         columns = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "reason")
         rows = letters.select(*columns, F.lit(self._job.name).alias("job"))
-        # What is written again after a crash replaces what was written before it.
+        # A batch that is written again after a crash replaces the earlier one.
         path = f"{absolute(table.path)}/batch={self._writes}"
         rows.write.mode("overwrite").options(**table.options).parquet(path)
         self._writes += 1
 
-    # --- how far it came
+    # --- progress
 
     def _load(self, checkpoint: str) -> None:
         text = read_text(self._spark, self._path)
         if text is None:
             if not has_begun(self._spark, checkpoint):
-                self._save()  # so that a first batch whose letters are not written is known for one
+                self._save()  # so that a restart recognizes a first batch whose letters are not written
             return
         try:
             kept = json.loads(text)
             self._writes = kept["writes"]
             self._done = {int(number): offsets_of(offsets) for number, offsets in kept["done"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{self._path} is not what this job has written: {error}") from None
+            raise CheckpointError(f"{self._path} was not written by this job: {error}") from None
         for number in self._schemas:
             source = self._job.sources[number]
             if number not in self._done and has_begun(self._spark, checkpoint):
-                # Killed in its first batch, or right behind it.
+                # Killed in its first batch, or right after it.
                 if source.starting_offsets == "earliest":
                     self._done[number] = {}
                 elif source.starting_offsets.startswith("{"):
@@ -192,7 +192,7 @@ class DeadLetters:
         write_text(self._spark, self._path, json.dumps({"writes": self._writes, "done": done}))
 
 
-#: Options of a source that say how much a stream reads, which a range that is known does not need.
+#: Options of a source that limit a stream, which a known range does not need.
 _FOR_STREAMS = frozenset(
     ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy",
      "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "columns", "subscribe", "kafka.group.id")

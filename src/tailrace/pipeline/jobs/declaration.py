@@ -1,7 +1,7 @@
-"""Jobs: what is read, a function from DataFrames to a DataFrame, and where its rows go.
+"""Jobs: their sources, a function from DataFrames to a DataFrame, and their sink.
 
-Owns how a job is written and found in its file, and refuses one that could not run before Spark is started. It must not
-know how a job is run. A job's file imports nothing but this:
+Owns the declaration of a job and how it is found in its file, and refuses one that could not run before Spark starts.
+It must not know how a job is run. A job's file imports nothing but this:
 
     from tailrace.pipeline.jobs import Table, Topic, job
 
@@ -36,31 +36,31 @@ P = ParamSpec("P")
 
 OutputMode: TypeAlias = Literal["append", "update"]
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-#: What an option of a job may be, as a command line has no other values.
+#: The types of a job's options; a command line has no other values.
 _OPTION_TYPES = (str, int, float, bool)
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 class JobError(ConfigError):
-    """A job is written in a way that it cannot run; the message says where and what would be right."""
+    """A job is declared in a way that it cannot run; the message says where and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic to read from, its values decoded into columns, or to write to, its values the rows as JSON.
+    """A topic to read from, with its values decoded into columns, or to write to, with the rows as JSON values.
 
-    Beside the fields of a value stand `_key`, `_partition`, `_offset`, `_timestamp`, `_value` and `_corrupt`, which is
-    the value where it could not be decoded: null, unless the job has no dead letters. A sink leaves these columns out,
-    but for one that is its key.
+    Beside the fields of a value there are `_key`, `_partition`, `_offset`, `_timestamp`, `_value` and `_corrupt`, which
+    holds the value if it could not be decoded; it is null unless the job has no dead letters. A sink omits these
+    columns, except one that is its key.
     """
 
     name: str
     format: Format = "json"
-    #: Of a source: the fields of a value, as `id STRING, amount DOUBLE`, a StructType, or an Avro schema; or its file.
+    #: For a source: the fields of a value, as `id STRING, amount DOUBLE`, a StructType, or an Avro schema; or its file.
     schema: str | StructType | None = None
-    #: Of a sink: the column whose content is the record's key.
+    #: For a sink: the column with the record's key.
     key: str | None = None
-    #: Of a source: where a job begins that has no checkpoint yet, `earliest`, `latest` or JSON as Spark takes it.
+    #: For a source: where a job without a checkpoint begins: `earliest`, `latest` or JSON as for Spark.
     starting_offsets: str = "earliest"
     #: Further options of the data source.
     options: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
@@ -77,7 +77,7 @@ class Table:
 
 
 class _BesideTheSink:
-    """The default for dead letters: beside the sink, and of its kind."""
+    """The default for dead letters: beside the sink, and of the same kind."""
 
     def __repr__(self) -> str:
         return "BESIDE_THE_SINK"
@@ -93,7 +93,7 @@ class Option:
 
     name: str
     type: type[str] | type[int] | type[float] | type[bool]
-    #: None where it has to be given.
+    #: None if it is required.
     default: str | int | float | bool | None
 
 
@@ -108,7 +108,7 @@ class Job(Generic[P]):
     output_mode: OutputMode
     conf: Mapping[str, str]
     options: tuple[Option, ...]
-    #: Where records go whose values cannot be decoded; None where the function gets them, with nulls for their fields.
+    #: Where records with undecodable values go; None if the function gets them, with null fields.
     dead_letters: Topic | Table | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> DataFrame:
@@ -124,10 +124,10 @@ def job(
     conf: Mapping[str, str] = _NOTHING,
     dead_letters: Topic | Table | _BesideTheSink | None = BESIDE_THE_SINK,
 ) -> Callable[[Callable[P, DataFrame]], Job[P]]:
-    """Make a job of a function; its name is the function's with `-` for `_`, and `conf` are settings of Spark.
+    """Turn a function into a job; its name is the function's with `-` for `_`, and `conf` has settings of Spark.
 
-    Records whose values cannot be decoded do not reach the function: they go to `dead_letters`, a topic or table named
-    after the sink unless another is given. With `dead_letters=None` the function gets them, and `_corrupt` holds them.
+    Records with undecodable values do not reach the function: they go to `dead_letters`, by default a topic or table
+    named after the sink. With `dead_letters=None` the function gets them, and `_corrupt` holds their values.
     """
 
     def make(function: Callable[P, DataFrame]) -> Job[P]:
@@ -142,35 +142,35 @@ def job(
     return make
 
 
-# --- what is right
+# --- checks
 
 
 def _check(name: str, sources: Sequence[object], sink: object, output_mode: str) -> None:
     if not name or name in (".", "..") or not _NAME_CHARACTERS.issuperset(name):
-        raise JobError(f"'{name}' is no name of a job; use letters, digits, '.', '_' and '-'")
+        raise JobError(f"'{name}' is not a valid name for a job; use letters, digits, '.', '_' and '-'")
     if not sources:
         raise JobError(f"job '{name}' has no source; name a topic: source=Topic(...)")
     for each in sources:
         if not isinstance(each, Topic):
-            raise JobError(f"a source of job '{name}' is {_described(each)}; it has to be Topic(...)")
+            raise JobError(f"a source of job '{name}' is {_described(each)}; expected Topic(...)")
         if each.key is not None:
             raise JobError(f"job '{name}' reads topic '{each.name}' with key={each.key!r}; only a sink has a key")
     if not isinstance(sink, Topic | Table):
-        raise JobError(f"the sink of job '{name}' is {_described(sink)}; it has to be Topic(...) or Table(...)")
+        raise JobError(f"the sink of job '{name}' is {_described(sink)}; expected Topic(...) or Table(...)")
     if isinstance(sink, Topic):
         if sink.schema is not None:
-            raise JobError(f"job '{name}' writes topic '{sink.name}' with a schema; what it writes has its own")
+            raise JobError(f"job '{name}' writes topic '{sink.name}' with a schema; the written rows have their own")
         if sink.format == "avro":
-            raise JobError(f"job '{name}' writes topic '{sink.name}' as avro; a sink is json, text or raw")
+            raise JobError(f"job '{name}' writes topic '{sink.name}' as avro; a sink must be json, text or raw")
     for each in (*sources, sink):
         if isinstance(each, Topic) and each.format not in FORMATS:
             raise JobError(
-                f"topic '{each.name}' of job '{name}' has format '{each.format}'; there are json, avro, text, raw"
+                f"topic '{each.name}' of job '{name}' has format '{each.format}'; expected json, avro, text or raw"
             )
     if output_mode not in get_args(OutputMode):
-        raise JobError(f"job '{name}' has output_mode '{output_mode}'; there are append and update")
+        raise JobError(f"job '{name}' has output_mode '{output_mode}'; expected append or update")
     if output_mode == "update" and isinstance(sink, Table):
-        raise JobError(f"job '{name}' updates a table; rows of a table are appended only, so leave output_mode out")
+        raise JobError(f"job '{name}' updates a table; a table can only be appended to, so omit output_mode")
 
 
 def _beside(sink: Topic | Table) -> Topic | Table:
@@ -184,7 +184,7 @@ def _check_dead_letters(name: str, sources: Sequence[Topic], sink: Topic | Table
         return
     if not isinstance(letters, Topic | Table):
         raise JobError(
-            f"dead_letters of job '{name}' is {_described(letters)}; it has to be Topic(...), Table(...) or None"
+            f"dead_letters of job '{name}' is {_described(letters)}; expected Topic(...), Table(...) or None"
         )
     if isinstance(letters, Topic):
         problem = topic_name_problem(letters.name)
@@ -193,13 +193,16 @@ def _check_dead_letters(name: str, sources: Sequence[Topic], sink: Topic | Table
                 f"the dead letters of job '{name}': {problem}; name another topic with dead_letters=Topic(...)"
             )
         if letters.name in [source.name for source in sources]:
-            raise JobError(f"job '{name}' reads topic '{letters.name}', and its dead letters would come back to it")
+            raise JobError(
+                f"job '{name}' reads topic '{letters.name}', so its dead letters would come back to it; "
+                "name another topic"
+            )
     if letters == sink:
         raise JobError(f"the dead letters of job '{name}' go to its sink; name another topic or table")
 
 
 def _options(name: str, function: Callable[..., Any], sources: int) -> tuple[Option, ...]:
-    """The options of a job, from its function's parameters; JobError where they do not fit its sources."""
+    """Return the options of a job, from its function's parameters; JobError if they do not match its sources."""
     frames = 0
     options: list[Option] = []
     annotations = _annotations(function)
@@ -209,11 +212,11 @@ def _options(name: str, function: Callable[..., Any], sources: int) -> tuple[Opt
         elif parameter.kind is parameter.KEYWORD_ONLY:
             options.append(_option(name, parameter, annotations.get(parameter.name)))
         else:
-            raise JobError(f"job '{name}' takes *{parameter.name}; give each source a parameter of its own")
+            raise JobError(f"job '{name}' takes *{parameter.name}; give each source its own parameter")
     if frames != sources:
         topics = "1 topic" if sources == 1 else f"{sources} topics"
         taken = "1 DataFrame" if frames == 1 else f"{frames} DataFrames"
-        raise JobError(f"job '{name}' reads {topics} and its function takes {taken}; options come after a *")
+        raise JobError(f"job '{name}' reads {topics}, but its function takes {taken}; options come after a *")
     return tuple(options)
 
 
@@ -223,11 +226,11 @@ def _option(job_name: str, parameter: inspect.Parameter, hint: object) -> Option
     for each in _OPTION_TYPES:
         if kind is each:
             return Option(parameter.name, each, default)
-    raise JobError(f"option '{parameter.name}' of job '{job_name}' has to be annotated as str, int, float or bool")
+    raise JobError(f"option '{parameter.name}' of job '{job_name}' must be annotated as str, int, float or bool")
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the options are annotated with; a name that only a type checker sees, as DataFrame may be, is None."""
+    """Return the annotations of the options; a name that only a type checker sees, as DataFrame may be, is None."""
     found: dict[str, Any] = {}
     names = {each.__name__: each for each in _OPTION_TYPES}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -239,11 +242,11 @@ def _described(value: object) -> str:
     return f"{value!r}, a {type(value).__name__}"
 
 
-# --- finding
+# --- loading
 
 
 def load(path: Path) -> dict[str, Job[...]]:
-    """The jobs in a file by name, in its order; JobError where it cannot be run or has none."""
+    """Return the jobs in a file by name, in its order; JobError if it cannot be run or has none."""
     module = _run_file(path)
     found = {each.name: each for each in vars(module).values() if isinstance(each, Job)}
     if not found:
@@ -252,7 +255,7 @@ def load(path: Path) -> dict[str, Job[...]]:
 
 
 def choose(jobs: Mapping[str, Job[...]], name: str | None, path: Path) -> Job[...]:
-    """The job of that name, or the only one."""
+    """Return the job with this name, or the only one."""
     names = ", ".join(jobs)
     if name is None:
         if len(jobs) > 1:
@@ -265,14 +268,14 @@ def choose(jobs: Mapping[str, Job[...]], name: str | None, path: Path) -> Job[..
 
 def _run_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise JobError(f"there is no file {path}")
-    # A name that no other module has: a job's file may well be called json.py.
+        raise JobError(f"file {path} does not exist")
+    # A unique module name: a job's file may be called json.py.
     name = f"tailrace_job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise JobError(f"{path} is no Python file; the name of a job's file ends in .py")
+        raise JobError(f"{path} is not a Python file; the name of a job's file must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # As for any script: what lies beside the file can be imported.
+    # As for any script, modules beside the file can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[name] = module
     try:
@@ -288,13 +291,13 @@ def _run_file(path: Path) -> ModuleType:
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """`, line 7`: the last line of the file itself that was running."""
+    """Return `, line 7`: the last line of the file itself that was running."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     return f", line {lines[-1]}" if lines else ""
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Let functions of the file travel to Spark's workers whole: those cannot import the file."""
+    """Send functions of the file to Spark's workers by value: workers cannot import the file."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]

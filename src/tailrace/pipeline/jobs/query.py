@@ -1,6 +1,6 @@
-"""The streaming query of a job: its sources decoded, its function applied, its sink written.
+"""The streaming query of a job: decodes its sources, applies its function, writes its sink.
 
-Owns how a job becomes a query of Spark's, and which rows become records or columns of a table. It must not know how the
+Owns how a job becomes a Spark query, and which rows become records or columns of a table. It must not know how the
 query is run.
 """
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _SOURCE = "tailrace"
-#: What decoding takes: the others are the same in every row.
+#: The columns that decoding needs: the others are the same in every row.
 _COLUMNS = "key,value,partition,offset,timestamp"
 #: Columns that decoding adds beside the fields of a value.
 _BESIDE = (*METADATA, CORRUPT)
-#: A column that is null is null in the object too, so that all objects have the same fields.
+#: A null column is null in the object too, so that all objects have the same fields.
 _JSON_OPTIONS = {"ignoreNullFields": "false", "timeZone": "UTC"}
-#: As in JSON.
+#: The same as in JSON.
 _TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 
@@ -46,27 +46,27 @@ class RunSettings:
     bootstrap: str
     #: The directory of this job's checkpoint.
     checkpoint: str
-    #: The group in which progress shows.
+    #: The consumer group that shows the progress.
     group: str
-    #: Stop when what is there at the start is processed.
+    #: Stop when everything that exists at the start is processed.
     once: bool = False
-    #: How long from the start of a batch to the next; None for at once.
+    #: The time from the start of a batch to the next; None for no pause.
     every_ms: int | None = None
-    #: How many offsets of each source a batch may take; None for all that are there.
+    #: The most offsets of each source in a batch; None for all.
     max_offsets_per_trigger: int | None = None
     #: The job's own options.
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def query_of(session: SparkSession, job: Job[...], settings: RunSettings) -> DataStreamWriter:
-    """The query of a job, to be started; what is wrong with it is told in the user's words."""
+    """Return the query of a job, ready to be started; errors are in users' words."""
     result = _result(session, job, settings)
     with in_users_words():
         return _writer(result, job, settings)
 
 
 def _result(session: SparkSession, job: Job[...], settings: RunSettings) -> DataFrame:
-    """What the job's function makes of its sources."""
+    """Apply the job's function to its sources."""
     with in_users_words():
         frames = [_read(session, job, number, settings) for number in range(len(job.sources))]
     function: Callable[..., Any] = job.function
@@ -74,7 +74,7 @@ def _result(session: SparkSession, job: Job[...], settings: RunSettings) -> Data
         with in_users_words():
             result = function(*frames, **settings.options)
     except TailraceError as error:
-        # What Spark raised is its cause, and knows where it was raised.
+        # Its cause is Spark's exception, which knows where it was raised.
         error.add_note(place_in_job(error.__cause__ or error, job))
         raise
     except Exception as error:
@@ -82,15 +82,15 @@ def _result(session: SparkSession, job: Job[...], settings: RunSettings) -> Data
         failure.add_note(place_in_job(error, job))
         raise failure from error
     if not isinstance(result, DataFrame):
-        hint = "; is there a return missing?" if result is None else ""
-        raise JobError(f"job '{job.name}' gives {type(result).__name__}, and a DataFrame is needed{hint}")
+        hint = "; is a return missing?" if result is None else ""
+        raise JobError(f"job '{job.name}' returns {type(result).__name__}, but a DataFrame is required{hint}")
     if not result.isStreaming:
-        raise JobError(f"job '{job.name}' gives rows that do not come from its sources; begin with its parameters")
+        raise JobError(f"job '{job.name}' returns rows that do not come from its sources; start with its parameters")
     return result
 
 
 def place_in_job(error: BaseException, job: Job[...]) -> str:
-    """`  my_job.py, line 7, in totals: return orders.agg(...)`: the last line of the job's file that was running."""
+    """Return `  my_job.py, line 7, in totals: return orders.agg(...)`: the last line that ran in the job's file."""
     function: Any = inspect.unwrap(job.function)
     file = function.__code__.co_filename
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -118,17 +118,17 @@ def _read(session: SparkSession, job: Job[...], number: int, settings: RunSettin
 
 
 def source_schema(source: Topic) -> str | StructType | None:
-    """The schema of a source: DDL, a StructType or an Avro schema, none of it the name of a file."""
+    """Return the schema of a source: DDL, a StructType or an Avro schema, never the name of a file."""
     if not isinstance(source.schema, str):
         return source.schema
     kind, schema = read_schema(source.schema)
     if source.format in ("json", "avro") and kind != source.format:
-        raise JobError(f"topic '{source.name}' is {source.format}, and its schema is one of {kind}")
+        raise JobError(f"topic '{source.name}' is {source.format}, but its schema is for {kind}")
     return schema
 
 
 def sources_with_letters(job: Job[...]) -> dict[int, Topic]:
-    """The sources of a job, by number, whose undecodable records are dead letters; bytes as they are always fit."""
+    """Return the sources of a job, by number, that can have dead letters; raw bytes never fail to decode."""
     if job.dead_letters is None:
         return {}
     return {number: source for number, source in enumerate(job.sources) if source.format != "raw"}
@@ -159,7 +159,7 @@ def _table_writer(result: DataFrame, job: str, table: Table) -> DataStreamWriter
 
 
 def records_of(result: DataFrame, job: str, topic: Topic) -> DataFrame:
-    """Rows as records: all columns as a JSON object, or a column `value` as it is, and a column as the key."""
+    """Convert rows to records: all columns as JSON, or an unchanged column `value`, and a column as the key."""
     columns = [name for name in result.columns if name not in _BESIDE]
     if topic.key is not None and topic.key not in result.columns:
         raise JobError(_no_column(job, f"topic '{topic.name}' has the key '{topic.key}'", result))
@@ -191,4 +191,4 @@ def _key(result: DataFrame, name: str) -> Any:
 
 
 def _no_column(job: str, what: str, result: DataFrame) -> str:
-    return f"job '{job}': {what}, and there is no such column; there are {', '.join(result.columns)}"
+    return f"job '{job}': {what}, but there is no such column; the columns are {', '.join(result.columns)}"

@@ -1,8 +1,8 @@
-"""A job's run: its query started, watched batch by batch, and stopped at a batch's end.
+"""A job's run: starts its query, watches it batch by batch, and stops it at the end of a batch.
 
-Keeps two invariants: offsets are committed to the group only of batches that are done, their dead letters written, and
-the last batch of a query is reported and committed before `run_job` returns. It must not know how lines are printed,
-nor what a query is made of.
+Invariants: offsets are committed to the group only for batches that are done, including their dead letters; the last
+batch of a query is reported and committed before `run_job` returns. It must not know how lines are printed, nor what a
+query consists of.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SPARK_SHUFFLE_PARTITIONS = "200"
-#: How long a signal may go unseen.
+#: The longest time before a signal is noticed.
 _SLICE = 0.2
-#: How long the last events of a query that has ended may take; they come from a thread of Spark's.
+#: How long the last events of a finished query may take; they come from a thread of Spark's.
 _LAST_EVENTS_TIMEOUT = 10.0
 
-#: Spark gives a Python worker ten seconds to start, and ends the query of one that takes longer.
+#: Spark gives a Python worker ten seconds to start, and fails the query otherwise.
 _NO_WORKER = "Python worker failed to connect back"
-#: How often in a row that may be before it is a failure.
+#: The number of consecutive such failures that end the run.
 _STARTS = 5
 
 #: Progress of a batch as Spark's JSON, or None for the end of the query.
@@ -64,26 +64,26 @@ class Outcome:
 
     batches: int
     rows: int
-    #: The signal that asked for the end, None where there was nothing more to do.
+    #: The signal that requested the end, None if there was nothing more to do.
     stopped_by: signal.Signals | None
 
 
 class Stop:
-    """Whether the run shall end: after the batch that runs, or at once when asked a second time."""
+    """Whether the run must end: after the current batch, or at once after a second request."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.is_at_once = False
 
     def request(self, number: int, _frame: FrameType | None = None) -> None:
-        """Ask for the end, as a signal handler does."""
+        """Request the end; usable as a signal handler."""
         if self.signal is not None:
             self.is_at_once = True
         self.signal = signal.Signals(number)
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT as such requests for a while; Spark's own handler would cut a batch short."""
+        """Treat SIGTERM and SIGINT as such requests within the block; Spark's own handler would abort a batch."""
         before = {number: signal.signal(number, self.request) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -93,7 +93,7 @@ class Stop:
 
 
 def check_topics(job: Job[...], groups: Groups) -> None:
-    """Refuse a job whose sources do not exist, before Spark takes its time to start."""
+    """Refuse a job whose sources do not exist, before Spark starts, which takes time."""
     existing = groups.partitions()
     for source in job.sources:
         if source.name not in existing:
@@ -112,7 +112,7 @@ def run_job(
     warn: Callable[[str], None],
     stop: Stop,
 ) -> Outcome:
-    """Run a job until it is done, asked to stop, or fails, which is an error in the user's words."""
+    """Run a job until it is done, asked to stop, or fails with an error in users' words."""
     if stop.signal is not None:
         return Outcome(0, 0, stop.signal)
     session = _session_of(spark, job)
@@ -152,7 +152,7 @@ def _run_to_its_end(
         starts = 1 if watch.batches > batches_before else starts + 1
         if _NO_WORKER not in str(failure) or starts == _STARTS or stop.signal is not None:
             raise failure
-        warn("the machine is too busy for Spark to start a Python worker in time; going on from the checkpoint")
+        warn("the machine is too busy for Spark to start a Python worker in time; continuing from the checkpoint")
 
 
 def _dead_letters(
@@ -173,22 +173,22 @@ def _dead_letters(
 
 
 def _session_of(spark: SparkSession, job: Job[...]) -> SparkSession:
-    """A session of the job's own, so that its settings are nobody else's."""
+    """Return a session for this job alone, so that its settings affect nothing else."""
     session = spark.newSession()
     is_local = str(spark.sparkContext.master).startswith("local")
     if is_local and session.conf.get(_SHUFFLE_PARTITIONS) == _SPARK_SHUFFLE_PARTITIONS:
-        # Every partition of a state is a task of each batch: Spark's default is for clusters, and slow on a laptop.
+        # Every partition of the state is a task of each batch: Spark's default is for clusters, and slow on a laptop.
         session.conf.set(_SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))
     for name, value in job.conf.items():
         session.conf.set(name, value)
     return session
 
 
-# --- watching
+# --- monitoring
 
 
 class _Events(StreamingQueryListener):
-    """Brings what Spark says of a query, on a thread of its own, to the thread that runs the job."""
+    """Passes Spark's events about a query, which arrive on another thread, to the thread that runs the job."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -207,7 +207,7 @@ class _Events(StreamingQueryListener):
 
 
 class _Watch:
-    """What is done about each batch: its dead letters written, its offsets committed, its lag looked up, a report."""
+    """Handles each finished batch: writes its dead letters, commits its offsets, looks up the lag, and reports."""
 
     def __init__(
         self,
@@ -244,13 +244,13 @@ class _Watch:
                 self._groups = Groups(self._bootstrap)
             ends = self._groups.offsets(processed, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         except TailraceError as error:
-            self._warn(f"the lag is not known: {error}")
+            self._warn(f"cannot tell the lag: {error}")
             return None
         return lag_between(processed, ends)
 
 
 def _follow(query: StreamingQuery, events: _Events, watch: _Watch, stop: Stop) -> None:
-    """Watch a query to its end; one that shall stop does so between two batches."""
+    """Watch a query to its end; if asked to stop, stop it between two batches."""
     is_stopping = False
     ended: float | None = None
     while True:

@@ -1,9 +1,9 @@
-"""The columns of a job's table, kept beside its files: which changes of a job fit them, and which are refused.
+"""The columns of a job's table, stored beside its files: which changes of a job are compatible, and which are refused.
 
-Owns what may change. Columns may be added, may be missing, and may be of narrower types than in the table: these are
-written in the table's types. All columns may be null, because files from before a column was added have none. All files
-of a table can therefore be read by one schema. Any other change is refused before anything is written: Spark reads a
-table by the columns of one of its files, and fails at the first file of other types.
+Columns may be added, may be missing, and may have narrower types than in the table: these are written in the table's
+types. All columns may be null, because files from before a column was added have none. So one schema can read all files
+of a table. Any other change is refused before anything is written: Spark takes a table's columns from one of its files,
+and fails at the first file with other types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tailrace.pipeline.jobs.checkpoints import absolute, read_text, write_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Readers of Parquet leave files alone whose names begin so.
+#: Readers of Parquet ignore files with this prefix.
 SCHEMA_FILE = "_tailrace_schema.json"
 _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType, FloatType, DoubleType),
@@ -47,11 +47,11 @@ _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10
 
 
 class TableSchemaError(ConfigError):
-    """What a job gives does not fit the table that is there."""
+    """A job's rows do not fit the existing table."""
 
 
 def fitted(spark: SparkSession, result: DataFrame, path: str, partition_by: tuple[str, ...], job: str) -> DataFrame:
-    """The rows of a job as its table takes them, and the table's columns brought up to date."""
+    """Convert a job's rows to the types of its table, and update the table's stored columns."""
     place = f"{absolute(path).rstrip('/')}/{SCHEMA_FILE}"
     kept = read_text(spark, place)
     table, partitions = _parsed(kept, place) if kept is not None else _found(spark, absolute(path))
@@ -60,8 +60,8 @@ def fitted(spark: SparkSession, result: DataFrame, path: str, partition_by: tupl
     else:
         if partitions is not None and partitions != partition_by:
             raise TableSchemaError(
-                f"job '{job}' partitions table '{path}' by {_names(partition_by)}, and the table is partitioned by "
-                f"{_names(partitions)}; write to another table"
+                f"job '{job}' partitions table '{path}' by {_names(partition_by)}, but the table is partitioned "
+                f"by {_names(partitions)}; write to another table"
             )
         merged, rows = _fit(table, result, path, job)
     text = json.dumps({"columns": merged.jsonValue(), "partition_by": list(partition_by)})
@@ -83,12 +83,12 @@ def _fit(table: StructType, result: DataFrame, path: str, job: str) -> tuple[Str
         kind = _fits(old.dataType, new.dataType)
         if kind is None:
             raise TableSchemaError(
-                f"job '{job}' gives column '{new.name}' as {new.dataType.simpleString()}, and table '{path}' has it as "
-                f"{old.dataType.simpleString()}, in which it does not fit; cast it, give it another name, or write to "
+                f"job '{job}' has column '{new.name}' as {new.dataType.simpleString()}, which does not fit into "
+                f"{old.dataType.simpleString()} of table '{path}'; cast it, give it another name, or write to "
                 "another table"
             )
         fields.append(StructField(old.name, kind))
-        # Into the table's type, but with the fields of a struct where they are: a cast goes by their places.
+        # Cast to the table's type, but keep the order of a struct's fields: a cast goes by position.
         goal = kind if isinstance(kind, AtomicType) else new.dataType
         columns.append(_nullable(new, goal).alias(old.name))
     for new in given.values():
@@ -98,11 +98,11 @@ def _fit(table: StructType, result: DataFrame, path: str, job: str) -> tuple[Str
 
 
 def _nullable(field: StructField, kind: DataType) -> Column:
-    """A column in a type, that may be null for Spark though it never is."""
+    """Return a column in a type, nullable for Spark even if it is never null."""
     column = F.col(_quoted(field.name)).cast(_all_nullable(kind))
     if field.nullable:
         return column
-    # Always true, but not for Spark's optimizer, which would find out again that the column is never null.
+    # Always true, but Spark's optimizer does not know that, and so cannot infer that the column is never null.
     return F.when(F.spark_partition_id() >= 0, column)
 
 
@@ -117,7 +117,7 @@ def _all_nullable(kind: DataType) -> DataType:
 
 
 def _fits(table: DataType, given: DataType) -> DataType | None:
-    """The type that a column has from now on, None where what is given does not fit."""
+    """Return the type that a column has from now on, None if the new one does not fit."""
     if _plain(table) == _plain(given):
         return table
     if isinstance(given, NullType) or type(table) in _WIDER.get(type(given), ()):
@@ -133,7 +133,7 @@ def _fits(table: DataType, given: DataType) -> DataType | None:
 
 
 def _extended(table: DataType, given: DataType) -> DataType | None:
-    """A nested type with fields that the table has not; those that it has must be there and the same."""
+    """Return a nested type with the table's fields and new ones; the table's fields must be there and the same."""
     if isinstance(table, StructType) and isinstance(given, StructType):
         kinds = {field.name: field.dataType for field in given.fields}
         fields = []
@@ -160,7 +160,7 @@ def _same_or_extended(table: DataType, given: DataType | None) -> DataType | Non
 
 
 def _plain(kind: DataType) -> str:
-    """A type without what may be null in it, and with its fields in any order."""
+    """Return a type without nullability, and with its fields sorted."""
     if isinstance(kind, StructType):
         return "struct<" + ",".join(sorted(f"{field.name}:{_plain(field.dataType)}" for field in kind.fields)) + ">"
     if isinstance(kind, ArrayType):
@@ -170,7 +170,7 @@ def _plain(kind: DataType) -> str:
     return kind.simpleString()
 
 
-# --- what is there
+# --- the existing table
 
 
 def _parsed(text: str, place: str) -> tuple[StructType, tuple[str, ...]]:
@@ -178,13 +178,13 @@ def _parsed(text: str, place: str) -> tuple[StructType, tuple[str, ...]]:
         content = json.loads(text)
         return StructType.fromJson(content["columns"]), tuple(content["partition_by"])
     except (ValueError, KeyError, TypeError) as error:
-        raise TableSchemaError(f"{place} does not hold the columns of a table: {error}") from None
+        raise TableSchemaError(f"{place} does not contain the columns of a table: {error}") from None
 
 
 def _found(spark: SparkSession, path: str) -> tuple[StructType | None, tuple[str, ...] | None]:
-    """The columns of a table from before they were kept; None where there is none yet.
+    """Return the columns of a table from before they were stored; None if there is none yet.
 
-    What values a column has that the table is partitioned by, Spark only guesses from names of directories.
+    The types of partition columns are only Spark's guess from names of directories.
     """
     from pyspark.errors import AnalysisException, PySparkException
 
@@ -199,8 +199,8 @@ def _found(spark: SparkSession, path: str) -> tuple[StructType | None, tuple[str
         return None, None
     except PySparkException as error:
         raise TableSchemaError(
-            f"the files of table '{path}' have columns of different types already: {str(error).splitlines()[0]}; "
-            "write to another table"
+            f"the files of table '{path}' already have columns with different types: "
+            f"{str(error).splitlines()[0]}; write to another table"
         ) from error
     names = next(iter(table.inputFiles()), "").removeprefix("file://").partition(path)[2].split("/")[:-1]
     partitions = tuple(part.partition("=")[0] for part in names if "=" in part)

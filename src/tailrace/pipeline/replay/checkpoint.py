@@ -1,8 +1,8 @@
-"""How far a replay came, kept so that it goes on from there when it is started again.
+"""The progress of a replay, stored so that it continues when it is started again.
 
-Owns the files of a checkpoint: a new one for each batch, whole or not there at all, and the newest counts. It says
-which replay it is of; another one is refused rather than mixed up with it. When a replay is done, its checkpoint is
-removed. It must not know Spark.
+Owns the files of a checkpoint: a new one for each batch, complete or absent, and the newest counts. It names its
+replay, and another replay is refused. When a replay is done, its checkpoint is removed. This module must not know
+Spark.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NAME = re.compile(rf"{_DIRECTORY}/([0-9]{{20}})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is to be replayed of each partition, and the offset that is next."""
+    """The offsets to replay of each partition, and the next one."""
 
-    #: Start and end, exclusive, of each partition; the end is where it was when the replay began.
+    #: Start and end (exclusive) of each partition; the end is where it was when the replay began.
     ranges: Mapping[int, tuple[int, int]]
     next: Mapping[int, int]
     batches: int = 0
@@ -34,28 +34,28 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """How many offsets are still to be read."""
+        """The number of offsets that are still to be read."""
         return sum(max(0, end - self.next[number]) for number, (_, end) in self.ranges.items())
 
 
 class ReplayCheckpoint:
-    """The checkpoint of one replay: `identity` is what must be the same for it to go on."""
+    """The checkpoint of one replay: `identity` is what must stay the same for it to continue."""
 
     def __init__(self, uri: str, identity: Mapping[str, Any]) -> None:
         self.uri = uri
         self._location: Location = open_location(uri)
-        # As it comes back from JSON, with which it is compared.
+        # In the form in which it comes back from JSON, to be compared with that.
         self._identity: dict[str, Any] = json.loads(json.dumps(identity))
 
     def load(self) -> Progress | None:
-        """How far the replay came, None where it is to begin; CheckpointError where another one is kept here."""
+        """Return the replay's progress, None if it has not begun; CheckpointError if another replay's is here."""
         self._location.create()
         for number in sorted(self._numbers(), reverse=True):
             try:
                 document = json.loads(self._location.read_all(_name(number)))
                 kept, progress = document["replay"], _progress_of(document)
                 if document["format"] != _FORMAT:
-                    raise CheckpointError(f"the checkpoint at {self.uri} was written by a later tailrace: use that one")
+                    raise CheckpointError(f"a later tailrace wrote the checkpoint at {self.uri}: use that version")
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # torn by a crash of the machine: the one before it counts
             self._check_identity(kept)
@@ -63,7 +63,7 @@ class ReplayCheckpoint:
         return None
 
     def save(self, progress: Progress) -> None:
-        """Keep how far it came; what was kept before is removed then."""
+        """Store the progress, and remove older files."""
         document = {
             "format": _FORMAT,
             "replay": self._identity,
@@ -76,16 +76,16 @@ class ReplayCheckpoint:
             self._location.write_new(_name(progress.batches), json.dumps(document).encode() + b"\n")
         except FileExistsInArchiveError:
             raise CheckpointError(
-                f"another replay runs with the checkpoint {self.uri}: wait for it, or give this one its own with "
-                "--checkpoint"
+                f"another replay is running with the checkpoint {self.uri}: wait for it, or give this one its own "
+                "with --checkpoint"
             ) from None
-        # One before the newest stays, for the case that the newest does not survive a crash of the machine.
+        # Keep the one before the newest, in case the newest does not survive a crash of the machine.
         for number in self._numbers():
             if number < progress.batches - 1:
                 self._location.delete(_name(number))
 
     def remove(self) -> None:
-        """Forget the replay, which is done."""
+        """Remove the checkpoint of a replay that is done."""
         for number in sorted(self._numbers()):
             self._location.delete(_name(number))
 
@@ -96,7 +96,7 @@ class ReplayCheckpoint:
         try:
             names = [entry.name for entry in self._location.list(_DIRECTORY)]
         except ArchiveError as error:
-            error.add_note("the checkpoint of the replay is there; choose another place with --checkpoint")
+            error.add_note("the checkpoint of the replay is there; choose another location with --checkpoint")
             raise
         return [int(match[1]) for name in names if (match := _NAME.fullmatch(name)) is not None]
 
@@ -104,9 +104,9 @@ class ReplayCheckpoint:
         for name, value in self._identity.items():
             if kept.get(name) != value:
                 raise CheckpointError(
-                    f"the checkpoint at {self.uri} is of a replay that is not done, and with another {name}: "
-                    f"{_words(kept.get(name))}, and now {_words(value)}. Go on with it as it was, give another "
-                    "--checkpoint, or begin anew by deleting it"
+                    f"the checkpoint at {self.uri} belongs to an unfinished replay with another {name}: it has "
+                    f"{_words(kept.get(name))}, this one {_words(value)}. Continue the old replay, give another "
+                    "--checkpoint, or start over by deleting the checkpoint"
                 )
 
 

@@ -1,7 +1,7 @@
-"""What a replay is to do, checked before Spark takes its time to start: which offsets, from where, and to where.
+"""The plan of a replay, checked before Spark starts, which takes time: which offsets, from where, and to where.
 
-Owns the refusals: ranges that are empty or not there, a topic into itself, and partitions for which the target has no
-place. It must not know Spark.
+Owns the refusals: empty or missing ranges, a topic into itself, and partitions that the target does not have. It must
+not know Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PartitionBy: TypeAlias = Literal["source", "key"]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time, and how it was given: a replay that goes on is known by the latter."""
+    """A time, and how the user gave it: the latter identifies a replay that continues."""
 
     ms: int
     text: str
@@ -35,7 +35,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which offsets are wanted: between offsets, or between times; those under None are for all other partitions."""
+    """The wanted offsets: between offsets, or between times; those under None apply to all other partitions."""
 
     from_offsets: Mapping[int | None, int] = field(default_factory=dict)
     to_offsets: Mapping[int | None, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Bounds:
     partitions: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The bounds as an object, always the same for the same bounds."""
+        """Return the bounds as a JSON object, always the same for the same bounds."""
         return {
             "--from-offset": {str(number): offset for number, offset in self.from_offsets.items()},
             "--to-offset": {str(number): offset for number, offset in self.to_offsets.items()},
@@ -56,7 +56,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One replay, as it was asked for."""
+    """One replay, as the user requested it."""
 
     bootstrap: str
     #: A topic, or the directory of one in an archive.
@@ -64,18 +64,18 @@ class Replay:
     target: str
     bounds: Bounds = field(default_factory=Bounds)
     where: str | None = None
-    #: What values are, for a filter that speaks of their fields; None for the columns of a topic as they are.
+    #: The format of values, for a filter on their fields; None for the unchanged columns of a topic.
     format: Format | None = None
     schema: str | None = None
     timestamps: Timestamps = "original"
     partition_by: PartitionBy = "source"
     records_per_second: int | None = None
     max_offsets_per_batch: int = 200_000
-    #: Whether batches that nobody can decode are skipped; else they fail the replay.
+    #: Whether undecodable batches are skipped; otherwise they fail the replay.
     skips_corrupt: bool = False
 
     def identity(self, source: Source, target: Target) -> dict[str, Any]:
-        """What has to stay the same for a replay to go on where it was."""
+        """Return what must stay the same for a replay to continue."""
         return {
             "source": self.source,
             "source topic id": encode_uuid(source.lineage),
@@ -92,18 +92,18 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The topic that is written to."""
+    """The topic to write to."""
 
     topic: str
     lineage: str
     partitions: int
-    #: How long it keeps records, by their times; None where for ever, or not known.
+    #: How long it keeps records, by their times; None for ever or if unknown.
     retention_ms: int | None
     is_log_append_time: bool
 
 
 def find_target(bootstrap: str, topic: str) -> Target:
-    """Look a target up; it has to exist."""
+    """Look up the target, which must exist."""
     brokers = Brokers(parse_client_settings({"bootstrap.servers": bootstrap}))
     try:
         state = brokers.topics((topic,)).get(topic)
@@ -111,15 +111,15 @@ def find_target(bootstrap: str, topic: str) -> Target:
         brokers.close()
     if state is None:
         raise UnknownTopicError(
-            f"topic '{topic}', which shall be written, does not exist; create it with as many partitions as the source "
-            f"has: tailrace topic create {topic} --partitions N"
+            f"target topic '{topic}' does not exist; create it with as many partitions as the source: tailrace "
+            f"topic create {topic} --partitions N"
         )
     if topic in INTERNAL_TOPICS:
-        raise ConfigError(f"topic '{topic}' belongs to the brokers, and cannot be written")
+        raise ConfigError(f"topic '{topic}' belongs to the brokers and cannot be written to")
     try:
         configs = {each.name: each.value for each in Configs(bootstrap).get(ConfigOwner.topic(topic))}
     except ClientError:
-        configs = {}  # for warnings only
+        configs = {}  # only needed for warnings
     retention = configs.get("retention.ms")
     deletes = "delete" in (configs.get("cleanup.policy") or "delete")
     return Target(
@@ -132,18 +132,18 @@ def find_target(bootstrap: str, topic: str) -> Target:
 
 
 def check_target(replay: Replay, source: Source, target: Target, partitions: Iterable[int]) -> None:
-    """Refuse what would go round in circles, or lose the order that is promised."""
+    """Refuse a replay that would be circular, or would break the promised order."""
     if encode_uuid(source.lineage) == target.lineage:
         raise ConfigError(
-            f"topic '{target.topic}' cannot be replayed into itself: every record would be there twice; name another "
-            "topic with --to"
+            f"topic '{target.topic}' cannot be replayed into itself: every record would be duplicated; name "
+            "another topic with --to"
         )
     homeless = [number for number in partitions if number >= target.partitions]
     if replay.partition_by == "source" and homeless:
         raise ConfigError(
-            f"topic '{target.topic}' has {_partitions(target.partitions)} and '{replay.source}' has one of number "
-            f"{max(homeless)}, which goes to the partition of the same number: add partitions to the target, or choose "
-            "--partition-by key, which keeps the order of the records of each key only"
+            f"topic '{target.topic}' has {_partitions(target.partitions)}, but '{replay.source}' has one with "
+            f"number {max(homeless)}, which goes to the partition with the same number: add partitions to the "
+            "target, or choose --partition-by key, which keeps only the order of records with the same key"
         )
 
 
@@ -152,11 +152,11 @@ def _partitions(count: int) -> str:
 
 
 def ranges_of(source: Source, bounds: Bounds) -> dict[int, tuple[int, int]]:
-    """The offsets to replay of each partition, those without any left out; ConfigError where bounds are not there."""
+    """Return the offsets to replay of each partition, without empty ones; ConfigError if bounds do not exist."""
     ends = source.ends()
     for number in (*bounds.partitions, *bounds.from_offsets, *bounds.to_offsets):
         if number is not None and number not in ends:
-            raise ConfigError(f"partition {number} of '{source.topic}' does not exist; it has 0 to {max(ends)}")
+            raise ConfigError(f"'{source.topic}' has no partition {number}; it has 0 to {max(ends)}")
     chosen = {number: span for number, span in ends.items() if not bounds.partitions or number in bounds.partitions}
     since = {} if bounds.since is None else source.offsets_at(bounds.since.ms)
     until = {} if bounds.until is None else source.offsets_at(bounds.until.ms)
@@ -172,7 +172,7 @@ def ranges_of(source: Source, bounds: Bounds) -> dict[int, tuple[int, int]]:
             found = until[number]
             stop = end if found is None else found
         if start > stop and not since and not until:
-            raise ConfigError(f"--from-offset {start} of {name} is behind its --to-offset {stop}")
+            raise ConfigError(f"--from-offset {start} of {name} is after its --to-offset {stop}")
         if start < stop:
             ranges[number] = (start, stop)
     return ranges
@@ -183,7 +183,7 @@ def _bound(
 ) -> int:
     offset = given.get(name.partition, given.get(None, default))
     if offset < span[0]:
-        raise ConfigError(f"{option} {offset} of {name} is no longer there: it begins at offset {span[0]}")
+        raise ConfigError(f"{option} {offset} of {name} no longer exists: it begins at offset {span[0]}")
     if offset > span[1]:
-        raise ConfigError(f"{option} {offset} of {name} is still to come: it ends before offset {span[1]}")
+        raise ConfigError(f"{option} {offset} of {name} does not exist yet: it ends before offset {span[1]}")
     return offset

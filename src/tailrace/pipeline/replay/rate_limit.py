@@ -1,17 +1,17 @@
-"""How fast a replay may go: how much each batch takes, and how long to wait before the next.
+"""The rate limit of a replay: the size of each batch, and the pause before the next.
 
-A batch takes about as much as two seconds allow, and stands for as long as its records take at the given rate; what
-was not used is not saved up. Pure: the time is handed in.
+A batch takes about as much as two seconds allow, and lasts as long as its records take at the given rate; unused
+capacity is not saved up. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
 
-#: A batch is worth the effort of one, and is still no flood.
+#: Long enough for a batch to be worthwhile, short enough not to flood the target.
 BURST_SECONDS = 2
 
 
 class RateLimit:
-    """Keeps what is written within a number of records a second, over all tasks together."""
+    """Limits the written records per second, over all tasks together."""
 
     def __init__(self, records_per_second: int | None) -> None:
         self._rate = records_per_second
@@ -20,11 +20,11 @@ class RateLimit:
         self._free_at = float("-inf")
 
     def offsets(self, most: int) -> int:
-        """How many offsets the next batch should take; a filter that keeps little lets it take more."""
+        """Return how many offsets the next batch should take; more if a filter drops most records."""
         return most if self._rate is None else min(most, self._offsets)
 
     def wrote(self, records: int, began: float) -> None:
-        """Take note of a batch that began at a time and wrote so many records."""
+        """Note a batch that began at a time, and the number of records that it wrote."""
         if self._rate is None:
             return
         self._free_at = max(self._free_at, began) + records / self._rate
@@ -34,5 +34,5 @@ class RateLimit:
             self._offsets *= 2
 
     def pause_seconds(self, now: float) -> float:
-        """How long to wait before the next batch begins."""
+        """Return how long to wait before the next batch."""
         return max(0.0, self._free_at - now)

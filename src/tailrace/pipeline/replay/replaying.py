@@ -1,9 +1,8 @@
-"""A replay: a range of a topic or an archive, batch by batch into another topic.
+"""A replay: sends a range of a topic or an archive to another topic, batch by batch.
 
-Keeps three invariants: the records of a source partition are written by one task at a time, in order; how far a
-replay came is kept only when everything before is acknowledged; and nothing is written before the filter is known to
-make sense. What a crash cuts short is written again from the last checkpoint on: at least once. It must not know how
-lines are printed.
+Invariants: one task at a time writes the records of a source partition, in order; progress is stored only when
+everything before it is acknowledged; nothing is written before the filter is known to be valid. What a crash interrupts
+is written again from the last checkpoint on: at least once. It must not know how lines are printed.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: How long a signal may go unseen.
+#: The longest time before a signal is noticed.
 _SLICE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedBatch:
-    """One batch of a replay that is done."""
+    """A finished batch of a replay."""
 
     number: int
-    #: How many offsets it spans, and how many records of them were written.
+    #: The number of its offsets, and of the records that were written.
     offsets: int
     records: int
     duration_ms: int
@@ -58,7 +57,7 @@ class ReplayedBatch:
         return self.records * 1000 / max(1, self.duration_ms)
 
     def as_json(self, replay: Replay) -> dict[str, Any]:
-        """The batch as one object."""
+        """Return the batch as a JSON object."""
         return {
             "source": replay.source,
             "target": replay.target,
@@ -72,7 +71,7 @@ class ReplayedBatch:
         }
 
     def as_text(self) -> str:
-        """The batch as one line."""
+        """Return the batch as one line."""
         records = "1 record" if self.records == 1 else f"{self.records:,} records"
         of = f" of {self.offsets:,} offsets" if self.records != self.offsets else ""
         parts = [f"{records}{of} in {self.duration_ms / 1000:.1f} s"]
@@ -90,30 +89,30 @@ class ReplayOutcome:
 
     batches: int
     records: int
-    #: The signal that asked for the end, None where everything is replayed.
+    #: The signal that requested the end, None if everything is replayed.
     stopped_by: Signals | None
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedReplay:
-    """A replay of which all is known that can be known without Spark."""
+    """A replay with everything that can be known without Spark."""
 
     replay: Replay
     source: Source
     target: Target
     checkpoint: ReplayCheckpoint
     progress: Progress
-    #: Whether it was begun before, and goes on.
+    #: Whether it continues an earlier run.
     is_resumed: bool
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self.checkpoint.close()
         self.source.close()
 
 
 def prepare(replay: Replay, checkpoint: str | None, warn: Callable[[str], None]) -> PreparedReplay:
-    """Look everything up, and refuse what cannot be done; the checkpoint is a place of its own where none is given."""
+    """Look everything up, and refuse what cannot be done; without `checkpoint`, the replay gets its own location."""
     with ExitStack() as stack:
         source: Source = (
             ArchiveSource(replay.source)
@@ -149,7 +148,7 @@ def run_replay(
     warn: Callable[[str], None],
     stop: Stop,
 ) -> ReplayOutcome:
-    """Replay what is left until it is done, asked to stop, or fails, which is an error in the user's words."""
+    """Replay what is left until it is done, asked to stop, or fails with an error in users' words."""
     replay, source, progress = prepared.replay, prepared.source, prepared.progress
     tasks = _Tasks(spark, replay, source, stop, warn)
     limit, pace = RateLimit(replay.records_per_second), Pace()
@@ -185,7 +184,7 @@ def run_replay(
 
 
 def _ahead(topic: str, progress: Progress, offsets: int) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where the next batch begins and ends in each partition."""
+    """Return where the next batch begins and ends in each partition."""
     starts = {TopicPartition(topic, number): offset for number, offset in progress.next.items()}
     ends = {TopicPartition(topic, number): end for number, (_, end) in progress.ranges.items()}
     return starts, limit_ends(starts, ends, offsets)
@@ -193,10 +192,10 @@ def _ahead(topic: str, progress: Progress, offsets: int) -> tuple[dict[TopicPart
 
 def _warn_of_times(target: Target, oldest_ms: int, warn: Callable[[str], None]) -> None:
     if target.is_log_append_time:
-        warn(f"topic '{target.topic}' gives records the time of their arrival, whatever they had")
+        warn(f"topic '{target.topic}' replaces the times of records by the time of their arrival")
     elif target.retention_ms is not None and oldest_ms < time.time() * 1000 - target.retention_ms:
         warn(
-            f"records keep times that are older than topic '{target.topic}' keeps records, and go when it next looks: "
+            f"some records are older than the retention of topic '{target.topic}', which will soon delete them: "
             "raise its retention.ms, or replay with --timestamps now"
         )
 
@@ -208,7 +207,7 @@ def _wait(seconds: float, stop: Stop) -> None:
 
 
 class _Tasks:
-    """Spark's part of a replay: spans in, how many records of them were written out."""
+    """Spark's part of a replay: takes spans, returns how many of their records were written."""
 
     def __init__(
         self, spark: SparkSession, replay: Replay, source: Source, stop: Stop, warn: Callable[[str], None]
@@ -221,7 +220,7 @@ class _Tasks:
         self._settings = write_settings({"kafka.bootstrap.servers": replay.bootstrap, "topic": replay.target})
 
     def run(self, spans: Sequence[Span]) -> tuple[int | None, int | None]:
-        """Replay spans; the number of records, None where it was cut short, and the time of the oldest."""
+        """Replay spans; return the number of records, None if interrupted, and the time of the oldest."""
         with in_users_words(self._replay.where):
             frame = self._frame(spans)
             rows = self._collect(frame)
@@ -238,7 +237,7 @@ class _Tasks:
 
         replay = self._replay
         result = StructType([StructField("records", LongType()), StructField("oldest_ms", LongType())])
-        # One number for each task, and a task for each span.
+        # A number for each task, and a task for each span.
         numbers = self._spark.range(0, len(spans), 1, len(spans))
         read = ReadTask(tuple(spans), self._source.client, replay.skips_corrupt)
         write = WriteTask(replay.target, self._settings, replay.partition_by == "key", replay.timestamps == "original")
@@ -253,9 +252,9 @@ class _Tasks:
         return chosen.mapInArrow(write.__call__, result)
 
     def _collect(self, frame: DataFrame) -> list[Any] | None:
-        """The rows of a frame; None where a second signal asked for the end at once."""
+        """Return the rows of a frame; None if a second signal requested the end at once."""
         is_cancelled = False
-        # On a thread of its own: one that waits for Spark could not look after signals.
+        # On another thread: a thread that waits for Spark cannot handle signals.
         with ThreadPoolExecutor(1) as thread:
             collecting = thread.submit(frame.collect)
             while not collecting.done():
@@ -271,13 +270,13 @@ class _Tasks:
 def _schema_of(
     spark: SparkSession, replay: Replay, source: Source, warn: Callable[[str], None]
 ) -> str | StructType | None:
-    """What values are made of, as given or, for JSON of a topic, as all its values have it."""
+    """Return the schema of values: the given one or, for JSON of a topic, the fields of all its values."""
     if replay.format is None or replay.where is None:
         return None
     if replay.schema is not None:
         kind, content = read_schema(replay.schema)
         if replay.format in ("json", "avro") and kind != replay.format:
-            raise ConfigError(f"--format is {replay.format}, and --schema is one of {kind}")
+            raise ConfigError(f"--format is {replay.format}, but --schema is for {kind}")
         return content
     if replay.format == "avro":
         raise ConfigError("Avro values need --schema with the name of an .avsc file")
@@ -298,5 +297,5 @@ def _schema_of(
             fields = infer_all_json(spark, values, source.topic)
     if fields.misfits != 0:
         count = "some" if fields.misfits is None else f"{fields.misfits:,}"
-        warn(f"{count} values of topic '{source.topic}' are not JSON objects: for --where their fields are null")
+        warn(f"{count} values of topic '{source.topic}' are not JSON objects: --where sees null for their fields")
     return fields.schema

@@ -1,7 +1,7 @@
-"""Where a replay reads: a topic, with its archive, or an archive alone whose topic is gone.
+"""The source of a replay: a topic with its archive, or only an archive, if its topic is gone.
 
-Owns which offsets there are, and which of them tasks read from files rather than from a broker. It is asked anew for
-every batch, so that a replay of many hours follows an archive that grows and is compacted meanwhile.
+Owns which offsets exist, and which of them tasks read from files and not from a broker. Each batch asks again, so that
+a replay of many hours follows an archive that grows and is compacted meanwhile.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from tailrace.storage.checkpoints import decode_uuid
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets of one partition for one task, in order: first those in files, if any, then those that a broker has."""
+    """Offsets of one partition for one task, in order: first those in files, if any, then those of a broker."""
 
     range: OffsetRange
     archive_uri: str = ""
     directory: str = ""
     files: tuple[ArchivedFile, ...] = ()
-    #: Below it the files have everything.
+    #: The files have everything below it.
     archived_end: int = 0
-    #: Where batches are that nobody can decode.
+    #: Where undecodable batches are.
     side_files: tuple[SideFile, ...] = ()
 
 
 class Source(Protocol):
-    """What can be replayed."""
+    """Something that can be replayed."""
 
     topic: str
     lineage: Lineage
-    #: What tasks reach brokers by; None where they need none.
+    #: How tasks reach brokers; None if they need none.
     client: ClientSettings | None
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """The first offset of each partition, and the one behind its last."""
+        """Return the first offset of each partition, and the one after its last."""
         ...
 
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
-        """In each partition the first offset of a time or later; None where all is older."""
+        """Return the first offset in each partition at or after a time; None if all records are older."""
         ...
 
     def spans(self, ranges: Sequence[OffsetRange]) -> list[Span]:
-        """Where the offsets of ranges are now."""
+        """Return where the offsets of ranges are now."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
 
 
 class TopicSource:
-    """A topic that exists; its brokers serve archived offsets as well, files are only faster."""
+    """An existing topic; its brokers also serve archived offsets, but files are faster."""
 
     def __init__(self, bootstrap: str, topic: str, warn: Callable[[str], None]) -> None:
         self.topic = topic
@@ -87,18 +87,18 @@ class TopicSource:
         self._names = [TopicPartition(topic, number) for number in sorted(state.leaders)]
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """Where the brokers say that partitions begin and end, archive included."""
+        """Return the first and last offsets according to the brokers, including the archive."""
         first = self._brokers.offsets_at(dict.fromkeys(self._names, EARLIEST))
         last = self._brokers.offsets_at(dict.fromkeys(self._names, LATEST))
         return {name.partition: (first[name], last[name]) for name in self._names}
 
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
-        """As ListOffsets answers."""
+        """Return what ListOffsets returns."""
         found = self._brokers.offsets_at(dict.fromkeys(self._names, timestamp_ms))
         return {name.partition: None if found[name] == NO_OFFSET else found[name] for name in self._names}
 
     def spans(self, ranges: Sequence[OffsetRange]) -> list[Span]:
-        """Archived offsets from files, where this machine reaches them."""
+        """Read archived offsets from files, if this machine can access them."""
         snapshot, status = self._archived()
         if snapshot is None or status is None:
             return [Span(one) for one in ranges]
@@ -118,10 +118,10 @@ class TopicSource:
                 self._reader = ArchiveReader(self._location)
             return self._reader.snapshot(status.archive), status
         except ClientError:
-            self._is_by_brokers = True  # brokers that know no archives, Apache Kafka's for example
+            self._is_by_brokers = True  # these brokers do not know archives; they may be Apache Kafka
         except ArchiveError as error:
             self._is_by_brokers = True
-            self._warn(f"archived records are read through the brokers, which is slower: {error}")
+            self._warn(f"reading archived records through the brokers, which is slower: {error}")
         return None, None
 
     def close(self) -> None:
@@ -143,11 +143,11 @@ class ArchiveSource:
         self._archive = replace(archive, manifest=self._snapshot.head)
 
     def ends(self) -> dict[int, tuple[int, int]]:
-        """What the newest whole version covers."""
+        """Return what the newest complete version covers."""
         return self._snapshot.coverage
 
     def offsets_at(self, timestamp_ms: int) -> dict[int, int | None]:
-        """As a broker would find them in the archive."""
+        """Return what a broker would find in the archive."""
         reader = ArchiveReader(self._location)
         found = {
             number: reader.offset_for_timestamp(self._archive, number, timestamp_ms)
@@ -156,7 +156,7 @@ class ArchiveSource:
         return {number: None if each is None else each.offset for number, each in found.items()}
 
     def spans(self, ranges: Sequence[OffsetRange]) -> list[Span]:
-        """All from files."""
+        """Read everything from files."""
         return [_span_of(one, self._location.uri, self._snapshot, 0) for one in ranges]
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class ArchiveSource:
 
 def _span_of(one: OffsetRange, uri: str, snapshot: Snapshot, first_offset: int) -> Span:
     files = snapshot.partition(one.partition)
-    # Below the first offset that may be read a broker is asked, which says what is wrong.
+    # Ask a broker for offsets below the first readable one: it reports what is wrong.
     if not max(files.start, first_offset) <= one.start < files.end:
         return Span(one)
     return Span(
@@ -182,12 +182,12 @@ def _span_of(one: OffsetRange, uri: str, snapshot: Snapshot, first_offset: int) 
 
 
 def is_archive_uri(source: str) -> bool:
-    """Whether a source is named by a place rather than by a topic's name, which has neither."""
+    """True if a source is a location; the names of topics have no slash."""
     return "/" in source
 
 
 def parse_archive_uri(uri: str) -> tuple[str, TopicArchive]:
-    """The URI of the location, and the archive of which the rest of the path is the directory."""
+    """Return the URI of the location, and the archive that the rest of the path names."""
     parts = urlsplit(uri)
     segments = parts.path.rstrip("/").split("/")
     try:
@@ -197,19 +197,19 @@ def parse_archive_uri(uri: str) -> tuple[str, TopicArchive]:
         lineage = Lineage(decode_uuid(identity))
     except (ValueError, IndexError):
         raise ConfigError(
-            f"'{uri}' is not the directory of a topic in an archive, which ends in topic=NAME/id=ID; name a topic, or "
-            "that directory of one that is gone"
+            f"'{uri}' is not the directory of a topic in an archive, which ends in topic=NAME/id=ID; give the "
+            "name of a topic, or such a directory of a deleted topic"
         ) from None
     place = urlunsplit(parts._replace(path="/".join(segments[:-2]) or "/"))
     return place, TopicArchive(place, topic, lineage, None)
 
 
 def newest_whole(location: Location, archive: TopicArchive) -> Snapshot:
-    """The highest version of which all manifests and all files are there.
+    """Return the highest version whose manifests and files all exist.
 
-    Which version was the last that brokers had taken is known to nobody any more. One that was written and never taken
-    names the same records at the same offsets, so that nothing wrong can come of it: at worst it has a few more of
-    them, or those that were about to expire are missing.
+    It is no longer known which version brokers accepted last. One that was written but never accepted names the same
+    records at the same offsets, so it cannot be wrong: at worst it has a few more records, or lacks some that were
+    about to expire.
     """
     location.check()
     entries = {entry.name: entry.size for entry in location.list(archive.directory)}
@@ -233,8 +233,8 @@ def newest_whole(location: Location, archive: TopicArchive) -> Snapshot:
             whole.append(snapshot)
     if not whole:
         raise ArchiveCorruptError(
-            f"no version of {archive.directory} at {archive.uri} is whole: of each, a manifest or a file is missing or "
-            "altered"
+            f"no version of {archive.directory} at {archive.uri} is complete: each lacks a manifest or a file, or "
+            "has an altered one"
         )
     return max(whole, key=lambda snapshot: (_offsets(snapshot.coverage.values()), snapshot.head))
 

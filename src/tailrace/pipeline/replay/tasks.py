@@ -1,7 +1,7 @@
-"""What the tasks of a replay do: read one span of a partition from front to back, and write it to the target.
+"""The tasks of a replay: each reads one span of a partition from front to back, and writes it to the target.
 
-One task has all of a partition's span, so that its records stay in order. Functions here are called by Spark with
-Arrow batches; where no filter stands between reading and writing, records never leave the Python worker.
+One task has a partition's whole span, so that its records stay in order. Spark calls these functions with Arrow
+batches; without a filter between reading and writing, records never leave the Python worker.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.pipeline.source.record_filter import RecordFilter
 from tailrace.pipeline.source.schema import COLUMNS, HEADERS, arrow_schema
 
-#: What is written of a record, in this order, and where it came from, to say so where it cannot be written.
+#: The written columns of a record, in this order, and its origin for error messages.
 WRITTEN_COLUMNS = ("key", "value", HEADERS, "partition", "timestamp", "offset")
 RESULT_SCHEMA = pa.schema([("records", pa.int64()), ("oldest_ms", pa.int64())])
 
 _POLL_TIMEOUT_MS = 120_000
 _MS_TO_US = 1000
-#: The time that is farthest from 1970 and still a number of microseconds.
+#: The time farthest from 1970 that still fits microseconds.
 _MOST_MS = (1 << 63) // 1000 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads spans: the number of one is what Spark hands over."""
+    """Reads spans: Spark passes the number of one."""
 
     spans: Sequence[Span]
     client: ClientSettings | None
@@ -56,7 +56,7 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Writes records of `WRITTEN_COLUMNS`, and says how many these were and how old the oldest is."""
+    """Writes records of `WRITTEN_COLUMNS`; returns their number and the age of the oldest."""
 
     topic: str
     settings: WriteSettings
@@ -84,16 +84,16 @@ class WriteTask:
                 row = int(np.argmax(keys.is_null().to_numpy(zero_copy_only=False)))
                 where = f"offset {batch.column(5)[row]} of partition {batch.column(3)[row]}"
                 raise RowError(
-                    f"the record at {where} has no key, and partitions of topic '{self.topic}' are chosen by key: its "
-                    "order would be lost; leave such records out with --where 'key IS NOT NULL', or replay into a "
-                    "topic with as many partitions"
+                    f"the record at {where} has no key, but partitions of topic '{self.topic}' are chosen by key, "
+                    "so its order would be lost; skip such records with --where 'key IS NOT NULL', or replay "
+                    "into a topic with as many partitions"
                 )
             yield batch
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Reads and writes in one go."""
+    """Reads and writes in one step."""
 
     read: ReadTask
     write: WriteTask
@@ -103,7 +103,7 @@ class CopyTask:
 
 
 class _Oldest:
-    """The oldest time among records that pass by."""
+    """The oldest time of the records that pass."""
 
     def __init__(self) -> None:
         self.ms: int | None = None
@@ -117,7 +117,7 @@ class _Oldest:
 
 
 def read_span(span: Span, client: ClientSettings | None, *, skips_corrupt: bool = False) -> Iterator[pa.RecordBatch]:
-    """The records of a span with all columns of a topic, in order of offsets: from files, then from the brokers."""
+    """Yield the records of a span with all columns of a topic, by offset: from files, then from the brokers."""
     wanted = span.range
     if span.files:
         location = open_location(span.archive_uri)
@@ -140,11 +140,11 @@ def read_span(span: Span, client: ClientSettings | None, *, skips_corrupt: bool 
         yield from read_range(plan, replace(wanted, start=start))
     except DataLossError as error:
         what = str(error).partition(". To go on")[0]
-        raise DataLossError(f"{what}. To replay what is left, begin anew with another range") from None
+        raise DataLossError(f"{what}. To replay what is left, start over with another range") from None
 
 
 def _as_topic_has_it(table: pa.Table, wanted: OffsetRange) -> pa.RecordBatch:
-    """Records as an archive has them under the names and types of a topic's columns."""
+    """Convert records of an archive to the names and types of a topic's columns."""
     schema = arrow_schema(COLUMNS)
     times_ms = table.column("timestamp").cast(pa.int64()).to_numpy()
     columns = {

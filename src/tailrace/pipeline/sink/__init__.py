@@ -1,4 +1,4 @@
-"""Writing DataFrames to topics: columns checked, partitions chosen, batches sent.
+"""Writes DataFrames to topics: checks columns, chooses partitions, sends batches.
 
-Owns what `format("tailrace")` writes. May use `connections/` and `arrow/`; must not know who made the rows.
+Owns what `format("tailrace")` writes. May use `connections/` and `arrow/`; must not know where the rows come from.
 """

@@ -1,7 +1,7 @@
-"""Which columns of a DataFrame become records, checked before anything is written.
+"""The columns of a DataFrame that become records, checked before anything is written.
 
-The names and types are those of Spark's Kafka connector: `value` has to be there, `key`, `headers`, `topic` and
-`partition` may be, other columns are left out.
+Names and types are those of Spark's Kafka connector: `value` is required; `key`, `headers`, `topic` and `partition` are
+optional; other columns are ignored.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class ColumnError(SourceError):
-    """A DataFrame has not the columns that can be written to a topic."""
+    """A DataFrame does not have the columns that a topic needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """The places of the columns that are written, None for those that are not there."""
+    """The positions of the written columns, None for missing ones."""
 
     value: int
     key: int | None = None
     headers: int | None = None
     topic: int | None = None
     partition: int | None = None
-    #: Of those that keep the times of records; a DataFrame's own column of that name is left out, as everywhere.
+    #: For writes that keep the times of records; otherwise a DataFrame's column with that name is ignored, as in
+    #: Kafka's connector.
     timestamp: int | None = None
 
 

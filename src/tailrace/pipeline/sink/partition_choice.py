@@ -1,7 +1,7 @@
-"""Which partition each row goes to: the one it names, the one its key hashes to, or the next in turn.
+"""Chooses the partition of each row: the one that it names, the one of its key's hash, or the next in turn.
 
-Keys go where Kafka's Java client sends them (murmur2), a whole column at a time. Rows without a key go to one partition
-for about a batch and then to the next, as they do there. It must not know brokers or Spark.
+Keys go to the same partitions as with Kafka's Java client (murmur2), computed a whole column at a time. As there, rows
+without a key go to one partition for about a batch and then to the next. This module must not know brokers or Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.pipeline.arrow.record_encoding import Numbers, RowError
 
 Hashes = npt.NDArray[np.uint32]
 
-#: How much goes to one partition before rows without a key go to the next: Java's batch.size.
+#: The bytes that go to one partition before rows without a key go to the next: Java's batch.size.
 STICKY_BYTES = 16384
 
 _SEED = 0x9747B28C
@@ -24,11 +24,11 @@ _MULTIPLIER = np.uint32(0x5BD1E995)
 
 
 def murmur2_column(keys: pa.Array) -> Hashes:
-    """Kafka's murmur2 of each value of a column of bytes with 64-bit offsets; nulls hash as something."""
+    """Return Kafka's murmur2 of each value of a column of bytes with 64-bit offsets; nulls get an arbitrary hash."""
     offsets = np.frombuffer(keys.buffers()[1], np.int64, len(keys) + 1, keys.offset * 8)
     first, end = int(offsets[0]), int(offsets[-1])
     starts, lengths = offsets[:-1] - first, np.diff(offsets)
-    # A copy with a word more, so that the last few bytes may be read as a whole one.
+    # A copy that is a word longer, so that the last few bytes can be read as a whole word.
     data = np.zeros(end - first + 4, np.uint8)
     if end > first:
         data[:-4] = np.frombuffer(keys.buffers()[2], np.uint8, end - first, first)
@@ -51,15 +51,15 @@ def murmur2_column(keys: pa.Array) -> Hashes:
 
 
 class Turns:
-    """Whose turn it is to take rows without a key, in one topic."""
+    """The partition whose turn it is for rows without a key, in one topic."""
 
     def __init__(self, first: int | None = None) -> None:
         self._next = random.randrange(1 << 20) if first is None else first
 
     def assign(self, sizes: Numbers, partitions: int) -> Numbers:
-        """A partition for each row, in runs of about a batch; the next call begins with the next partition."""
+        """Return a partition for each row, in runs of about a batch; the next call begins with the next partition."""
         total = int(sizes.sum())
-        # Runs grow with what there is, so that each partition gets one large batch rather than many small ones.
+        # Runs grow with the amount of data, so that each partition gets one large batch and not many small ones.
         run_bytes = max(STICKY_BYTES, -(-total // partitions))
         runs = (np.cumsum(sizes) - sizes) // run_bytes
         chosen = (self._next + runs) % partitions
@@ -70,7 +70,7 @@ class Turns:
 def choose_partitions(
     keys: pa.Array | None, named: pa.Array | None, sizes: Numbers, partitions: int, topic: str, turns: Turns
 ) -> Numbers:
-    """A partition of the topic for each row, given the columns it may have."""
+    """Return a partition of the topic for each row, given its optional columns."""
     count = len(sizes)
     given: Numbers | None = None
     if named is not None and named.null_count < count:

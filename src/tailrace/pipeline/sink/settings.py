@@ -1,8 +1,8 @@
-"""The options of a write: the topic, and those settings of Kafka's Java producer that mean something here.
+"""The options of a write: the topic, and the settings of Kafka's Java producer that apply here.
 
-Names, defaults and meanings are the Java producer's, with `kafka.` before them, so that a job which wrote through
-Spark's Kafka connector keeps its options. What would change what is written and is not done here is refused; what only
-tunes the Java producer is accepted and does nothing; what neither knows is an error. It must not know Spark.
+Names, defaults and meanings are the Java producer's, with the prefix `kafka.`, so that a job for Spark's Kafka
+connector keeps its options. Settings that would change what is written but are not supported are refused; settings that
+only tune the Java producer are accepted without an effect; unknown ones are an error. It must not know Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SERVERS = "bootstrap.servers"
 _MAX_BATCH_BYTES = 1_000_000
 _INT_MAX = 2**31 - 1
 
-#: Settings of the Java producer that have no effect here: batches are as large as Spark's own, never waited for.
+#: Settings of the Java producer without an effect here: batches are as large as Spark's own, and are sent at once.
 _WITHOUT_EFFECT = frozenset(
     (
         "batch.size",
@@ -51,11 +51,11 @@ _WITHOUT_EFFECT = frozenset(
     )
 )
 _REFUSED = {
-    "key.serializer": "keys are strings or bytes and are written as they are",
-    "value.serializer": "values are strings or bytes and are written as they are",
+    "key.serializer": "keys are strings or bytes and are written unchanged",
+    "value.serializer": "values are strings or bytes and are written unchanged",
     "transactional.id": "a write is at least once, not transactional",
-    "interceptor.classes": "there is no Java producer whose records could be intercepted",
-    "partitioner.class": "rows go by their 'partition' column or by their key; choose with that column",
+    "interceptor.classes": "there is no Java producer to intercept",
+    "partitioner.class": "the 'partition' column or the key of a row chooses its partition; use that column",
 }
 _USED = frozenset(
     (
@@ -84,7 +84,7 @@ _LEVELS = {Compression.GZIP: (1, 9), Compression.LZ4: (1, 17), Compression.ZSTD:
 
 @dataclass(frozen=True, slots=True)
 class WriteSettings:
-    """How rows are written, checked."""
+    """Checked settings of a write."""
 
     bootstrap: tuple[Address, ...]
     topic: str | None = None
@@ -94,7 +94,7 @@ class WriteSettings:
     compression_level: int | None = None
     ignore_keys: bool = False
     max_batch_bytes: int = _MAX_BATCH_BYTES
-    #: None where nobody said: then the topic's own limit decides.
+    #: None if it is not set: then the topic's own limit applies.
     max_record_bytes: int | None = None
     buffer_bytes: int = 32 << 20
     max_in_flight: int = 5
@@ -118,7 +118,7 @@ class WriteSettings:
 
     @property
     def cluster(self) -> ClusterSettings:
-        """How the cluster is reached."""
+        """The settings for the connection to the cluster."""
         return ClusterSettings(
             self.servers,
             ConnectionSettings(
@@ -133,7 +133,7 @@ class WriteSettings:
 
 
 def write_settings(options: Mapping[str, str]) -> WriteSettings:
-    """Check the options of a write; OptionError says which one is wrong and what would be right."""
+    """Check the options of a write; OptionError says which one is wrong and what is expected."""
     given = {name.lower(): value.strip() for name, value in options.items()}
     kafka = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
     _check_names(kafka)
@@ -163,7 +163,8 @@ def write_settings(options: Mapping[str, str]) -> WriteSettings:
         max_batch_bytes=_MAX_BATCH_BYTES if limit is None else min(_MAX_BATCH_BYTES, limit),
         max_record_bytes=limit,
         buffer_bytes=_number(kafka, "buffer.memory", 32 << 20, 1),
-        # The broker remembers five batches of a producer; and without their numbers only one keeps the order.
+        # The broker remembers five batches of a producer; and without numbers, only a single batch in flight keeps the
+        # order.
         max_in_flight=min(in_flight, 5) if acks == -1 else 1,
         connect_timeout_ms=_number(kafka, "socket.connection.setup.timeout.ms", 10_000, 1),
         request_timeout_ms=request_timeout_ms,
@@ -181,19 +182,19 @@ def _check_names(kafka: Mapping[str, str]) -> None:
             raise OptionError(f"option '{_PREFIX}{name}' is not supported: {_REFUSED[name]}")
         if name not in _USED and name not in _WITHOUT_EFFECT and not is_security_setting(name):
             near = difflib.get_close_matches(name, [*_USED, *_WITHOUT_EFFECT], 1)
-            hint = f"; did you mean '{_PREFIX}{near[0]}'?" if near else ", which is no setting of a Kafka producer"
+            hint = f"; did you mean '{_PREFIX}{near[0]}'?" if near else ", which is not a setting of a Kafka producer"
             raise OptionError(f"unknown option '{_PREFIX}{name}'{hint}")
 
 
 def _acks(kafka: Mapping[str, str]) -> int:
     acks = kafka.get("acks", "all").lower()
     if acks == "0":
-        raise OptionError("option 'kafka.acks' is 0, which would lose rows without a word; use 1 or all")
+        raise OptionError("option 'kafka.acks' is 0, which could lose rows silently; use 1 or all")
     if acks not in ("1", "-1", "all"):
         raise OptionError(f"option 'kafka.acks' must be 1 or all, not '{kafka['acks']}'")
     idempotence = _flag(kafka, "enable.idempotence", "kafka.enable.idempotence", default=acks != "1")
     if acks == "1" and idempotence:
-        raise OptionError("option 'kafka.acks' must be all where 'kafka.enable.idempotence' is true")
+        raise OptionError("option 'kafka.acks' must be all if 'kafka.enable.idempotence' is true")
     return 1 if acks == "1" else -1
 
 

@@ -1,8 +1,8 @@
-"""One task's rows on their way to topics: which partition each goes to, and their batches to the producer.
+"""Writes one task's rows to topics: chooses the partition of each, and passes batches to the producer.
 
-Rows of one partition stay in the order in which Spark gave them. Owns the producer that waits in this Python worker for
-its next task, so that a stream does not take a new identity from the broker with every micro-batch. It must not know
-Spark, only Arrow.
+Rows of one partition stay in the order in which Spark passed them. Owns the producer that stays in this Python worker
+for its next task, so that a stream does not need a new producer id for every micro-batch. It must not know Spark, only
+Arrow.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tailrace.pipeline.sink.columns import WriteColumns
 from tailrace.pipeline.sink.partition_choice import Turns, choose_partitions
 from tailrace.pipeline.sink.settings import WriteSettings
 
-#: Rows are encoded in portions of about this size, so that a few at a time are in memory twice.
+#: Rows are encoded in portions of about this size, so that only a few at a time are in memory twice.
 _PORTION_BYTES = 16 << 20
-#: A producer that waited longer is not used again: its broker may have closed the connection or forgotten it.
+#: A producer that was idle longer is not reused: its broker may have closed the connection or forgotten it.
 _IDLE_SECONDS = 240.0
 
 _idle: dict[WriteSettings, tuple[float, BatchProducer]] = {}
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], columns: WriteColumns, settings: WriteSettings) -> int:
-    """Write all rows and return their number when every one is acknowledged."""
+    """Write all rows, and return their number when every one is acknowledged."""
     producer = _take_producer(settings)
     try:
         rows = TaskRows(producer, columns, settings)
@@ -69,7 +69,7 @@ def _take_producer(settings: WriteSettings) -> BatchProducer:
 
 
 def portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of a size that is good to work on."""
+    """Yield slices of the batch with a suitable size."""
     count = max(1, -(-batch.nbytes // _PORTION_BYTES))
     step = max(1, -(-batch.num_rows // count))
     for start in range(0, batch.num_rows, step):
@@ -84,12 +84,12 @@ class _Targets:
     stride: int
 
     def at(self, lane: int) -> tuple[str, int]:
-        """The topic and the partition of a number."""
+        """Return the topic and the partition of a number."""
         return self.topics[lane // self.stride], lane % self.stride
 
 
 class TaskRows:
-    """What one task writes, portion by portion."""
+    """Writes the rows of one task, portion by portion."""
 
     def __init__(self, producer: BatchProducer, columns: WriteColumns, settings: WriteSettings) -> None:
         self._producer = producer
@@ -99,7 +99,7 @@ class TaskRows:
         self.count = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Encode a portion of rows and hand it to the producer."""
+        """Encode a portion of rows and pass it to the producer."""
         places = self._columns
         rows = Rows(
             as_bytes(batch.column(places.value)),
@@ -118,7 +118,7 @@ class TaskRows:
         self.count += batch.num_rows
 
     def _lanes(self, batch: pa.RecordBatch, rows: Rows, sizes: Numbers) -> tuple[_Targets, Numbers]:
-        """For each row the number of the topic and partition that it goes to."""
+        """Return the number of the topic and partition for each row."""
         keys = None if self._settings.ignore_keys else rows.key
         named = None if self._columns.partition is None else batch.column(self._columns.partition)
         if self._settings.topic is not None:
@@ -181,7 +181,7 @@ class TaskRows:
 
 
 def _cut(ends: Numbers, first: int, end: int, limit: int) -> list[int]:
-    """Where to cut the rows from `first` to before `end` into batches below the limit; one row is always taken."""
+    """Return where to cut the rows from `first` to before `end` into batches below the limit, at least one each."""
     cuts = []
     while first < end:
         before = int(ends[first - 1]) if first else 0
@@ -191,7 +191,7 @@ def _cut(ends: Numbers, first: int, end: int, limit: int) -> list[int]:
 
 
 def _cut_at_leaps(cuts: list[int], times_ms: Numbers) -> list[int]:
-    """Further cuts where the time of a row is too far from the first of its batch to be told from it."""
+    """Add cuts where a row's time is too far from its batch's first time to be encoded."""
     finer = [0]
     for first, end in itertools.pairwise(cuts):
         while (leaps := np.nonzero(np.abs(times_ms[first:end] - times_ms[first]) > MAX_TIME_DELTA_MS)[0]).size:
@@ -202,11 +202,11 @@ def _cut_at_leaps(cuts: list[int], times_ms: Numbers) -> list[int]:
 
 
 def _milliseconds(column: pa.Array) -> Numbers:
-    """Times of Spark's, which counts microseconds."""
+    """Return Spark's times, which are microseconds, as milliseconds."""
     microseconds: Numbers = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return microseconds // 1000
 
 
 def _narrow(lanes: Numbers) -> npt.NDArray[Any]:
-    """Small numbers in 16 bits, which numpy sorts by their digits rather than by comparing."""
+    """Use 16 bits for small numbers, which numpy then sorts by digits and not by comparing."""
     return lanes.astype(np.int16) if int(lanes.max()) < 1 << 15 else lanes

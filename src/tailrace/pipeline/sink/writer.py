@@ -1,8 +1,8 @@
-"""`df.write` and `df.writeStream` to topics, as Spark's Python data source API wants them.
+"""`df.write` and `df.writeStream` to topics, for Spark's Python data source API.
 
-A write is at least once: a row is acknowledged before its task succeeds, and a task that is run again writes its rows
-again. So there is nothing to do on commit, and nothing that could be taken back on abort. Everything that can be known
-from the options and the schema is checked here, in the driver, before any task runs.
+A write is at least once: a row is acknowledged before its task succeeds, and a task that runs again writes its rows
+again. So a commit has nothing to do, and an abort cannot undo anything. Everything that can be known from the options
+and the schema is checked here, in the driver, before any task runs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tailrace.pipeline.sink.settings import WriteSettings, write_settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How long a batch write waits for a broker before it is planned; its tasks wait for max.block.ms.
+#: How long the planning of a batch write waits for a broker; its tasks wait for max.block.ms.
 _FIRST_CONTACT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class RowsWritten(WriterCommitMessage):
-    """What a task wrote, all of it acknowledged."""
+    """The number of rows of a task, all of them acknowledged."""
 
     rows: int
 
@@ -58,7 +58,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicWriter:
-    """What `df.write` runs; refuses options, columns, modes and topics that cannot be written."""
+    """Return the writer of `df.write`; refuses options, columns, modes and topics that cannot be written."""
     settings = write_settings(options)
     columns = write_columns(schema, settings.topic)
     if overwrite:
@@ -72,13 +72,13 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> T
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
-    """What `df.writeStream` runs; in output mode complete, each micro-batch appends the whole result."""
+    """Return the writer of `df.writeStream`; in output mode complete, each micro-batch appends the whole result."""
     settings = write_settings(options)
     return TopicStreamWriter(write_columns(schema, settings.topic), settings)
 
 
 def _write(iterator: Iterator[pa.RecordBatch], columns: WriteColumns, settings: WriteSettings) -> RowsWritten:
-    # Not needed in the driver, where every import delays the first row.
+    # The driver does not need it, and there every import delays the first row.
     from tailrace.pipeline.sink.topic_writing import write_rows
 
     return RowsWritten(write_rows(iterator, columns, settings))

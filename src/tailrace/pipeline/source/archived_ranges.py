@@ -1,7 +1,7 @@
-"""Which offsets of a query are read from the files of an archive, and how they are split into tasks.
+"""The offsets of a query that are read from files of an archive, and their split into tasks.
 
-Pure arithmetic: every offset of the ranges that go in is in exactly one piece that comes out, but for those in files
-that cannot have a record of the times that the query wants. It must not know brokers, locations or Spark.
+Pure arithmetic: every offset of the given ranges is in exactly one resulting piece, except offsets in files that cannot
+have records of the wanted times. It must not know brokers, locations or Spark.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tailrace.archive.quarantine import SideFile
 from tailrace.model import TopicPartition
 from tailrace.pipeline.source.ranges import OffsetRange, split_evenly, split_ranges
 
-#: About so many bytes of files are worth a task of their own; what Spark takes for files of its own, too.
+#: The bytes of files that are worth a task; the same as Spark's default for its own files.
 TASK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """What is read of a partition from files: the offsets from start up to, but without, end."""
+    """What is read of a partition from files: the offsets from start to end (exclusive)."""
 
     archive: TopicArchive
     start: int
@@ -32,12 +32,12 @@ class ArchivedPart:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """Offsets of one partition, and the files that have all that is wanted of them, in order."""
+    """Offsets of one partition, and the files that have them all, in order."""
 
     offsets: OffsetRange
     archive: TopicArchive
     files: tuple[ArchivedFile, ...]
-    #: Where batches are that nobody can decode.
+    #: Where undecodable batches are.
     side_files: tuple[SideFile, ...] = ()
 
 
@@ -52,7 +52,7 @@ def plan_pieces(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[Piece]:
-    """Cut ranges where files begin and end, and split them as a query asks."""
+    """Cut ranges where files begin and end, and split them as the query's options demand."""
     cut = [piece for one in ranges for piece in _cut(one, parts.get(_name(one)), times_ms)]
     pieces: list[Piece] = []
     for one in split_ranges(cut, min_partitions, max_records):
@@ -72,7 +72,7 @@ def _name(one: OffsetRange) -> TopicPartition:
 
 
 def _cut(one: OffsetRange, part: ArchivedPart | None, times_ms: tuple[int, int]) -> Iterator[OffsetRange]:
-    """A range as what is before the files, groups of files, and what is behind them."""
+    """Split a range into the part before the files, groups of files, and the part behind them."""
     if part is None or part.end <= one.start or one.end <= part.start:
         yield one
         return
@@ -85,7 +85,7 @@ def _cut(one: OffsetRange, part: ArchivedPart | None, times_ms: tuple[int, int])
 
 
 def _files(part: ArchivedPart, one: OffsetRange, times_ms: tuple[int, int]) -> tuple[ArchivedFile, ...]:
-    """The files that may have what is wanted, and those whose quarantined batches may."""
+    """Return the files that may have wanted records, also if only their quarantined batches may."""
     aside = [file for file in part.files.side_files_between(one.start, one.end) if file.may_have(*times_ms)]
     return tuple(
         file
@@ -95,12 +95,12 @@ def _files(part: ArchivedPart, one: OffsetRange, times_ms: tuple[int, int]) -> t
 
 
 def _grouped(one: OffsetRange, files: Sequence[ArchivedFile]) -> Iterator[OffsetRange]:
-    """The offsets of neighbouring files, as many together as make a task; a file that is larger makes several."""
+    """Group the offsets of adjacent files into tasks; a larger file makes several tasks."""
     group: OffsetRange | None = None
     size = 0.0
     for file in files:
         start, end = max(file.first_offset, one.start), min(file.next_offset, one.end)
-        # Of a file that is cut by the query, only a part is read.
+        # If the query cuts a file, only a part of it is read.
         bytes_here = file.bytes * (end - start) / (file.next_offset - file.first_offset)
         if group is None or size + bytes_here > TASK_BYTES:
             if group is not None:

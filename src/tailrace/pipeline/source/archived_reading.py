@@ -1,8 +1,8 @@
-"""The records of one range of offsets from the files of an archive, as Arrow batches like those from a log.
+"""Reads the records of one range of offsets from the files of an archive, as Arrow batches like those from a log.
 
-An archive may change after a query was planned: files are put together into larger ones, or expire. A file that is gone
-is looked for again through the archive's newest manifest, from the first offset that was not read yet; so every offset
-is read once, whatever comes between. What files cannot give, brokers are asked for.
+An archive may change after a query was planned: files are merged, or expire. If a file is gone, the newest manifest
+shows where its unread offsets are now; so every offset is read once, whatever happens meanwhile. Brokers serve what
+files cannot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tailrace.pipeline.source.options import ArchiveAccess
 from tailrace.pipeline.source.ranges import OffsetRange
 from tailrace.pipeline.source.schema import HEADERS, arrow_schema
 
-#: Where columns of a topic are in the files; those that are the same for a whole range are not read.
+#: The columns in files for a topic's columns; those that are the same for a whole range are not read.
 _IN_FILES = {
     "key": "key",
     "value": "value",
@@ -41,21 +41,21 @@ _IN_FILES = {
     HEADERS: "headers",
 }
 _MS_TO_US = 1000
-#: What microseconds can express, in milliseconds.
+#: The largest time that fits microseconds, in milliseconds.
 _MOST_MS = (1 << 63) // 1000 - 1
-#: So often the archive is looked at again: a broker may hear of a new manifest later than others.
+#: How often to look at the archive again: a broker may learn of a new manifest later than others.
 _TRIES_FOR_A_FILE = 10
 
 
 def read_piece(plan: FetchPlan, access: ArchiveAccess, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The records of what one task reads."""
+    """Yield the records of one task's piece."""
     if isinstance(piece, OffsetRange):
         yield from read_range(plan, piece)
         return
     at = piece.offsets.start
     try:
         for batch, after in _read_files(plan, access, piece):
-            # Before it is given away: whoever takes it may not come back.
+            # Before the batch is yielded: the caller may not come back.
             at = after
             yield batch
         return
@@ -65,7 +65,7 @@ def read_piece(plan: FetchPlan, access: ArchiveAccess, piece: Piece) -> Iterator
 
 
 def _read_files(plan: FetchPlan, access: ArchiveAccess, piece: ArchivedRange) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Batches, each with the offset to go on from after it."""
+    """Yield batches, each with the offset to continue from after it."""
     offsets = piece.offsets
     columns = tuple(_IN_FILES[name] for name in plan.columns if name in _IN_FILES)
     wanted = Wanted(offsets.start, offsets.end, columns, plan.only.times_ms)
@@ -82,7 +82,7 @@ def _read_files(plan: FetchPlan, access: ArchiveAccess, piece: ArchivedRange) ->
 def _read_on(
     plan: FetchPlan, access: ArchiveAccess, before: ArchivedRange, rest: OffsetRange, problem: ArchiveError
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rest of a range of which a file could not be read."""
+    """Read the rest of a range after a file could not be read."""
     brokers = Brokers(plan.client, reached=True)
     try:
         archives = Archives(brokers, access)
@@ -102,11 +102,11 @@ def _read_on(
     except (DataLossError, CorruptBatchError):
         raise
     except SourceError as error:
-        raise SourceError(f"{problem}; and brokers could not help: {error}") from None
+        raise SourceError(f"{problem}; reading from the brokers failed too: {error}") from None
 
 
 def _look_again(plan: FetchPlan, archives: Archives, before: ArchivedRange, rest: OffsetRange) -> list[Piece] | None:
-    """Where the rest of a range is by now; None where that is said to be still the same."""
+    """Return where the rest of a range is now; None if that has not changed."""
     for _ in range(_TRIES_FOR_A_FILE):
         parts = archives.parts([rest], {rest.topic: before.archive.lineage})
         part = parts.get(TopicPartition(rest.topic, rest.partition))
@@ -117,7 +117,7 @@ def _look_again(plan: FetchPlan, archives: Archives, before: ArchivedRange, rest
 
 
 def batch_of(table: pa.Table, offsets: OffsetRange, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """Rows of a file as the data source gives them to Spark."""
+    """Return rows of a file as the data source passes them to Spark."""
     count = table.num_rows
     built = []
     for name in columns:
@@ -144,7 +144,7 @@ def _column(name: str, values: pa.Array) -> pa.Array:
 
 
 def header_column_of(headers: pa.Array) -> pa.Array:
-    """Headers of a file as a query of a log has them: readable names, and null where a record has none."""
+    """Return the headers of a file as a query of a log has them: readable names, and null for a record without any."""
     kind = arrow_schema((HEADERS,)).field(HEADERS).type
     bounds = headers.offsets
     first, last = bounds[0].as_py(), bounds[-1].as_py()

@@ -1,7 +1,7 @@
-"""What of a query can be read from the files of archives, as brokers and manifests say it at this moment.
+"""What a query can read from the files of archives, according to brokers and manifests at this moment.
 
-Owns the choice between files and brokers, and what happens where files cannot be read. Brokers can serve every offset
-there is, from the archive too: so whatever is left to them is read as well, only slower. It must not know Spark.
+Owns the choice between files and brokers, and what happens if files cannot be read. Brokers can serve every existing
+offset, including archived ones: so what is left to them is read as well, only slower. It must not know Spark.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tailrace.wire.messages.archive_describe import (
     DescribedArchive,
 )
 
-#: Fewer offsets of a partition than these are fetched from its leader, where that still has them itself.
+#: Fewer offsets of a partition than this are fetched from its leader, if it still has them itself.
 FEW_OFFSETS = 10_000
 _ENABLE = "tailrace.archive.enable"
 _DESCRIBE = Versions(0, 0)
 _EARLIEST_LOCAL = -4
-#: The first that knows where a log begins on its leader; only brokers that have archives are asked.
+#: The first version that knows where a leader's own log begins; only sent to brokers with archives.
 _LOCAL_OFFSETS = Versions(8, 8)
-#: So often a manifest may be cleared away between being named and being read.
+#: How often a manifest may be removed between being named and being read.
 _TRIES_FOR_A_HEAD = 3
-#: What may be in the way of this process and not of the brokers.
+#: Problems that this process may have while brokers do not.
 _IN_OUR_WAY = (
     ArchiveDeniedError,
     ArchiveDependencyError,
@@ -63,13 +63,13 @@ class Archives:
     def __init__(self, brokers: Brokers, access: ArchiveAccess) -> None:
         self._brokers = brokers
         self._access = access
-        #: Whether these brokers have heard of archives; None until they were asked.
+        #: Whether these brokers support archives; None until they were asked.
         self._are_known: bool | None = None
 
     def parts(
         self, ranges: Sequence[OffsetRange], lineages: Mapping[str, Lineage]
     ) -> dict[TopicPartition, ArchivedPart]:
-        """What of each partition is best read from files; nothing of those that are not here."""
+        """Return the part of each partition that is best read from files; a missing partition has none."""
         if not self._access.reads_files or not ranges or not self._ask_whether_known(ranges[0].topic):
             return {}
         parts: dict[TopicPartition, ArchivedPart] = {}
@@ -79,16 +79,16 @@ class Archives:
         return parts
 
     def _ask_whether_known(self, topic: str) -> bool:
-        """Whether brokers know archives, by a question that every Kafka answers."""
+        """True if the brokers support archives, by a request that every Kafka answers."""
         if self._are_known is None:
             try:
                 self._are_known = self._brokers.topic_setting(topic, _ENABLE) is not None
             except SourceError:
-                return False  # whoever reads the records will find out whether that passes
+                return False  # reading the records will show whether that passes
         return self._are_known
 
     def _describe(self, topics: Iterable[str]) -> list[DescribedArchive]:
-        """The archives that there is something in."""
+        """Return the archives that contain something."""
         request = ArchiveDescribeRequest(topics=list(topics))
         answer = self._brokers.ask_patiently("looking up archives", request, _DESCRIBE, ArchiveDescribeResponse)
         return [one for one in answer.archives if not one.error_code and one.is_enabled and one.manifest]
@@ -115,7 +115,7 @@ class Archives:
     def _worth_reading(
         self, topic: DescribedArchive, ranges: Sequence[OffsetRange]
     ) -> dict[TopicPartition, OffsetRange]:
-        """What of the ranges is archived, but for what is few and still in the log."""
+        """Return the archived part of the ranges, except where it is small and still in the log."""
         spans = {
             each.partition_index: (max(each.start_offset, each.deleted_below), each.end_offset)
             for each in topic.partitions
@@ -133,7 +133,7 @@ class Archives:
     def _load(
         self, topic: DescribedArchive, wanted: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ArchivedPart]:
-        # Most queries are of topics without an archive, and need none of the packages that read one.
+        # Most queries read topics without an archive, and need none of the packages for it.
         from tailrace.archive.reader import reader_of
 
         uri = self._access.uri or topic.uri
@@ -145,11 +145,11 @@ class Archives:
         }
 
     def local_starts(self, names: Sequence[TopicPartition]) -> Offsets:
-        """Where the logs of partitions begin on their leaders, whatever is in the archive."""
+        """Return where the leaders' own logs of partitions begin, regardless of the archive."""
         return self._brokers.offsets_at(dict.fromkeys(names, _EARLIEST_LOCAL), _LOCAL_OFFSETS)
 
     def leave_to_brokers(self, ranges: Sequence[OffsetRange], error: ArchiveError) -> None:
-        """Say why brokers are asked for what files have; SourceError where they could do no better."""
+        """Log why brokers must serve what files have; SourceError if they could not either."""
         if isinstance(error, ArchiveUriError) and (self._access.uri or self._access.location_options):
             raise OptionError(f"options 'tailrace.archive.*': {error}")
         if not isinstance(error, _IN_OUR_WAY):
@@ -158,7 +158,7 @@ class Archives:
                 if start > names[name].start:
                     raise SourceError(
                         f"the archive of {name.topic} is damaged, and brokers no longer have offset "
-                        f"{names[name].start} of {name} themselves: {error}. What else is wrong says: "
-                        f"tailrace archive verify {name.topic}"
+                        f"{names[name].start} of {name} themselves: {error}. Run `tailrace archive verify "
+                        f"{name.topic}` for details"
                     )
-        _logger.warning("files of an archive cannot be read, brokers are asked instead: %s", error)
+        _logger.warning("cannot read files of an archive, asking brokers instead: %s", error)

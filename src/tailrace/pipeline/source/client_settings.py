@@ -1,7 +1,7 @@
-"""The `kafka.*` options: what a Kafka consumer would be told, as far as it means something to this source.
+"""The `kafka.*` options: the settings of a Kafka consumer, as far as they apply to this source.
 
-Owns which settings are honoured, which are accepted because they change nothing that a query could see, and which
-are refused because ignoring them would be wrong.
+Owns which settings are applied, which are accepted because they change nothing that a query could see, and which are
+refused because ignoring them would be wrong.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 _ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
-#: Settings that are honoured, with what they are where nobody sets them.
+#: Applied settings, with their defaults.
 _NUMBERS = {
-    # Kafka's own default of 1 MB would make every answer a small one; tasks are there to read all they can get.
+    # Kafka's default of 1 MB would make every response small; tasks should read as much as they can.
     "max.partition.fetch.bytes": 8 << 20,
     "fetch.max.wait.ms": 500,
     "receive.buffer.bytes": -1,
@@ -32,7 +32,7 @@ _NUMBERS = {
     "retry.backoff.ms": 100,
 }
 _TEXTS = ("bootstrap.servers", "client.id", "group.id", "isolation.level")
-#: Settings of a consumer that change nothing here: there is no group to keep, and fetches are as large as they can be.
+#: Settings of a consumer without an effect here: there is no group to maintain, and fetches are as large as possible.
 _WITHOUT_EFFECT = frozenset(
     (
         "allow.auto.create.topics",
@@ -71,18 +71,18 @@ _WITHOUT_EFFECT = frozenset(
 #: Refused by Spark's Kafka connector too, and why.
 _REFUSED = {
     "auto.offset.reset": "use 'startingOffsets' to say where to begin",
-    "enable.auto.commit": "the source never commits by itself; offsets are kept in Spark's checkpoint",
+    "enable.auto.commit": "the source never commits by itself; Spark's checkpoint holds the offsets",
     "interceptor.classes": "interceptors may change records unseen",
     "key.deserializer": "keys are always binary; cast them in the query",
     "value.deserializer": "values are always binary; cast them in the query",
-    "key.serializer": "it is for writing, and keys are written as they are",
-    "value.serializer": "it is for writing, and values are written as they are",
+    "key.serializer": "it is for writing, and keys are written unchanged",
+    "value.serializer": "it is for writing, and values are written unchanged",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to reach and ask brokers."""
+    """Settings for connections and requests to brokers."""
 
     cluster: ClusterSettings
     group_id: str | None
@@ -128,18 +128,18 @@ def parse_client_settings(client: Mapping[str, str]) -> ClientSettings:
 
 
 def check_security(client: Mapping[str, str]) -> SecuritySettings:
-    """The security that the settings of a client ask for; OptionError where that is more than plaintext."""
+    """Return the security that a client's settings demand; OptionError if it is more than plaintext."""
     try:
         return security_settings(client)
     except UnsupportedSettingError as error:
         raise OptionError(
-            f"option 'kafka.{error.setting}' is not supported yet: the data source tailrace speaks to brokers in "
-            "plaintext only"
+            f"option 'kafka.{error.setting}' is not supported yet: the data source tailrace only supports "
+            "plaintext connections"
         ) from None
 
 
 def check_addresses(bootstrap: str) -> list[Address]:
-    """The addresses of the option `kafka.bootstrap.servers`."""
+    """Parse the addresses of the option `kafka.bootstrap.servers`."""
     found = []
     for address in bootstrap.split(","):
         try:

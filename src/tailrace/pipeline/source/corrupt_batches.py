@@ -1,7 +1,6 @@
-"""What a query does about batches that nobody can decode: it fails and names one, or skips them and says how many.
+"""What a query does about undecodable batches: it fails and names one, or skips them and logs how many.
 
-Such a batch has a right CRC: the producer sent it so. It must not know who
-reads.
+Such a batch has a valid CRC: the producer sent it so. It must not know the reader.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ _SHOWN = 5
 
 
 def corrupt_batch(where: OffsetRange, header: BatchHeader, reason: str) -> CorruptBatchError:
-    """Say which batch cannot be decoded, why, and what to do."""
+    """Return the error that says which batch cannot be decoded, why, and what to do."""
     return CorruptBatchError(
-        f"the batch at offsets {header.base_offset} to {header.last_offset} of {where.topic}-{where.partition} cannot "
-        f"be decoded: {reason}. Its producer sent it so. To go on without such batches, set the option "
+        f"the batch at offsets {header.base_offset} to {header.last_offset} of {where.topic}-{where.partition} "
+        f"cannot be decoded: {reason}. Its producer sent it so. To skip such batches, set the option "
         "failOnCorruptBatch=false (tailrace sql and replay: --skip-corrupt)"
     )
 
 
 class CorruptBatches:
-    """The batches of one range that cannot be decoded."""
+    """The undecodable batches of one range."""
 
     def __init__(self, where: OffsetRange, *, fail: bool) -> None:
         self._where = where
@@ -40,7 +39,7 @@ class CorruptBatches:
         self._reason = ""
 
     def take(self, header: BatchHeader, data: memoryview, reason: str) -> None:
-        """A decoder met a batch."""
+        """Take a batch from a decoder."""
         self.meet(header, reason)
 
     def meet(self, header: BatchHeader, reason: str) -> None:
@@ -55,21 +54,21 @@ class CorruptBatches:
             self._shown.append(f"{first} to {last}")
 
     def meet_quarantined(self, location: Location, directory: str, side_files: Iterable[SideFile]) -> None:
-        """Fail because of batches that an archive has aside, or say how many of the range are skipped."""
+        """Fail because of quarantined batches of an archive, or log how many of the range are skipped."""
         for file in side_files:
             for header in read_side_file(location, directory, file).between(self._where.start, self._where.end):
                 self.meet(header, f"{file.reason} (quarantined in the archive)")
         self.say()
 
     def say(self) -> None:
-        """Log how many were skipped, where any were."""
+        """Log how many batches were skipped, if any."""
         if not self._batches:
             return
         batches = "1 batch" if self._batches == 1 else f"{self._batches} batches"
         more = ", …" if self._batches > len(self._shown) else ""
         _logger.warning(
-            "%s-%d: skipped %s of %d offsets that cannot be decoded, at offsets %s%s (%s); going on, as "
-            "failOnCorruptBatch=false asks",
+            "%s-%d: skipped %s of %d offsets that cannot be decoded, at offsets %s%s (%s); continuing because of "
+            "failOnCorruptBatch=false",
             self._where.topic,
             self._where.partition,
             batches,

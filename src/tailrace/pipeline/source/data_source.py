@@ -1,7 +1,6 @@
 """The data source `tailrace`: topics as tables and streams of Spark.
 
-Owns what Spark asks of a source as a whole; reading and writing are in modules of their own, which are imported when
-they are needed.
+Owns what Spark requires of a source as a whole; separate modules for reading and writing are imported when needed.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ class TailraceSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "tailrace"
 
     def schema(self) -> StructType:
-        """The columns that the options choose."""
+        """Return the columns that the options choose."""
         from tailrace.pipeline.source.options import chosen_by_options
         from tailrace.pipeline.source.schema import spark_schema
 
         return spark_schema(chosen_by_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader for one batch query."""
+        """Return a reader for one batch query."""
         from tailrace.pipeline.source.options import parse_read_options
         from tailrace.pipeline.source.reader import TopicReader
         from tailrace.pipeline.source.schema import chosen_columns
@@ -44,7 +43,7 @@ class TailraceSource(DataSource):
         return TopicReader(parse_read_options(self.options, streaming=False), chosen_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader for one streaming query."""
+        """Return a reader for one streaming query."""
         from tailrace.pipeline.source.options import parse_read_options
         from tailrace.pipeline.source.schema import chosen_columns
         from tailrace.pipeline.source.stream_reader import TopicStreamReader
@@ -52,13 +51,13 @@ class TailraceSource(DataSource):
         return TopicStreamReader(parse_read_options(self.options, streaming=True), chosen_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer for one batch query."""
+        """Return a writer for one batch query."""
         from tailrace.pipeline.sink.writer import writer
 
         return writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer for one streaming query."""
+        """Return a writer for one streaming query."""
         from tailrace.pipeline.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -1,8 +1,8 @@
-"""The records of one range of offsets, fetched from whoever leads the partition, as Arrow batches.
+"""Fetches the records of one range of offsets from the partition's leader, as Arrow batches.
 
-Owns the fetches: the next one is under way while the last one is decoded. Leaders that move, brokers that start again
-and connections that break are met with patience; every offset of the range is read once, whatever comes between. An
-offset that is gone is lost data, which is an error or is said and skipped, as the query asks.
+Owns the fetches: the next one is in flight while the last one is decoded. It retries if leaders move, brokers restart
+or connections break; every offset of the range is read once, whatever happens meanwhile. An offset that is gone is lost
+data, which is an error or is logged and skipped, as the query demands.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: From 12 on requests are flexible, and from 13 on they name topics by their ids.
+#: From 12 on requests are flexible, and from 13 on they name topics by id.
 _FETCH = Versions(4, 11)
 _MAX_BYTES = (1 << 31) - 1
-#: So often nothing may come for offsets below the high watermark before they are taken for compacted away.
+#: After this many empty responses for offsets below the high watermark, those count as compacted away.
 _EMPTY_ANSWERS = 2
 _CLEANUP_POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What every task of a query needs to know beside its range."""
+    """What every task of a query needs beside its range."""
 
     client: ClientSettings
     columns: tuple[str, ...]
@@ -54,9 +54,9 @@ class FetchPlan:
 
 
 def read_range(plan: FetchPlan, wanted: OffsetRange, decoder: RecordDecoder | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a range that are there and pass the filter, in order of their offsets.
+    """Yield the existing records of a range that pass the filter, in order of their offsets.
 
-    A decoder that is given decides about columns and filters in place of the plan.
+    A given decoder decides about columns and filters instead of the plan.
     """
     skipped = CorruptBatches(wanted, fail=plan.fail_on_corrupt_batch)
     if decoder is None:
@@ -76,26 +76,26 @@ class _RangeFetcher:
         self._plan = plan
         self._range = wanted
         self._name = TopicPartition(wanted.topic, wanted.partition)
-        # Whoever planned the query has reached the cluster.
+        # The planner of the query has reached the cluster.
         self._brokers = Brokers(plan.client, reached=True)
         self._decoder = decoder
         self._empty_answers = 0
-        #: Whether somebody was told already that records are gone.
+        #: Whether lost records were reported already.
         self._is_lost = False
-        #: Whether compaction may take records away; None until that is asked.
+        #: Whether compaction may remove records; None until that was looked up.
         self._compacted: bool | None = None
 
     def close(self) -> None:
         self._brokers.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Read to the end of the range, again and again from where it came to."""
+        """Read to the end of the range, retrying from the last position."""
         deadline = self._next_deadline()
         while self._decoder.next_offset < self._range.end:
             before = self._decoder.next_offset
             try:
                 yield from self._read_from_leader()
-                problem = "no records came"
+                problem = "no records arrived"
             except (RetriableError, UnreachableBrokerError) as error:
                 problem = str(error)
             if self._decoder.next_offset > before:
@@ -107,7 +107,8 @@ class _RangeFetcher:
                 )
             else:
                 time.sleep(self._plan.client.cluster.retry_backoff_ms / 1000)
-        # Fetches name a topic and not its lineage. A lineage never comes back: if it is the same, it was all the time.
+        # Fetches name a topic and not its lineage. A lineage never returns: if it is the same now, it was so all the
+        # time.
         if not self._is_lost and self._brokers.is_replaced(self._name.topic, self._range.lineage):
             self._lose(
                 f"topic '{self._name.topic}' was deleted and created again while offsets {self._range.start} to "
@@ -118,11 +119,11 @@ class _RangeFetcher:
         return time.monotonic() + self._plan.poll_timeout_ms / 1000
 
     def _read_from_leader(self) -> Iterator[pa.RecordBatch]:
-        """Read from one leader until the end, or until something is in the way."""
+        """Read from one leader until the end, or until a problem."""
         try:
             address = self._brokers.leader_of(self._name, self._range.lineage)
         except UnknownTopicError as error:
-            self._lose(f"{error}, so that offsets {self._decoder.next_offset} to {self._range.end - 1} are lost")
+            self._lose(f"{error}, so offsets {self._decoder.next_offset} to {self._range.end - 1} are lost")
             return
         try:
             connection = self._brokers.connect(address)
@@ -130,7 +131,7 @@ class _RangeFetcher:
         except (ConnectionFailure, WireError) as error:
             raise RetriableError(f"lost the broker at {join_address(address)}: {error}") from None
         finally:
-            # An answer may still be on its way; the next question needs a connection without one.
+            # A response may still be in flight; the next request needs a connection without one.
             self._brokers.drop(address)
 
     def _read_from(self, connection: BrokerConnection) -> Iterator[pa.RecordBatch]:
@@ -171,7 +172,7 @@ class _RangeFetcher:
                 self._ask(connection, version, decoder.next_offset)
 
     def _offset_after(self, records: memoryview) -> int:
-        """Where the decoder will stand when it has decoded an answer, known from the headers of its batches."""
+        """Return where the decoder will be after it has decoded a response, from the headers of its batches."""
         after = self._decoder.next_offset
         for _, header in iterate_batches(records):
             if header.base_offset >= self._range.end:
@@ -200,9 +201,9 @@ class _RangeFetcher:
         connection.send(request, version)
 
     def _note_empty(self, answer: FetchResponse, data: PartitionData) -> None:
-        """Nothing came: either records are still to come, or all that are left were compacted away.
+        """Note an empty response: either records are still to come, or all remaining ones were compacted away.
 
-        Where nothing is compacted they are on their way: from the archive, from which a broker reads for a while.
+        Without compaction they are on their way: from the archive, from which a broker may read for a while.
         """
         is_committed_reader = self._plan.client.isolation_level == READ_COMMITTED
         readable_end = data.last_stable_offset if is_committed_reader else data.high_watermark
@@ -219,7 +220,7 @@ class _RangeFetcher:
         return self._compacted
 
     def _skip_lost(self) -> None:
-        """The offset to read is not in the log: go on where the log begins, if it may."""
+        """Continue where the log begins, if allowed: the offset to read is not in the log."""
         at = self._decoder.next_offset
         earliest = self._brokers.offsets_at({self._name: EARLIEST})[self._name]
         if earliest > at:
@@ -229,8 +230,8 @@ class _RangeFetcher:
         latest = self._brokers.offsets_at({self._name: LATEST})[self._name]
         if latest < at:
             self._lose(
-                f"offsets {at} to {self._range.end - 1} of {self._name} are lost: the log ends at {latest}, its topic "
-                "was probably deleted and created again"
+                f"offsets {at} to {self._range.end - 1} of {self._name} are lost: the log ends at {latest}; its "
+                "topic was probably deleted and created again"
             )
 
     def _lose(self, message: str, go_on_at: int | None = None) -> None:
@@ -241,12 +242,12 @@ class _RangeFetcher:
 
 def _only_partition(answer: FetchResponse) -> PartitionData:
     if len(answer.responses) != 1 or len(answer.responses[0].partitions) != 1:
-        raise WireError("an answer of other partitions than asked for")
+        raise WireError("the response has other partitions than requested")
     return answer.responses[0].partitions[0]
 
 
 def _bounds_in(buffer: bytearray, records: memoryview) -> tuple[int, int]:
-    """Where a view of a buffer's bytes begins and ends in it."""
+    """Return where a view of a buffer's bytes begins and ends in the buffer."""
     import ctypes
 
     start = ctypes.addressof(ctypes.c_char.from_buffer(records)) - ctypes.addressof(ctypes.c_char.from_buffer(buffer))
@@ -254,9 +255,9 @@ def _bounds_in(buffer: bytearray, records: memoryview) -> tuple[int, int]:
 
 
 def _refused(code: int, name: TopicPartition) -> Exception:
-    message = f"the leader of {name} answers {error_name(code)}"
+    message = f"the leader of {name} returned {error_name(code)}"
     if code == ErrorCode.KAFKA_STORAGE_ERROR:
-        message += " (its disk, or the topic's archive, cannot be read; what the broker logs says why)"
+        message += " (it cannot read its disk or the topic's archive; the broker's log says why)"
     if code in RETRIABLE or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return RetriableError(message)
     return SourceError(f"reading {name} failed: {message}")

@@ -1,8 +1,8 @@
-"""Where to begin and end in the partitions of topics: as options say it, and as Spark's checkpoints keep it.
+"""Where to begin and end in the partitions of topics, as in options and in Spark's checkpoints.
 
 The JSON is that of Spark's Kafka connector: `{"topic": {"0": 23, "1": -2}}`, with -2 for earliest and -1 for latest.
-Checkpoints also say which topic of that name they are of: beside `"topic"` there is `"topic@<topic id>": {}`. No topic
-can have that name, and a reader that does not know it, such as the connector, finds no partition there.
+Checkpoints also contain the ids of topics: beside `"topic"` there is `"topic@<topic id>": {}`. No topic can have that
+name, and a reader that does not know it, such as the connector, finds no partition there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tailrace.model import ZERO_UUID, Lineage, TopicPartition
 from tailrace.pipeline.failures import OptionError
 from tailrace.storage.checkpoints import decode_uuid, encode_uuid
 
-#: In JSON, and as timestamps that brokers are asked for.
+#: In JSON, and as timestamps in requests to brokers.
 EARLIEST = -2
 LATEST = -1
 
 Offsets: TypeAlias = dict[TopicPartition, int]
-#: Between a topic and its id; topics have no such character.
+#: Separates a topic and its id; the names of topics do not contain it.
 _ID_MARK = "@"
-#: What Spark keeps in checkpoints: offsets by partition number by topic.
+#: The content of Spark's checkpoints: offsets by partition number by topic.
 StreamOffset: TypeAlias = dict[str, dict[str, int]]
 
 
@@ -37,21 +37,21 @@ class AtEnd:
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """At an offset of each partition, where -2 and -1 are its two ends."""
+    """At an offset of each partition; -2 and -1 mean its two ends."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """At the first record of every partition that is not older than a time."""
+    """At the first record of every partition at or after a time."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """At the first record of each partition that is not older than the partition's time."""
+    """At the first record of each partition at or after that partition's time."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -63,7 +63,7 @@ LATEST_POSITION = AtEnd(earliest=False)
 
 
 def parse_partition_numbers(option: str, text: str, example: str) -> Offsets:
-    """A number for each partition, from JSON such as `{"topic": {"0": 23}}`."""
+    """Parse a number for each partition, from JSON such as `{"topic": {"0": 23}}`."""
     content = _parse_json(option, text, example)
     numbers: Offsets = {}
     for topic, by_partition in content.items():
@@ -77,7 +77,7 @@ def parse_partition_numbers(option: str, text: str, example: str) -> Offsets:
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Partitions, from JSON such as `{"topic": [0, 1]}`."""
+    """Parse partitions, from JSON such as `{"topic": [0, 1]}`."""
     example = '{"topicA":[0,1],"topicB":[2,4]}'
     found: dict[TopicPartition, None] = {}
     for topic, partitions in _parse_json(option, text, example).items():
@@ -106,7 +106,7 @@ def _not_as_expected(option: str, text: str, example: str) -> OptionError:
 def to_stream_offset(
     offsets: Mapping[TopicPartition, int], lineages: Mapping[str, Lineage] = MappingProxyType({})
 ) -> StreamOffset:
-    """Offsets as a checkpoint keeps them, always in the same order."""
+    """Return offsets in the form of a checkpoint, always in the same order."""
     stream_offset: StreamOffset = {}
     for (topic, partition), offset in sorted(offsets.items()):
         if topic not in stream_offset:
@@ -119,7 +119,7 @@ def to_stream_offset(
 
 
 def lineages_in(stream_offset: Mapping[str, object]) -> dict[str, Lineage]:
-    """The ids of topics that a checkpoint kept; one of an earlier version has none."""
+    """Return the ids of topics in a checkpoint; one of an earlier version has none."""
     found: dict[str, Lineage] = {}
     for name in stream_offset:
         topic, mark, text = name.partition(_ID_MARK)
@@ -129,7 +129,7 @@ def lineages_in(stream_offset: Mapping[str, object]) -> dict[str, Lineage]:
 
 
 def from_stream_offset(stream_offset: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Offsets that a checkpoint kept."""
+    """Return the offsets in a checkpoint."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, by_partition in stream_offset.items()

@@ -1,6 +1,6 @@
 """The options of the data source for reading, with the names, defaults and meaning of Spark's Kafka connector.
 
-Owns which options there are and what their values mean; every one is checked when a query is planned. Names are
+Owns which options exist and what their values mean; each one is checked when a query is planned. Names are
 case-insensitive, as everywhere in Spark. It must not know brokers.
 """
 
@@ -72,7 +72,7 @@ _DELAY_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions to read: of topics by name, of topics by pattern, or those that are named."""
+    """The partitions to read: of topics by name, of topics by pattern, or single ones."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -81,28 +81,28 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveAccess:
-    """How a query gets at archived records: whether from files, where they are, and options of that place."""
+    """How a query accesses archived records: whether from files, their location, and options of that location."""
 
     reads_files: bool = True
-    #: None is where the brokers say that it is.
+    #: None for the location that the brokers name.
     uri: str | None = None
-    #: Not to be shown: credentials may be among them.
+    #: Must not be shown: it may contain credentials.
     location_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a query says about reading topics."""
+    """A query's options for reading topics."""
 
     client: ClientSettings
     selection: Selection
     columns: tuple[str, ...]
     starting: Position
     ending: Position
-    #: A starting time after the newest record is the log end rather than an error.
+    #: If true, a starting time after the newest record means the log end; otherwise it is an error.
     late_start_is_latest: bool
     fail_on_data_loss: bool
-    #: Whether a batch that cannot be decoded fails the query; else it is skipped.
+    #: Whether a batch that cannot be decoded fails the query; otherwise it is skipped.
     fail_on_corrupt_batch: bool
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -111,16 +111,16 @@ class ReadOptions:
     max_trigger_delay_ms: int
     poll_timeout_ms: int
     archive: ArchiveAccess
-    #: A condition on the time begins where brokers find that time by the headers of batches.
+    #: If true, a condition on the time begins where brokers find that time by the headers of batches.
     uses_time_index: bool = False
 
 
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Check all options of a read; OptionError says which one is wrong and what would be right."""
+    """Check all options of a read; OptionError says which one is wrong and what is expected."""
     named, client, location = _sort_out(options)
     for name in _FOR_BATCHES_ONLY if streaming else ():
         if name in named:
-            raise OptionError(f"option '{name}' is not for streams: a stream has no end")
+            raise OptionError(f"option '{name}' is not allowed for streams: a stream has no end")
     max_offsets = _positive(named, "maxOffsetsPerTrigger") if streaming else None
     min_offsets = _positive(named, "minOffsetsPerTrigger") if streaming else None
     if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
@@ -154,12 +154,12 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
 
 
 def chosen_by_options(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that options choose, which is all that the schema needs to know."""
+    """Return the columns that options choose, which is all that the schema needs."""
     return _columns(_sort_out(options)[0])
 
 
 def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The source's own options under their proper names; the client's and an archive's without their prefixes."""
+    """Return the source's own options by their proper names; the client's and archive's without prefixes."""
     named: dict[str, str] = {}
     client: dict[str, str] = {}
     location: dict[str, str] = {}
@@ -179,13 +179,13 @@ def _sort_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
 def _unknown(given: str) -> OptionError:
     lower = given.lower()
     if lower == "path":
-        return OptionError("a topic is no path: name topics with option 'subscribe', not in load()")
+        return OptionError("a topic has no path: name topics with option 'subscribe', not in load()")
     if lower == "topic":
         return OptionError("option 'topic' is for writing; to read a topic use 'subscribe'")
     if lower == "bootstrap.servers":
         return OptionError("unknown option 'bootstrap.servers'; did you mean 'kafka.bootstrap.servers'?")
     near = get_close_matches(lower, _CANONICAL, n=1)
-    hint = f"did you mean '{_CANONICAL[near[0]]}'?" if near else f"there are {', '.join(_OPTIONS)} and kafka.*"
+    hint = f"did you mean '{_CANONICAL[near[0]]}'?" if near else f"the options are {', '.join(_OPTIONS)} and kafka.*"
     return OptionError(f"unknown option '{given}'; {hint}")
 
 
@@ -193,7 +193,7 @@ def _selection(named: Mapping[str, str]) -> Selection:
     given = [name for name in _CHOICES if name in named]
     if len(given) != 1:
         problem = f"not both {' and '.join(given)}" if given else "none is given"
-        raise OptionError(f"exactly one of the options subscribe, subscribePattern and assign is needed, {problem}")
+        raise OptionError(f"exactly one of the options subscribe, subscribePattern and assign is required, {problem}")
     (choice,) = given
     text = named[choice]
     if choice == "assign":
@@ -202,7 +202,7 @@ def _selection(named: Mapping[str, str]) -> Selection:
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(f"option 'subscribePattern' is no regular expression: {error}") from None
+            raise OptionError(f"option 'subscribePattern' is not a regular expression: {error}") from None
         if not text:
             raise OptionError("option 'subscribePattern' is empty; expected a pattern such as orders-.*")
         return Selection(pattern=text)

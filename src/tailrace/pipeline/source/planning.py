@@ -1,4 +1,4 @@
-"""From what a query asks for to the offsets it reads, with the brokers' help.
+"""From a query's options to the offsets it reads, with the help of brokers.
 
 Owns how positions become offsets and what counts as lost data; shared by batches and streams. It must not know Spark.
 """
@@ -18,7 +18,7 @@ _logger = logging.getLogger("tailrace.pipeline")
 
 
 def existing_partitions(brokers: Brokers, selection: Selection) -> dict[TopicPartition, Lineage]:
-    """The selected partitions; UnknownTopicError where one that was named does not exist."""
+    """Return the selected partitions; UnknownTopicError if one that was named does not exist."""
     found = brokers.partitions(selection)
     topics = {name.topic for name in found}
     for topic in selection.topics:
@@ -31,26 +31,26 @@ def existing_partitions(brokers: Brokers, selection: Selection) -> dict[TopicPar
 
 
 def starting_offsets(brokers: Brokers, options: ReadOptions, names: Iterable[TopicPartition]) -> Offsets:
-    """Where to begin in each partition."""
+    """Return where to begin in each partition."""
     offsets, missed = _resolve(brokers, options.starting, list(names), "starting")
     for name, timestamp_ms in missed.items():
         if not options.late_start_is_latest:
             raise SourceError(
-                f"{name} has no record of the time {timestamp_ms} or later; choose an earlier time, or begin at the "
-                "end with the option startingOffsetsByTimestampStrategy=latest"
+                f"{name} has no record at or after the time {timestamp_ms}; choose an earlier time, or begin at "
+                "the end with the option startingOffsetsByTimestampStrategy=latest"
             )
     return offsets
 
 
 def ending_offsets(brokers: Brokers, options: ReadOptions, names: Iterable[TopicPartition]) -> Offsets:
-    """Where to end in each partition, exclusive."""
+    """Return where to end in each partition, exclusive."""
     return _resolve(brokers, options.ending, list(names), "ending")[0]
 
 
 def _resolve(
     brokers: Brokers, position: Position, names: list[TopicPartition], which: str
 ) -> tuple[Offsets, dict[TopicPartition, int]]:
-    """The offsets of a position, and the times after which a partition had nothing: there it is the log end."""
+    """Return the offsets of a position, and the times after which a partition had none: there it is the log end."""
     if isinstance(position, AtEnd):
         return brokers.offsets_at(dict.fromkeys(names, EARLIEST if position.earliest else LATEST)), {}
     if isinstance(position, AtOffsets):
@@ -68,10 +68,10 @@ def _resolve(
 
 
 def _for_all(given: Mapping[TopicPartition, int], names: list[TopicPartition], option: str) -> Offsets:
-    """What is given for each partition, which must be all of them, as Spark's Kafka connector has it."""
+    """Return what is given for each partition; as in Spark's Kafka connector, none may be missing."""
     missing = [str(name) for name in names if name not in given]
     if missing:
-        raise OptionError(f"option '{option}' must have all partitions; it lacks {', '.join(missing)}")
+        raise OptionError(f"option '{option}' must name all partitions; it lacks {', '.join(missing)}")
     extra = [str(name) for name in given if name not in set(names)]
     if extra:
         raise OptionError(f"option '{option}' has partitions that are not read: {', '.join(extra)}")
@@ -79,7 +79,7 @@ def _for_all(given: Mapping[TopicPartition, int], names: list[TopicPartition], o
 
 
 def _check_not_beyond(brokers: Brokers, offsets: Offsets, option: str) -> None:
-    """Refuse offsets that are still to come: a query would wait for them until it gives up."""
+    """Refuse offsets that do not exist yet: a query would wait for them until it times out."""
     for name, latest in brokers.offsets_at(dict.fromkeys(offsets, LATEST)).items():
         if offsets[name] > latest:
             raise OptionError(
@@ -88,7 +88,7 @@ def _check_not_beyond(brokers: Brokers, offsets: Offsets, option: str) -> None:
 
 
 def report_data_loss(message: str, *, fail: bool) -> None:
-    """Fail the query because records are lost, or say so and go on, as `failOnDataLoss` asks."""
+    """Fail the query because records are lost, or log that and continue, as `failOnDataLoss` demands."""
     if fail:
-        raise DataLossError(f"{message}. To go on without them, set the option failOnDataLoss=false")
-    _logger.warning("%s; going on, as failOnDataLoss=false asks", message)
+        raise DataLossError(f"{message}. To continue without them, set the option failOnDataLoss=false")
+    _logger.warning("%s; continuing because of failOnDataLoss=false", message)

@@ -1,8 +1,8 @@
-"""How far a streaming query has come, shown where people look: as the offsets of a consumer group.
+"""The progress of a streaming query, shown where people look: as the offsets of a consumer group.
 
-Owns the reading of a source's offsets and their commits. Keeps one invariant: nothing is committed that has not been
-handed to it as processed, and a commit that fails is a warning and never the end of a query. Spark itself goes on from
-its checkpoint and never from a group, so that the group is for people and their tools only.
+Owns the reading of a source's offsets and their commits. Invariant: nothing is committed that was not reported as
+processed, and a failed commit is a warning and never ends a query. Spark itself continues from its checkpoint and never
+from a group, so the group is only for people and their tools.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, TypeAlias
 from tailrace.client.groups import Groups, Place
 from tailrace.errors import TailraceError
 
-#: The offset from which each partition is read on: one more than the last one that was read.
+#: The offset at which each partition continues: one more than the last one read.
 Offsets: TypeAlias = Mapping[Place, int]
 
 GROUP_PREFIX = "tailrace-pipeline-"
 _CLOSE_TIMEOUT = 10.0
-#: Between a commit that failed and the next.
+#: The pause between a failed commit and the next.
 _PAUSE = 1.0
 
 _logger = logging.getLogger("tailrace.pipeline")
 
 
 def offsets_of(source_offset: object) -> dict[Place, int]:
-    """The offsets in a source's own JSON, `{"orders": {"0": 42}}`; nothing where the source is of another kind."""
+    """Parse the offsets in a source's own JSON, `{"orders": {"0": 42}}`; empty for another kind of source."""
     if not isinstance(source_offset, Mapping):
         return {}
     found: dict[Place, int] = {}
@@ -42,7 +42,7 @@ def offsets_of(source_offset: object) -> dict[Place, int]:
 
 
 def lowest(each: Iterable[Offsets]) -> dict[Place, int]:
-    """What all sources together have processed: of a topic that is read twice, the lower offset."""
+    """Return what all sources together have processed: of a topic that is read twice, the lower offset."""
     together: dict[Place, int] = {}
     for offsets in each:
         for place, offset in offsets.items():
@@ -51,12 +51,12 @@ def lowest(each: Iterable[Offsets]) -> dict[Place, int]:
 
 
 def processed_by(progress: Mapping[str, Any]) -> dict[Place, int]:
-    """The offsets behind the batch that a query's progress, as Spark's JSON, is of."""
+    """Return the offsets after the batch that a query's progress, as Spark's JSON, describes."""
     return lowest(offsets_of(source.get("endOffset")) for source in progress.get("sources", ()))
 
 
 class GroupProgress:
-    """Commits to a consumer group what a query has processed, on a thread of its own that no batch waits for."""
+    """Commits what a query has processed to a consumer group, on another thread, so that no batch waits."""
 
     def __init__(self, bootstrap: str, group: str, warn: Callable[[str], None] = _logger.warning) -> None:
         self.group = group
@@ -72,7 +72,7 @@ class GroupProgress:
         self._thread.start()
 
     def processed(self, offsets: Offsets) -> None:
-        """Have these offsets committed soon; what waits still is replaced by them."""
+        """Commit these offsets soon; they replace those that still wait."""
         with self._changed:
             if offsets.items() <= self._committed.items():
                 return
@@ -80,7 +80,7 @@ class GroupProgress:
             self._changed.notify()
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
-        """End when what was processed last is committed, or the time is up."""
+        """End when the last processed offsets are committed, or the time is over."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -99,7 +99,7 @@ class GroupProgress:
                 if is_done:
                     self._committed |= new
                 else:
-                    # A query without new records tells its offsets many times a second.
+                    # A query without new records reports its offsets many times a second.
                     self._changed.wait_for(lambda: self._is_closed, _PAUSE)
 
     def _commit(self, offsets: dict[Place, int]) -> bool:
@@ -108,13 +108,13 @@ class GroupProgress:
                 self._groups = Groups(self._bootstrap)
             self._groups.set_offsets(self.group, offsets)
         except TailraceError as error:
-            self._say(f"progress is not shown in group '{self.group}': {error}")
+            self._say(f"cannot show progress in group '{self.group}': {error}")
             return False
         self._last_warning = ""
         return True
 
     def _say(self, warning: str) -> None:
-        """A broker that is away for an hour is one line, not one for each batch."""
+        """Log one line for a broker that is away for an hour, not one for each batch."""
         if warning != self._last_warning:
             self._last_warning = warning
             self._warn(warning)

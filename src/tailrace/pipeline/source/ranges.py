@@ -1,7 +1,6 @@
 """Ranges of offsets, one for each task, and how a limit is spread over partitions.
 
-Pure arithmetic: every offset of the ranges that go in is in exactly one range that comes out. It must not know
-brokers or Spark.
+Pure arithmetic: every offset of the given ranges is in exactly one resulting range. It must not know brokers or Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class OffsetRange:
     partition: int
     start: int
     end: int
-    #: Which topic of that name; None where nobody knows.
+    #: The topic with that name; None if unknown.
     lineage: Lineage | None = field(default=None, compare=False)
 
     @property
@@ -36,7 +35,7 @@ def ranges_between(
     ends: Mapping[TopicPartition, int],
     lineages: Mapping[str, Lineage] = MappingProxyType({}),
 ) -> list[OffsetRange]:
-    """The ranges that are not empty, in the order of their partitions."""
+    """Return the non-empty ranges, in the order of their partitions."""
     return [
         OffsetRange(name.topic, name.partition, starts[name], end, lineages.get(name.topic))
         for name, end in sorted(ends.items())
@@ -52,7 +51,7 @@ def split_ranges(
     if min_partitions is None or min_partitions <= len(pieces):
         return pieces
     total = sum(piece.size for piece in pieces)
-    # What would not be split anyway counts as one task each; the rest shares what is left of the tasks.
+    # A range that would not be split anyway is one task; the others share the remaining tasks.
     small = {piece for piece in pieces if _share(piece.size, total, min_partitions) <= 1}
     large_total = total - sum(piece.size for piece in small)
     wanted = min_partitions - len(small)
@@ -68,21 +67,21 @@ def _share(size: int, total: int, parts: int) -> int:
 
 
 def split_evenly(one: OffsetRange, parts: int) -> list[OffsetRange]:
-    """A range in so many parts, or one for each of its offsets where those are fewer."""
+    """Split a range into this many parts, or into single offsets if there are fewer."""
     parts = min(parts, one.size)
     bounds = [one.start + one.size * index // parts for index in range(parts + 1)]
     return [replace(one, start=start, end=end) for start, end in pairwise(bounds)]
 
 
 def limit_ends(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Ends that leave about `limit` offsets in all, each partition's share as large as what it has to read."""
+    """Return ends that leave about `limit` offsets in all, shared in proportion to what partitions have to read."""
     sizes = {name: max(0, end - starts[name]) for name, end in ends.items()}
     total = sum(sizes.values())
     if total <= limit:
         return dict(ends)
     limited = {}
     for name, end in ends.items():
-        # Below one offset a share is rounded up: a partition with little to read must not wait for ever.
+        # A share below one offset is rounded up: a partition with little to read must not wait for ever.
         share = sizes[name] * limit // total or min(1, sizes[name])
         limited[name] = starts[name] + share if sizes[name] else end
     return limited

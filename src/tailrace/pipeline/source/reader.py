@@ -1,7 +1,7 @@
-"""The batch reader: one query over what topics hold between two positions.
+"""The batch reader: one query over the content of topics between two positions.
 
-Planned on the driver, where positions become offsets; its ranges are read by tasks. It is pickled on the way, so it
-holds values only.
+The driver plans it and turns positions into offsets; tasks read its ranges. It is pickled in between, so it only holds
+values.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class TopicReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Any:
-        """Take what filters say about topics, partitions, offsets and times; Spark applies all of them again.
+        """Use filters on topics, partitions, offsets and times; Spark applies all of them again.
 
-        Where pushdown is off, Spark refuses a reader whose method is not the inherited one, and it is off by default.
-        So this one says that it is: it is called only where pushdown is on.
+        If pushdown is off, which is the default, Spark refuses a reader whose method is not the inherited one. So this
+        one claims to be inherited: it is only called if pushdown is on.
         """
         push = partial(self._push)
         push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ class TopicReader(DataSourceReader):
         return input_partitions(self._options, ranges, parts, self._only)
 
     def ranges_and_ends(self) -> tuple[list[OffsetRange], Offsets]:
-        """The offsets to read of each partition, wherever they are, and the ends of all of them."""
+        """Return the offsets to read of each partition, wherever they are, and the ends of all of them."""
         brokers = Brokers(self._options.client)
         try:
             ranges, _, ends = self._ranges(brokers)
@@ -92,21 +92,21 @@ class TopicReader(DataSourceReader):
         return ranges, lineages, ends
 
     def _first_of_time(self, brokers: Brokers, names: list[TopicPartition]) -> Offsets:
-        """The offsets below which brokers find no record as young as a filter asks for.
+        """Return the offsets below which brokers find no record as young as a filter demands.
 
-        A broker knows the times of a batch by its header, which the producer wrote, and Kafka's producers are not the
-        only ones. A header that understates the largest time hides its records from this search. So it is used only
-        where a query accepts that; else all offsets are read, and each record is judged by its own time.
+        A broker knows the times of a batch from its header, which the producer wrote, and not only Kafka's producers
+        exist. A header that understates the largest time hides its records from this search. So it is used only if the
+        query accepts that; otherwise all offsets are read, and each record is judged by its own time.
         """
         least_ms = -(-self._only.min_timestamp_us // 1000)
         if not self._options.uses_time_index or least_ms <= 0:
             return {}
         found = brokers.offsets_at(dict.fromkeys(names, least_ms))
-        # Where no record is so young now, some that are still to come may be: the range ends before them anyway.
+        # If no record is that young now, future ones may be: the range ends before them anyway.
         return {name: offset for name, offset in found.items() if offset != NO_OFFSET}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task's range."""
+        """Return the records of one task's range."""
         return read_partition(self._options, self._columns, self._only, partition)
 
 
@@ -116,7 +116,7 @@ def input_partitions(
     parts: Mapping[TopicPartition, ArchivedPart],
     only: RecordFilter,
 ) -> list[InputPartition]:
-    """One partition of Spark for each task, split as the options ask."""
+    """Return one Spark partition for each task, split as the options demand."""
     pieces = plan_pieces(ranges, parts, only.times_ms, options.min_partitions, options.max_records_per_partition)
     return [RangePartition(piece) for piece in pieces]
 
@@ -124,11 +124,11 @@ def input_partitions(
 def read_partition(
     options: ReadOptions, columns: tuple[str, ...], only: RecordFilter, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """What one task reads; nothing for the partition that Spark makes of a query without any."""
+    """Yield what one task reads; nothing for the partition that Spark adds to a query without any."""
     wanted = partition.value
     if wanted is None:
         return
-    # Only tasks decode: whoever plans a query does without the time that these imports take.
+    # Only tasks decode: the planner does not wait for these imports.
     from tailrace.pipeline.source.fetching import FetchPlan, read_range
 
     plan = FetchPlan(

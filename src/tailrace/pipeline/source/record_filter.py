@@ -1,7 +1,7 @@
 """What a query's filters leave of a topic: partitions, a range of offsets, and a range of times.
 
-Owns the meaning of Spark's filters for these columns. A filter here never takes away a row that Spark would keep;
-Spark looks at every row again.
+Owns the meaning of Spark's filters for these columns. A filter here never removes a row that Spark would keep; Spark
+checks every row again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GREATEST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Bounds that are inclusive, and sets where None is everything."""
+    """Inclusive bounds, and sets where None means everything."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -36,19 +36,19 @@ class RecordFilter:
 
     @property
     def times_ms(self) -> tuple[int, int]:
-        """The first and the last time of records that may pass, in ms; without a bound, the ends of all numbers."""
+        """The first and the last time of records that may pass, in ms; without bounds, the extreme numbers."""
         least = -(-self.min_timestamp_us // 1000) if self.min_timestamp_us > _LEAST else _LEAST
         return least, self.max_timestamp_us // 1000 if self.max_timestamp_us < _GREATEST else _GREATEST
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Whether a partition may have records that pass."""
+        """True if a partition may have records that pass."""
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
 
 
 def filter_for(filters: Iterable[Filter]) -> RecordFilter:
-    """What all these filters together leave; those it has no use for leave everything."""
+    """Combine these filters; unsupported ones leave everything."""
     left = RecordFilter()
     for one in filters:
         left = _narrow(left, one)

@@ -1,7 +1,7 @@
 """The columns of a topic, the same as those of Spark's Kafka connector, in Spark's types and in Arrow's.
 
-Owns names, types and their order. What the two kinds of types say must agree: Spark compares them before it takes
-the first batch.
+Owns names, types and their order. The two kinds of types must agree: Spark compares them before it takes the first
+batch.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
-#: Every column there is, in the order in which they stand.
+#: Every column, in order.
 COLUMNS = tuple(_TYPES)
-#: The columns that are there where nobody chooses.
+#: The default columns.
 DEFAULT_COLUMNS = COLUMNS[:-1]
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """The schema of some columns, for Spark."""
+    """Return the schema of some columns, for Spark."""
     return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
 @lru_cache(maxsize=16)
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of some columns, for Arrow."""
+    """Return the schema of some columns, for Arrow."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -70,7 +70,7 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 def chosen_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that a schema asks for; OptionError where it has one that topics do not have."""
+    """Return the columns that a schema demands; OptionError if it has one that topics do not have."""
     for field in schema.fields:
         known = _TYPES.get(field.name)
         if known is None:

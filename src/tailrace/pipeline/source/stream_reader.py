@@ -1,9 +1,9 @@
 """The stream reader: what a running query reads next, batch after batch.
 
-Lives on the driver for as long as the query runs. All that must outlive it is in the offsets that Spark keeps in the
-query's checkpoint, with the ids of topics, so that one that was deleted and created again is not taken for the one that
-was read before. What it remembers besides is when it last gave Spark something to read. Nothing is driven by `commit`,
-which comes a batch late or never.
+It is on the driver for as long as the query runs. Everything that must survive it is in the offsets in the query's
+checkpoint, including the ids of topics, so that a topic that was deleted and created again is recognized. Beyond that
+it only remembers when it last gave Spark something to read. Nothing depends on `commit`, which comes a batch late or
+never.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from tailrace.pipeline.source.progress import GroupProgress
 
-#: So often a log end is asked for again before it is believed that the log is shorter than it was.
+#: How often a log end is asked for again before the log counts as shorter than before.
 _TRIES_FOR_AN_END = 10
 
 
@@ -57,33 +57,33 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._brokers: Brokers | None = None
         self._archives: Archives | None = None
-        #: Where the query ends that shall read only what is there now.
+        #: Where a query ends that must only read what exists now.
         self._target: Offsets | None = None
-        #: Topics as they were when they were last looked at, or when the target was set.
+        #: The topics at the last check, or when the target was set.
         self._lineages: dict[str, Lineage] = {}
-        #: Topics that were created again since offsets without ids were read, in a checkpoint of an earlier version.
+        #: Topics that were created again since offsets without ids were read, from a checkpoint of an earlier version.
         self._created_again: set[Lineage] = set()
         self._last_trigger = time.monotonic()
         self._latest: Offsets | None = None
         self._progress: GroupProgress | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need; connections stay where they are."""
+        """Return what tasks need; connections stay here."""
         return {"_options": self._options, "_columns": self._columns}
 
     def initialOffset(self) -> StreamOffset:
-        """Where a query begins that has no checkpoint."""
+        """Return where a query without a checkpoint begins."""
         brokers = self._cluster()
         partitions = existing_partitions(brokers, self._options.selection)
         self._remember(partitions)
         return to_stream_offset(starting_offsets(brokers, self._options, partitions), self._lineages)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember what is there now, to read no more than that."""
+        """Remember the present log ends, and read no further."""
         self._target = self._ends({}, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that the options set; where there is a least number as well, it is looked after here."""
+        """Return the limit of the options; a minimum beside it is handled here."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -91,7 +91,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
-        """Where the next batch ends."""
+        """Return where the next batch ends."""
         before, known = from_stream_offset(start), lineages_in(start)
         self._show_progress(before)
         ends = self._ends(before, known) if self._target is None else self._target
@@ -109,19 +109,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_stream_offset(ends, self._lineages)
 
     def reportLatestOffset(self) -> StreamOffset | None:
-        """The ends of the logs when they were last looked at, which a query's progress shows."""
+        """Return the last known log ends, which a query's progress shows."""
         return None if self._latest is None else to_stream_offset(self._latest)
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """The tasks of one batch."""
+        """Return the tasks of one batch."""
         before, ends = from_stream_offset(start), from_stream_offset(end)
         known, planned = lineages_in(start), lineages_in(end)
-        if not self._lineages:  # after a restart, the last batch is planned again before anything else is asked
+        if not self._lineages:  # after a restart, Spark plans the last batch again before anything else
             self._remember(self._cluster().partitions(self._options.selection))
         begins = self._begins(before, ends, known, planned)
         for topic in self._replaced(planned, self._lineages):
-            # Since this batch was planned for the first time.
-            self._lose(f"{_created_again(topic)}, and the batch that was to be read is lost")
+            # It was created again after this batch was first planned.
+            self._lose(f"{_created_again(topic)}, and the batch to read is lost")
             ends = {name: end for name, end in ends.items() if name.topic != topic}
         ranges = ranges_between(begins, ends, {**self._lineages, **planned})
         if self._archives is None:
@@ -129,7 +129,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return input_partitions(self._options, ranges, self._archives.parts(ranges, self._lineages), RecordFilter())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task's range."""
+        """Return the records of one task's range."""
         return read_partition(self._options, self._columns, RecordFilter(), partition)
 
     def stop(self) -> None:
@@ -140,12 +140,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._brokers.close()
 
     def _show_progress(self, processed: Offsets) -> None:
-        """Commit to the query's group, if it has one: a batch is planned when the one before it is done."""
+        """Commit to the query's group, if it has one: a new batch is planned when the previous one is done."""
         client = self._options.client
         if client.group_id is None:
             return
         if self._progress is None:
-            # Most queries have no group, and need no further client.
+            # Most queries have no group, and need no second client.
             from tailrace.pipeline.source.progress import GroupProgress
 
             self._progress = GroupProgress(client.cluster.bootstrap, client.group_id)
@@ -157,19 +157,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._brokers
 
     def _ends(self, before: Mapping[TopicPartition, int], known: Mapping[str, Lineage]) -> Offsets:
-        """The log ends of all partitions that there are now, also of those that were not there before."""
+        """Return the log ends of all present partitions, including new ones."""
         brokers = self._cluster()
         tries = 0
         while True:
             partitions = brokers.partitions(self._options.selection)
             try:
                 ends = brokers.offsets_at(dict.fromkeys(partitions, LATEST))
-            except UnknownTopicError:  # deleted between the two questions
+            except UnknownTopicError:  # deleted between the two requests
                 continue
             tries += 1
             ids = {name.topic: lineage for name, lineage in partitions.items()}
             others = self._replaced(known, ids)
-            # A leader that is new may not know for a moment what was committed before it.
+            # A new leader may not know for a moment what was committed before.
             if tries < _TRIES_FOR_AN_END and any(
                 end < before.get(name, end) for name, end in ends.items() if name.topic not in others
             ):
@@ -183,7 +183,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begins(
         self, before: Offsets, ends: Offsets, known: Mapping[str, Lineage], planned: Mapping[str, Lineage]
     ) -> Offsets:
-        """Where each partition of a batch begins: at its very beginning if it is new, or is shorter than it was."""
+        """Return where each partition of a batch begins: at its start if it is new, or shorter than before."""
         others = self._replaced(known, planned)
         fresh = [name for name, end in ends.items() if name.topic in others or end < before.get(name, end + 1)]
         if not fresh:
@@ -191,8 +191,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._cluster().offsets_at(dict.fromkeys(fresh, EARLIEST))
         for name, earliest in found.items():
             if earliest > 0 and (name not in before or name.topic in others):
-                self._lose(f"{name} is new and begins at offset {earliest}, so that earlier ones are lost")
-        # A batch that is planned again after a restart may be of a log that has since lost records.
+                self._lose(f"{name} is new and begins at offset {earliest}, so earlier ones are lost")
+        # A batch that is planned again after a restart may be from a log that has lost records since.
         return {**before, **{name: min(earliest, ends[name]) for name, earliest in found.items()}}
 
     def _check_nothing_lost(
@@ -200,22 +200,22 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         gone = [str(name) for name in before if name not in ends]
         if gone:
-            self._lose(f"partitions {', '.join(gone)} are gone; what was not read of them is lost")
+            self._lose(f"partitions {', '.join(gone)} are gone; their unread records are lost")
         others = self._replaced(known, self._lineages)
         for name, end in ends.items():
             if end < before.get(name, end) and name.topic not in others:
                 self._lose(
-                    f"{name} ends at offset {end} but was read up to {before[name]}: its topic was probably deleted "
-                    "and created again, and what was not read of the old one is lost"
+                    f"{name} ends at offset {end} but was read up to {before[name]}: its topic was probably "
+                    "deleted and created again, and unread records of the old one are lost"
                 )
 
     def _check_same_topics(self, known: Mapping[str, Lineage]) -> None:
-        """Offsets of a topic mean nothing in another one of the same name, whatever numbers it has."""
+        """Detect replaced topics: offsets mean nothing in another topic with the same name."""
         for topic in self._replaced(known, self._lineages):
-            self._lose(f"{_created_again(topic)}; what was not read of it before is lost")
+            self._lose(f"{_created_again(topic)}; its unread records are lost")
 
     def _replaced(self, known: Mapping[str, Lineage], now: Mapping[str, Lineage]) -> list[str]:
-        """The topics that are others than they were, by the ids that are known."""
+        """Return the topics that were replaced, by the known ids."""
         return [
             topic
             for topic, lineage in now.items()
@@ -232,7 +232,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lineages = {name.topic: lineage for name, lineage in partitions.items()}
 
     def _shall_wait(self, available: int, limit: ReadLimit) -> bool:
-        """Whether there is too little for a batch, and it is not time for one yet."""
+        """True if there is too little for a batch, and its time has not come."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False

@@ -1,4 +1,4 @@
-"""Spark itself: the session, its Java and its Python processes, and its failures in the user's words.
+"""Spark itself: the session, its Java and Python processes, and its failures in users' words.
 
 Owns how Spark is started. Must not know topics.
 """

@@ -1,8 +1,8 @@
-"""Spark's failures in the user's words: what went wrong first, no Java stack trace.
+"""Spark's failures in users' words: what went wrong first, without a Java stack trace.
 
-Spark says everything in the text of an exception: the user's exception at the end of a Python traceback, an error
-condition in brackets, a position in the query, and around them where in Spark that happened. The texts are taken
-apart here, without asking the Java process, which may be gone. It must not know what was run.
+Spark puts everything into an exception's text: the user's exception at the end of a Python traceback, an error
+condition in brackets, a position in the query, and around them the place within Spark. The texts are parsed here
+without the Java process, which may be gone. This module must not know what was run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tailrace.errors import TailraceError
 
 _TRACEBACK = "Traceback (most recent call last):"
-#: What Spark puts behind a message, or behind a traceback that it quotes.
+#: What Spark appends to a message, or to a traceback that it quotes.
 _BEHIND = re.compile(r"\s*(SQLSTATE: \w{5}\b|\n\s+at |\n=== Streaming Query ===|\n== SQL|\n\nDriver stacktrace:|\n\n)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.+)\n)?')
@@ -28,7 +28,7 @@ _LOST_TASK = re.compile(r"\(TID \d+\) \([^)]*\): ")
 _COLUMN = re.compile(r".*with name (`.+?`) cannot be resolved(?:\. Did you mean one of the following\? \[(.*)\])?")
 _GONE = "Spark's Java process has ended; if memory ran out, give it more with --conf spark.driver.memory=4g"
 _NO_MEMORY = "Spark ran out of memory ({}); give it more with --conf spark.driver.memory=4g"
-_NO_WORKER = "a Python worker of Spark ended unexpectedly; it crashed, or was killed as memory ran out"
+_NO_WORKER = "a Python worker of Spark ended unexpectedly; it crashed, or was killed because memory ran out"
 
 
 class PipelineError(TailraceError):
@@ -37,7 +37,7 @@ class PipelineError(TailraceError):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A failure as it is told: the problem, and lines that help to find it."""
+    """A failure in words: the problem, and lines that help to find it."""
 
     problem: str
     notes: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Words:
 
 @contextmanager
 def in_users_words(query: str | None = None) -> Iterator[None]:
-    """Turn what Spark raises into `PipelineError`; with the query at hand, its notes point into it."""
+    """Convert Spark's exceptions to `PipelineError`; with the query, its notes point into it."""
     try:
         yield
     except TailraceError:
@@ -61,12 +61,12 @@ def in_users_words(query: str | None = None) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of Spark's is about, in one line."""
+    """Return the subject of a Spark exception in one line."""
     return words_of(_text_of(error)).problem.splitlines()[0] if str(error) else type(error).__name__
 
 
 def words_of(text: str, query: str | None = None) -> Words:
-    """Take the text of an exception of Spark's apart."""
+    """Parse the text of a Spark exception."""
     if _TRACEBACK in text:
         return _raised_in_python(text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :].lstrip("\n"))
     if "java.lang.OutOfMemoryError" in text:
@@ -78,10 +78,10 @@ def words_of(text: str, query: str | None = None) -> Words:
 
 
 def _raised_in_python(trace: str) -> Words:
-    """The exception at the end of a traceback, and the last place in it that is not Spark's own code."""
+    """Return the exception at the end of a traceback, and the last place in it outside of Spark's own code."""
     frames = list(_FRAME.finditer(trace))
     start = frames[-1].end() if frames else 0
-    # Between the code of a frame and the exception there may be markers under the code.
+    # There may be markers between the code of a frame and the exception.
     ending = re.sub(r"\A(?: +[~^ ]*\n)+", "", trace[start:])
     behind = _BEHIND.search(ending)
     raised = _RAISED.match((ending[: behind.start()] if behind else ending).strip())
@@ -111,7 +111,7 @@ def _problem(text: str) -> str:
     if condition is not None:
         told = told[condition.end() :]
     else:
-        # "An error occurred while calling o1.load.\n: java.io.IOException: …" and the reason at its very end.
+        # "An error occurred while calling o1.load.\n: java.io.IOException: …" with the reason at its very end.
         told = told.rsplit("\nCaused by: ", 1)[-1].split("\n: ", 1)[-1]
         told = _JAVA_CLASS.sub("", told)
     behind = _BEHIND.search(told)
@@ -124,10 +124,10 @@ def _problem(text: str) -> str:
 
 
 def _pointer(text: str, query: str | None) -> tuple[str, ...]:
-    """The line of the query that a position in the text speaks of, and a caret under it, as psql has them."""
+    """Return the line of the query that a position in the text refers to, and a caret under it, as in psql."""
     if query is None:
         return ()
-    # Spark counts columns from 1 in one of its forms and from 0 in the other.
+    # Spark counts columns from 1 in one form and from 0 in the other.
     counted = _FROM_ONE.search(text)
     position = counted or _POSITION.search(text)
     lines = query.splitlines()
@@ -156,5 +156,5 @@ def _text_of(error: BaseException) -> str:
             return str(error)
         except (Py4JNetworkError, OSError):
             return _GONE
-    # Kept when the exception was made; asking for it anew needs the Java process.
+    # Captured when the exception was created; reading it again needs the Java process.
     return str(getattr(error, "_desc", None) or error)

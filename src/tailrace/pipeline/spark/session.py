@@ -1,8 +1,8 @@
-"""The one place that starts Spark for a command: with our Python, on a Java that fits, and quietly.
+"""The only place that starts Spark for a command: with this Python, on a suitable Java, and quietly.
 
-Nothing that Spark's processes print while they start reaches the terminal, unless the start fails or
-`TAILRACE_SPARK_LOG` (off, error, warn, info, debug) asks for it. It must not know topics: Spark finds the data source
-by itself, through the package `pyspark_tailrace`.
+Output of Spark's processes while they start is hidden, unless the start fails or `TAILRACE_SPARK_LOG` (off, error,
+warn, info, debug) asks for it. This module must not know topics: Spark finds the data source by itself, through the
+package `pyspark_tailrace`.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _WORKER_PYTHON = "spark.pyspark.python"
 _HELD_BYTES = 65536
 _END_SECONDS = 20
 _INTERRUPTED_END_SECONDS = 5
-_NO_MASTER = "no Spark master answers at {}; is it running, and is its address right?"
+_NO_MASTER = "no Spark master responds at {}; is it running, and is its address right?"
 
-#: Held beneath what the user's --conf says.
+#: The user's --conf overrides these.
 DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # As all of tailrace's output.
+    # The same as for all of tailrace's output.
     "spark.sql.session.timeZone": "UTC",
-    # Filters on partition, offset and timestamp reach the source; Spark has this off.
+    # Lets filters on partition, offset and timestamp reach the source; Spark's default is off.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Java stack traces are for those who debug Spark.
+    # Java stack traces are for debugging Spark.
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
-    # Spark makes a folder for tables that nobody named a place for, in whatever directory a command is run from.
+    # Spark creates a folder for tables without a location, in whatever directory a command runs.
     "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/tailrace-spark-warehouse-{os.getuid()}",
 }
 
 
 class SparkStartError(TailraceError):
-    """Spark could not be started; what its processes said is in the notes."""
+    """Spark could not be started; the output of its processes is in the notes."""
 
 
 def spark_session(
     app_name: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None, log: str | None = None
 ) -> SparkSession:
-    """Start Spark, or take the session that runs already; `conf` wins over every default of ours."""
+    """Start Spark, or return the session that already runs; `conf` overrides all defaults."""
     settings = session_settings(app_name, master, conf or {}, log_level(log))
     check_installation()
     from pyspark.sql import SparkSession
@@ -68,14 +68,14 @@ def spark_session(
     if running is not None:
         return running
     silence_query_logging()
-    # Workers must find this very installation, also where another Python comes first on the path.
+    # Workers must find this very installation, even if another Python comes first on the path.
     python = settings.get(_WORKER_PYTHON) or os.environ.get("PYSPARK_PYTHON") or command_beside_python()
     os.environ["PYSPARK_PYTHON"] = python
     return _start(settings, passing=log_level(log) != _QUIET)
 
 
 def check_installation() -> None:
-    """Raise an error that says what to install, unless PySpark, what it needs, and a Java are there."""
+    """Raise an error that says what to install, unless PySpark, its requirements and a Java are there."""
     for module in ("pyspark", "py4j", "pandas", "pyarrow", "fastavro"):
         if find_spec(module) is None:
             raise SparkStartError(f"{module} is not installed; install it with: pip install 'tailrace[spark]'")
@@ -84,12 +84,12 @@ def check_installation() -> None:
 
 @contextmanager
 def stopping(session: SparkSession) -> Iterator[None]:
-    """Stop Spark when the block ends; Ctrl-C gives up whatever runs, and ends the block with KeyboardInterrupt.
+    """Stop Spark when the block ends; Ctrl-C aborts all work, and ends the block with KeyboardInterrupt.
 
-    Spark cannot be asked to give up: the connection over which it would be told still waits for an answer, and calls
-    that PySpark makes on its way out of an interrupted one would hang. So its process is ended first, which it takes
-    as the end of the application, and all calls fail. What Spark does on its way out may hang as well, while a call of
-    ours waits for it: then, or on a second Ctrl-C, its process is killed.
+    Spark cannot be asked to abort: the connection for that still waits for a response, and PySpark's calls while an
+    interrupted one unwinds would hang. So Spark's process is ended first: Spark treats that as the end of the
+    application, and all calls fail. Spark's shutdown may hang as well while one of our calls waits for it: then, or on
+    a second Ctrl-C, its process is killed.
     """
     gateway: Any = session.sparkContext._gateway
     process = gateway.proc
@@ -134,7 +134,7 @@ def stop_spark(session: SparkSession) -> None:
         session.stop()
         gateway.shutdown()
     except (Py4JError, OSError):
-        pass  # It is gone already.
+        pass  # It is already gone.
     _await_end(gateway.proc)
 
 
@@ -151,27 +151,27 @@ def _await_end(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def session_settings(app_name: str, master: str, conf: Mapping[str, str], level: str) -> dict[str, str]:
-    """All of Spark's settings for a session of ours: the defaults, then what the user said."""
+    """Return all Spark settings for a session: the defaults, then the user's."""
     log_file = files("tailrace.pipeline").joinpath("log4j2.properties")
     java_options = f'"-Dlog4j2.configurationFile={log_file}" -Dtailrace.spark.log={level} {conf.get(_JAVA_OPTIONS, "")}'
-    # The level once more: what starts Spark for Python takes any other than warn back to that.
+    # The level once more: Spark's launcher for Python resets any other level to warn.
     named = {"spark.master": master, "spark.app.name": app_name, "spark.log.level": level.upper()}
     return {**DEFAULTS, **named, **conf, _JAVA_OPTIONS: java_options.strip()}
 
 
 def log_level(asked: str | None = None) -> str:
-    """How much of Spark's logging to show: as asked, else as the environment says, else nothing."""
+    """Return how much of Spark's logging to show: the argument, else the environment variable, else nothing."""
     level = (asked or os.environ.get(LOG_VARIABLE) or _QUIET).lower()
     if level not in LOG_LEVELS:
-        raise ConfigError(f"{LOG_VARIABLE} is '{level}'; it can be {', '.join(LOG_LEVELS)}")
+        raise ConfigError(f"{LOG_VARIABLE} is '{level}'; expected one of {', '.join(LOG_LEVELS)}")
     return level
 
 
 def silence_query_logging() -> None:
-    """Keep PySpark from printing each failing query as JSON, and each broken connection, beside the exceptions."""
+    """Stop PySpark from printing each failing query as JSON, and each broken connection, beside the exceptions."""
     from pyspark.logger import PySparkLogger
 
-    # It logs a call that failed as the root logger does, where no level or handler can tell its records from others.
+    # It logs a failed call through the root logger, where no level or handler can tell its records from others.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_from_py4j)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -199,7 +199,7 @@ def _start(settings: Mapping[str, str], *, passing: bool) -> SparkSession:
     try:
         context = SparkContext(gateway=gateway, conf=SparkConf(_jvm=gateway.jvm).setAll(pairs))
         session = SparkSession.builder.getOrCreate()
-        # A master that does not answer shows only as a context that stopped itself.
+        # A master that does not respond only shows as a context that stopped itself.
         if context._jsc.sc().isStopped():
             raise SparkStartError(_NO_MASTER.format(settings["spark.master"]))
     except TailraceError:
@@ -213,9 +213,9 @@ def _start(settings: Mapping[str, str], *, passing: bool) -> SparkSession:
 
 
 class _ProcessOutput:
-    """What Spark's Java process prints: held back while it starts, passed on to our standard error after that.
+    """The output of Spark's Java process: held back while it starts, then passed to our standard error.
 
-    It carries its standard output too, which must not run into the result of a query.
+    This includes its standard output, which must not mix with a query's result.
     """
 
     def __init__(self, *, passing: bool) -> None:
@@ -230,7 +230,7 @@ class _ProcessOutput:
         return {"stdout": self._writing_end, "stderr": self._writing_end}
 
     def close_writing_end(self) -> None:
-        """Leave the pipe to the process alone, so that it ends when that one does."""
+        """Leave the pipe to the process alone, so that it ends with the process."""
         os.close(self._writing_end)
 
     def started(self) -> None:
@@ -238,7 +238,7 @@ class _ProcessOutput:
         self._passing = True
 
     def reason(self) -> str:
-        """The line that tells best why the process ended, or nothing."""
+        """Return the line that best explains why the process ended, or nothing."""
         self._thread.join(timeout=1)
         said = self._held.decode(errors="replace").splitlines()
         lines = [line.strip() for line in said if line.strip() and not line.startswith(("WARNING: ", "\tat "))]

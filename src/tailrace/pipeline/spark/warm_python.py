@@ -1,12 +1,12 @@
-"""A Python that has PySpark loaded already, of which Spark's Python processes are forks.
+"""A Python process that has already loaded PySpark; Spark's Python processes are forks of it.
 
-Spark starts four kinds of worker, one after the other, before a source in Python gives its first row, and each of them
-would import PySpark anew. But first its driver asks Python for its version: then one process begins to load what all
-of them need, and whichever comes after is a fork of that one. It ends with Spark, or when nobody has come for a while.
+Spark starts four kinds of workers, one after the other, before a source in Python returns its first row, and each would
+import PySpark again. But first its driver asks Python for its version: then one process starts to load what all of them
+need, and every later process is a fork of it. It ends with Spark, or after a while without requests.
 
-A fork has to be what a fresh start would have been. So whoever asks sends its environment, folder, path and standard
-files, and is refused where Python itself would have started otherwise or found another PySpark. What starts threads
-(numpy, pyarrow) is not loaded: threads do not survive a fork. Whatever goes wrong, the worker is started as ever.
+A fork must equal a fresh start. So a requester sends its environment, folder, path and standard files, and is refused
+if Python itself would have started differently or found another PySpark. Modules that start threads (numpy, pyarrow)
+are not loaded: threads do not survive a fork. If anything goes wrong, the worker starts in the usual way.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Any
 
 _DAEMON = "pyspark.daemon"
 _IDLE_SECONDS = 60.0
-#: For who connects and then says nothing, and for who is not answered.
+#: The timeouts for a client that connects but sends nothing, and for a client that gets no response.
 _REQUEST_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _WAITING_REQUESTS = 64
 _LENGTH = struct.Struct(">i")
 _STANDARD_FILES = (0, 1, 2)
-#: Of the environment, what is looked at only when Python starts or PySpark is imported, beside Python's own variables.
+#: Environment variables that are only read when Python starts or PySpark is imported, beside Python's own.
 _READ_ONCE = ("LANG", "PYSPARK_ENABLE_NAMEDTUPLE_PATCH", "SPARK_TESTING")
-#: What Spark sets for its workers, unless it is set and in any case; the driver asks for the version without.
+#: Variables that Spark sets for its workers, if they are unset or always; it asks for the version without them.
 _SET_IF_ABSENT = {"PYTHONHASHSEED": "0"}
 _SET_ALWAYS = {"PYTHONUNBUFFERED": "YES"}
 #: What workers import, in the order in which they need it.
@@ -47,16 +47,16 @@ _MODULES = (
 )
 
 
-# --- on the side of the command that Spark starts
+# --- in the command that Spark starts
 
 
 def prepare() -> None:
-    """Begin to load PySpark for the workers that our parent will want, unless somebody does that already."""
+    """Start to load PySpark for the workers that our parent will want, unless another process does already."""
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(_address(parent))
-            # From now on whoever asks is heard, if not at once.
+            # From now on requests are queued, even if they are not handled at once.
             listener.listen(_WAITING_REQUESTS)
             listener.set_inheritable(True)
             program = f"from {__name__} import serve; serve({listener.fileno()}, {parent})"
@@ -72,7 +72,7 @@ def prepare() -> None:
 
 
 def stand_for_fork(arguments: Sequence[str], path: Sequence[str]) -> bool:
-    """Have a worker with these arguments forked, and stay until it ends; False where it has to be started as ever."""
+    """Have a worker with these arguments forked, and wait until it ends; False if it must start in the usual way."""
     if list(arguments[:2]) != ["-m", _DAEMON]:
         return False
     asked = {"arguments": arguments[2:], "path": path, "folder": os.getcwd(), "environment": dict(os.environ)}
@@ -89,30 +89,30 @@ def stand_for_fork(arguments: Sequence[str], path: Sequence[str]) -> bool:
             ended = os.pidfd_open(pid)
     except (OSError, struct.error):
         return False
-    # Spark ends a worker by ending us, or by closing the standard input, which both of us have.
+    # Spark ends a worker by ending this process, or by closing the standard input, which both have.
     signal.signal(signal.SIGTERM, lambda *_: signal.pidfd_send_signal(ended, signal.SIGTERM))
     select.select([ended], [], [])
     return True
 
 
 def _address(parent: int) -> str:
-    """A name that goes with the process, of one Python for one parent."""
+    """Return a socket name that is unique for one Python and one parent process."""
     with open(f"/proc/{parent}/stat") as file:
         started = file.read().rpartition(")")[2].split()[19]
     return f"\0tailrace-spark-python-{os.getuid()}-{parent}-{started}-{zlib.crc32(sys.executable.encode())}"
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other side is a process of the same user: anybody may take such a name."""
+    """True if the other side is a process of the same user: any user may take such a name."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
-# --- on the side of what is forked
+# --- in the process that is forked
 
 
 class _Request:
-    """What somebody asks for who is connected, and the standard files that came with it."""
+    """A request of a connected client, with its standard files."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -120,10 +120,10 @@ class _Request:
         self.asked: dict[str, Any] = {}
 
     def receive(self) -> None:
-        """Wait until all of it is here; OSError or ValueError where that does not happen."""
+        """Wait until all of it has arrived; OSError or ValueError if it does not."""
         self.connection.settimeout(_REQUEST_SECONDS)
         if not _is_ours(self.connection):
-            raise ValueError("somebody else")
+            raise ValueError("a process of another user")
         head, self.files, _, _ = socket.recv_fds(self.connection, _LENGTH.size, len(_STANDARD_FILES))
         if len(head) < _LENGTH.size or len(self.files) < len(_STANDARD_FILES):
             raise ValueError("a request without its length or files")
@@ -137,7 +137,7 @@ class _Request:
 
 
 def serve(listening: int, parent: int) -> None:
-    """Load PySpark, and be forked for whoever asks, until the parent has ended or nobody asks any more."""
+    """Load PySpark, and fork for every request, until the parent has ended or requests cease."""
     from tailrace.pipeline.spark.worker_python import without_zip
 
     parent_ended = os.pidfd_open(parent)
@@ -151,13 +151,13 @@ def serve(listening: int, parent: int) -> None:
 
 
 def _forked_for(listener: socket.socket, parent_ended: int) -> _Request | None:
-    """What this process is a fork for; None in the one that is forked, when it has to end."""
+    """Return the request for which this process was forked; None in the original process when it must end."""
     from importlib import import_module
 
     settings = _settings_of(os.environ)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     import_module(_DAEMON)
-    # Nobody waits for what the first workers do not need: they are forked in between.
+    # The first workers do not need these modules: fork for them in between.
     not_loaded = list(_MODULES)
     while True:
         ready, _, _ = select.select([listener.fileno(), parent_ended], [], [], 0.0 if not_loaded else _IDLE_SECONDS)
@@ -173,7 +173,7 @@ def _forked_for(listener: socket.socket, parent_ended: int) -> _Request | None:
 
 
 def _is_forked(request: _Request, settings: Mapping[str, str]) -> bool:
-    """Fork, if what is asked for can be one; True in the fork. The end of the connection tells who asked otherwise."""
+    """Fork, if the request allows it; return True in the fork. Otherwise the closed connection tells the requester."""
     import gc
 
     try:
@@ -181,7 +181,7 @@ def _is_forked(request: _Request, settings: Mapping[str, str]) -> bool:
         fits = _settings_of(request.asked["environment"]) == settings and _finds_the_same(request.asked["path"])
         if not fits or len(os.listdir("/proc/self/task")) > 1:
             return False
-        # Pages that forks share are not to be copied because garbage is looked for in them.
+        # Garbage collection must not copy pages that forks share.
         gc.freeze()
         return os.fork() == 0
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def _is_forked(request: _Request, settings: Mapping[str, str]) -> bool:
 
 
 def _settings_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment cannot be changed once Python runs; variables of Spark's own begin with PYTHON_."""
+    """Return the part of an environment that is fixed once Python runs; Spark's own variables begin with PYTHON_."""
     return {
         name: value
         for name, value in environment.items()
@@ -200,7 +200,7 @@ def _settings_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _finds_the_same(path: Sequence[str]) -> bool:
-    """Whether what is loaded is what would be found on a path of modules."""
+    """True if the loaded modules are those that would be found on a path of modules."""
     from importlib.machinery import PathFinder
 
     for name in ("pyspark", "tailrace"):
@@ -212,7 +212,7 @@ def _finds_the_same(path: Sequence[str]) -> bool:
 
 
 def _become(request: _Request) -> None:
-    """Be the process that was asked for, from its standard files to its end."""
+    """Become the requested process, from its standard files to its end."""
     import time
 
     import pyspark.daemon
@@ -229,22 +229,23 @@ def _become(request: _Request) -> None:
     try:
         request.connection.sendall(_LENGTH.pack(os.getpid()))
     except OSError:
-        return  # Whoever asked waited for long, and has started another.
+        return  # The requester waited too long, and has started another one.
     request.close()
     pyspark.daemon.worker = quiet_when_unread(pyspark.daemon.worker)
     pyspark.daemon.manager()
 
 
 def quiet_when_unread(worker: Callable[..., int]) -> Callable[..., int]:
-    """A worker that ends without a traceback where Spark wants no more rows of it, as after a LIMIT.
+    """Wrap a worker so that it ends without a traceback when Spark wants no more of its rows, as after a LIMIT.
 
-    What fails in a task is told to Spark and never raised here; so if the pipe is broken, nobody is there to be told.
+    Failures in a task are sent to Spark and never raised here; so if the pipe is broken, there is no one to send them
+    to.
     """
 
     def run(*arguments: Any) -> int:
         try:
             return worker(*arguments)
         except (BrokenPipeError, ConnectionResetError):
-            os._exit(1)  # as the daemon does behind its traceback
+            os._exit(1)  # as the daemon does after its traceback
 
     return run

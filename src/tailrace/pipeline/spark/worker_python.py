@@ -1,11 +1,11 @@
-"""The Python that Spark's workers run in: this one, with PySpark from where it is installed, and loaded before.
+"""The Python of Spark's workers: this one, with the installed PySpark, loaded in advance.
 
-Spark puts a zip of PySpark first on its workers' path, and Python compiles what it takes from a zip at every start: a
-second of each kind of worker, of which the first row of a query waits for four. So this goes in Python's place
-(`PYSPARK_PYTHON`), takes the zip off the path where the same installation has PySpark as a folder, and lets workers be
-forks of a process that has loaded it (`warm_python`). Everything else is left to Python as it is.
+Spark puts a zip of PySpark first on its workers' path, and Python compiles everything from a zip at every start: a
+second for each kind of worker, and the first row of a query waits for four kinds. So this command replaces Python
+(`PYSPARK_PYTHON`), removes the zip from the path if the same installation has PySpark as a folder, and lets workers be
+forks of a process that has already loaded it (`warm_python`). Everything else is passed to Python unchanged.
 
-It is started for every kind of worker: what it imports, each of them waits for.
+It is started for every kind of worker, so each of them waits for its imports.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import sys
 
-#: The name of the command, beside Python in the folder of commands.
+#: The name of the command, which is beside Python in the folder of commands.
 COMMAND = "tailrace-spark-python"
 _ZIP = os.path.join("python", "lib", "pyspark.zip")
 
 
 def main() -> None:
-    """What Python would do with these arguments."""
+    """Do what Python would do with these arguments."""
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m":
         if arguments[:1] == ["-c"]:
@@ -28,7 +28,7 @@ def main() -> None:
             prepare()
         os.execv(sys.executable, [sys.executable, *arguments])
     if not sys.flags.safe_path:
-        # The folder of this command is there, in place of the one in which modules are looked for.
+        # It contains this command's folder instead of the one in which modules are searched.
         sys.path[0] = os.getcwd()
     sys.path[:] = without_zip(sys.path)
 
@@ -43,20 +43,20 @@ def main() -> None:
 
 
 def without_zip(path: list[str]) -> list[str]:
-    """A path of modules without Spark's zip, unless its PySpark is nowhere else on it."""
+    """Return a path of modules without Spark's zip, unless its PySpark is nowhere else on it."""
     return [entry for entry in path if not (entry.endswith(_ZIP) and _is_installed(entry, path))]
 
 
 def _is_installed(zip_file: str, path: list[str]) -> bool:
-    """Whether the folder is there of which the zip has a copy, and modules are looked for in it."""
+    """True if the folder that the zip was made from exists, and is on the path of modules."""
     package = zip_file.removesuffix(_ZIP).rstrip(os.sep)
     if os.path.basename(package) != "pyspark" or not os.path.isfile(os.path.join(package, "__init__.py")):
         return False
-    # By whatever links they are reached.
+    # Whatever links lead to them.
     return os.path.realpath(os.path.dirname(package)) in map(os.path.realpath, path)
 
 
 def command_beside_python() -> str:
-    """The path of this command; Python's own where only the package is there, and none of its commands."""
+    """Return the path of this command, or Python's own if the command is not installed."""
     command = os.path.join(os.path.dirname(sys.executable), COMMAND)
     return command if os.access(command, os.X_OK) else sys.executable

@@ -1,10 +1,10 @@
-"""Queries over topics: names in a query that Spark does not know become views over topics of that name.
+"""Queries over topics: names in a query that Spark does not know become views over topics with these names.
 
-Spark itself says which names these are, when it looks for a table and finds none: names of common table expressions,
-aliases and tables of the catalogue are never asked for. The query is first analysed over stand-ins that have the
-columns of the topics and no rows; so mistakes show before anything is read, and it is known which columns of the
-topics the query needs. Columns that are guessed are those of all values that the query reads: where a sample is not
-all, every value is looked at first. It must not know how results are shown.
+Spark itself reports these names when it does not find a table: it never asks for names of common table expressions,
+aliases and tables of the catalogue. The query is first analysed with stand-ins that have the columns of the topics and
+no rows; so mistakes show before anything is read, and the needed columns of the topics become known. Guessed columns
+are those of all values that the query reads: if a sample does not have all values, every value is read first. It must
+not know how results are shown.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:(?:LOGICAL|FORMATTED|EXTENDED|CODEGEN|CO
 _STATEMENTS = ("Command", "ParsedStatement")
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 _HARMLESS = re.compile(r"Describe|Explain|ShowFunctions|ShowColumns")
-#: What topics have, in the columns that queries use.
+#: The columns of topics that queries use.
 _RAW_COLUMNS = tuple(column for column in COLUMNS if column in METADATA.values())
-#: So many offsets are worth a task of their own.
+#: The number of offsets that is worth a task.
 _OFFSETS_PER_TASK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReading:
-    """How the topics of a query are read: from where to where, and what their values are.
+    """How to read the topics of a query: from where to where, and the format of their values.
 
-    Formats and schemas are by topic; those under None are for all others.
+    Formats and schemas are by topic; those under None apply to all others.
     """
 
     bootstrap: str
@@ -56,22 +56,22 @@ class TopicReading:
     end_ms: int | None = None
     formats: Mapping[str | None, Format] = field(default_factory=dict)
     schemas: Mapping[str | None, str] = field(default_factory=dict)
-    #: Begin where brokers find the start by the headers of batches; see the option `timeIndex` of the data source.
+    #: If true, begin where brokers find the start by the headers of batches; see the data source's option `timeIndex`.
     uses_time_index: bool = False
-    #: Whether batches that nobody can decode are skipped; else they fail the query.
+    #: Whether undecodable batches are skipped; otherwise they fail the query.
     skips_corrupt: bool = False
 
     def values_of(self, topic: str) -> tuple[Format | None, str | None]:
-        """The format and the schema of a topic, as far as they are given; a schema for all is for its format only."""
+        """Return the given format and schema of a topic; a schema for all topics only applies to its own format."""
         for_all = self.formats.get(None)
         format = self.formats.get(topic, for_all)
         return format, self.schemas.get(topic, self.schemas.get(None) if format == for_all else None)
 
     def options(self, topic: str) -> dict[str, str]:
-        """What the data source is told.
+        """Return the options for the data source.
 
-        Times are not part of it: its options for them are offsets, as in Spark's Kafka connector, and the records
-        of a partition are in no order of time.
+        Times are not among them: its options for them mean offsets, as in Spark's Kafka connector, and the records of a
+        partition are not ordered by time.
         """
         options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic}
         if self.uses_time_index:
@@ -85,7 +85,7 @@ class TopicReading:
         return self.start_ms is not None or self.end_ms is not None
 
     def within_times(self, frame: DataFrame) -> DataFrame:
-        """The records from the start on and before the end, each by its own time."""
+        """Return the records from the start on and before the end, each by its own time."""
         from pyspark.sql import functions as F
 
         time = F.col("timestamp")
@@ -98,7 +98,7 @@ class TopicReading:
 
 @dataclass(slots=True)
 class _TopicTable:
-    """One topic of the query, as far as it is known."""
+    """What is known of one topic of the query."""
 
     number: int
     topic: str
@@ -106,9 +106,9 @@ class _TopicTable:
     schema: str | StructType | None
     sample: Sample
     guessed: bool
-    #: How many values have no fields for a reason that nobody asked about; None where that is some.
+    #: The number of values unexpectedly without fields; None if there are some but they were not counted.
     misfits: int | None = 0
-    #: Whether all values were looked at, and not a sample.
+    #: Whether all values were read, and not only a sample.
     is_known: bool = True
 
 
@@ -116,35 +116,35 @@ class TopicQuery:
     """One query over the topics of a cluster."""
 
     def __init__(self, spark: SparkSession, query: str, reading: TopicReading, topics: Sequence[str]) -> None:
-        # Names that Spark does not know are what it is asked for here, no failures.
+        # Unknown names are part of the procedure here, not failures.
         silence_query_logging()
-        # A session of its own, so that the views of this query are nobody else's.
+        # A separate session, so that only this query sees its views.
         self._spark = spark.newSession()
         self._query = query
         self._reading = reading
         self._topics = topics
         self._tables: dict[str, _TopicTable] = {}
-        #: What Spark is given at last: the query, with dotted names of topics in quotes.
+        #: The final text for Spark: the query, with quotes around dotted names of topics.
         self.text = query
-        #: What the result does not show by itself, a sentence each.
+        #: Sentences about what the result does not show by itself.
         self.warnings: list[str] = []
 
     @property
     def is_explanation(self) -> bool:
-        """Whether the result is a plan, a text of many lines, and not rows."""
+        """True if the result is a plan, a text of many lines, and not rows."""
         return _EXPLAIN.match(self._query) is not None
 
     def frame(self) -> DataFrame:
-        """The result, not yet computed; `PipelineError` says what is wrong with the query."""
+        """Return the result, not yet computed; `PipelineError` says what is wrong with the query."""
         self._check_statement()
         explain = _EXPLAIN.match(self._query)
         head = explain[0] if explain else ""
         text, stand_in = self._resolve(self._query[len(head) :])
         for name in (*self._reading.formats, *self._reading.schemas):
             if name is not None and name not in self._tables:
-                raise ConfigError(f"--format or --schema is given for '{name}', which the query does not read")
+                raise ConfigError(f"--format or --schema is given for '{name}', but the query does not read it")
         needed = _needed_columns(stand_in._jdf.queryExecution().optimizedPlan())
-        # A query of offsets or times alone needs no value, and with that no guess either.
+        # A query of only offsets or times needs no value, and so no guess either.
         if self._look_through(table for table in self._tables.values() if "value" in needed.get(table.number, ())):
             text, stand_in = self._resolve(text)
             needed = _needed_columns(stand_in._jdf.queryExecution().optimizedPlan())
@@ -164,17 +164,19 @@ class TopicQuery:
                 plan = session.sessionState().sqlParser().parsePlan(self._query)
         except PipelineError as error:
             for topic in _unquoted(self._topics, self._query):
-                error.add_note(f"a topic's name of more than letters, digits and _ stands in backquotes: `{topic}`")
+                error.add_note(
+                    f"put a topic's name with other characters than letters, digits and _ in backquotes: `{topic}`"
+                )
             raise
         kind = plan.getClass().getSimpleName()
         if any(_is_a(plan, _LOGICAL + name) for name in _STATEMENTS) and not _HARMLESS.match(kind):
             raise PipelineError(
-                "only queries run here: SELECT, WITH, VALUES, DESCRIBE topic and EXPLAIN; "
-                "topics are listed by `tailrace topic list`, and a result is kept with --output"
+                "only queries can run here: SELECT, WITH, VALUES, DESCRIBE topic and EXPLAIN; list topics with "
+                "`tailrace topic list`, and keep a result with --output"
             )
 
     def _resolve(self, query: str) -> tuple[str, DataFrame]:
-        """Find the topics of a query; its text comes back with dotted names of topics in quotes."""
+        """Find the topics of a query; return its text with quotes around dotted names of topics."""
         from pyspark.errors import AnalysisException
 
         text = query
@@ -186,7 +188,7 @@ class TopicQuery:
                 if condition.startswith(_NOT_FOUND):
                     text = self._add_topic(error, text)
                     continue
-                # A field that no sampled value has may be in others.
+                # A field that no sampled value has may be in other values.
                 if condition.startswith(_NO_COLUMN) and self._look_through(self._tables.values()):
                     continue
                 with in_users_words(text):
@@ -195,7 +197,7 @@ class TopicQuery:
                     raise
 
     def _explain_missing_column(self, error: AnalysisException, text: str) -> None:
-        """Where columns were guessed from nothing, say so."""
+        """Add a note if columns were guessed from an empty topic."""
         empty = [table.topic for table in self._tables.values() if table.guessed and not table.sample.values]
         if not empty:
             return
@@ -207,7 +209,7 @@ class TopicQuery:
             raise
 
     def _add_topic(self, error: AnalysisException, text: str) -> str:
-        """Make a view of the topic that Spark looked for; a dotted name is put in quotes, as a view has one part."""
+        """Create a view for the topic that Spark looked for; quote dotted names, as a view's name has one part."""
         parameters = error.getMessageParameters() or {}
         parts = [part.replace("``", "`") for part in _NAME_PART.findall(parameters.get("relationName", ""))]
         topic = ".".join(parts)
@@ -245,14 +247,12 @@ class TopicQuery:
         elif format == "text" and guessed:
             misfits = sum(1 for value in sample.values if not is_utf8(value))
         if format == "avro" and schema is None:
-            raise ConfigError(
-                f"values of topic '{topic}' are Avro, which needs --schema with the name of an .avsc file"
-            )
+            raise ConfigError(f"values of topic '{topic}' are Avro and need --schema with the name of an .avsc file")
         is_known = sample.is_complete or not guessed or format == "raw"
         return _TopicTable(len(self._tables), topic, format, schema, sample, guessed, misfits, is_known)
 
     def _look_through(self, tables: Iterable[_TopicTable]) -> bool:
-        """Read every value of topics whose fields were guessed from a few; whether there were such."""
+        """Read every value of topics whose fields were guessed from a sample; return whether there were any."""
         unknown = [table for table in tables if not table.is_known]
         for table in unknown:
             table.is_known = True
@@ -268,22 +268,22 @@ class TopicQuery:
         return bool(unknown)
 
     def _stand_in(self, table: _TopicTable) -> DataFrame:
-        """A frame like the topic that has no rows; the number in its names tells in a plan whose columns they are."""
+        """Return a frame with the topic's columns and no rows; a number in its names identifies it in a plan."""
         plain = spark_schema(_RAW_COLUMNS)
         numbered = StructType([StructField(f"{table.number}:{one.name}", one.dataType) for one in plain])
         return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), numbered).toDF(*plain.names)
 
     def _load(self, table: _TopicTable, columns: tuple[str, ...]) -> DataFrame:
-        """The topic itself, with nulls for columns that nobody asks for."""
+        """Return the topic itself, with nulls for columns that are not needed."""
         from pyspark.sql import functions as F
 
-        # A count asks for no column at all, and is still of records.
+        # A count needs no column, but it needs the records.
         read = columns or ("offset",)
         if self._reading.has_times and "timestamp" not in read:
             read = (*read, "timestamp")
         options = {**self._reading.options(table.topic), "columns": ",".join(read)}
         if table.sample.ends:
-            # What was looked at is what is read, though more may have come since.
+            # Read up to the offsets that were sampled, though more records may have arrived since.
             options["endingOffsets"] = json.dumps(to_stream_offset(table.sample.ends))
         tasks = min(table.sample.offsets // _OFFSETS_PER_TASK, self._spark.sparkContext.defaultParallelism)
         if tasks > 1:
@@ -313,7 +313,7 @@ def _misfits_of(table: _TopicTable) -> str:
 
 
 def _unquoted(topics: Sequence[str], query: str) -> list[str]:
-    """Topics that a query names without the quotes that they need."""
+    """Return topics that a query names without the required quotes."""
     odd = [topic for topic in topics if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", topic)]
     named = [topic for topic in odd if re.search(rf"(?<![\w.`-]){re.escape(topic)}(?![\w.`-])", query)]
     return named[:1]
@@ -325,15 +325,15 @@ def _unknown(topic: str, topics: Sequence[str]) -> PipelineError:
     if near:
         hint = "did you mean " + " or ".join(f"`{name}`" for name in near) + "?"
     else:
-        hint = "topics are listed by `tailrace topic list`"
-    return PipelineError(f"there is no topic '{topic}'; {hint}")
+        hint = "list topics with `tailrace topic list`"
+    return PipelineError(f"topic '{topic}' does not exist; {hint}")
 
 
-# --- plans of Spark's, seen through the gateway
+# --- Spark's plans, read through the gateway
 
 
 def _needed_columns(plan: Any) -> dict[int, set[str]]:
-    """By number of a topic, the columns that an optimised plan takes from it."""
+    """Return the columns that an optimised plan takes from each topic, by the topic's number."""
     needed: dict[int, set[str]] = {}
     for name in _taken(plan, None):
         number, separator, column = name.partition(":")
@@ -343,7 +343,7 @@ def _needed_columns(plan: Any) -> dict[int, set[str]]:
 
 
 def _taken(plan: Any, wanted: list[str] | None) -> Iterator[str]:
-    """Names of the columns that are taken from the leaves; a projection above a leaf says which, else all are."""
+    """Yield the columns taken from the leaves; a projection above a leaf says which, otherwise it is all."""
     kind = plan.getClass().getSimpleName()
     for inner in _each(plan.subqueries()):
         yield from _taken(inner, None)

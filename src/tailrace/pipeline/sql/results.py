@@ -1,7 +1,7 @@
-"""The rows of a query, out of Spark: as Arrow batches in the order of the query, or into Parquet and CSV.
+"""The rows of a query, out of Spark: as Arrow batches in the order of the query, or as Parquet and CSV files.
 
-Rows that come to the driver are packed by Spark's workers as Arrow and unpacked here, a partition at a time, so that
-a result may be larger than memory. A file appears whole under its name, or not at all.
+Spark's workers pack rows for the driver as Arrow, and they are unpacked here, a partition at a time, so that a result
+may exceed memory. A file appears complete under its name, or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OutputFormat: TypeAlias = Literal["parquet", "csv"]
 
 
 def row_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows in order; columns are numbered, as a query may give several the same name."""
+    """Yield the rows in order; columns are numbered, as a query may give several the same name."""
     numbered = _transferable(frame)
     if numbered.isLocal():
         yield from numbered.toArrow().to_batches()
@@ -36,9 +36,9 @@ def row_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column in Python's types; a time that Python has no type for, as text.
+    """Return the values of a column in Python's types; a time that Python cannot represent, as text.
 
-    Nobody checks times when they are produced, and Python's begin in the year 1 and end in 9999.
+    Brokers do not check the times of produced records, and Python's range is from year 1 to 9999.
     """
     try:
         return list(column.to_pylist())
@@ -63,7 +63,7 @@ def _python_value(kind: pa.DataType, value: Any) -> Any:
 
 
 def _far_moment(kind: pa.DataType, value: Any) -> str:
-    """ISO 8601 with a sign before a year of other than four digits, as numpy counts years beyond Python's."""
+    """Return ISO 8601 with a sign before a year of other than four digits, for years beyond Python's range."""
     import numpy as np
 
     if pa.types.is_date(kind):
@@ -87,7 +87,7 @@ def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _transferable(frame: DataFrame) -> DataFrame:
-    """Columns by number, and those that Arrow has no type for as text."""
+    """Number the columns, and convert those without an Arrow type to text."""
     from pyspark.sql import functions as F
 
     numbered = frame.toDF(*(str(number) for number in range(len(frame.columns))))
@@ -107,7 +107,7 @@ def _transferable(frame: DataFrame) -> DataFrame:
 
 
 def output_format_of(path: str, given: OutputFormat | None) -> OutputFormat:
-    """What to write: as given, else as the name ends, else Parquet."""
+    """Return the output format: the given one, else by the name's ending, else Parquet."""
     if given is not None:
         return given
     ending = path.rstrip("/").rpartition(".")[2].lower()
@@ -115,29 +115,29 @@ def output_format_of(path: str, given: OutputFormat | None) -> OutputFormat:
 
 
 def is_single_file(path: str) -> bool:
-    """Whether a path names one file on this machine: it ends as one, and is of no other file system."""
+    """True if a path names one file on this machine, by its ending."""
     return "://" not in path and path.lower().endswith((".parquet", ".csv"))
 
 
 def check_output(path: str, *, overwrite: bool) -> None:
-    """Refuse an output that is there already, before Spark is started for it."""
+    """Refuse an output that already exists, before Spark is started for it."""
     if "://" in path:
-        return  # Spark looks at those itself.
+        return  # Spark itself checks these.
     place = Path(path)
     if place.exists() and not overwrite:
-        raise ConfigError(f"{path} is already there; choose another name, or replace it with --overwrite")
+        raise ConfigError(f"{path} already exists; choose another name, or replace it with --overwrite")
     if place.is_dir() and is_single_file(path):
-        raise ConfigError(f"{path} is a directory, and would be replaced by a file; remove it first")
+        raise ConfigError(f"{path} is a directory, but the output is a file; remove the directory first")
     if place.is_file() and not is_single_file(path):
-        raise ConfigError(f"{path} is a file, and would be replaced by a directory; remove it first")
+        raise ConfigError(f"{path} is a file, but the output is a directory; remove the file first")
     if not place.absolute().parent.is_dir() and is_single_file(path):
-        raise ConfigError(f"there is no directory {place.absolute().parent} for {path}")
+        raise ConfigError(f"the directory {place.absolute().parent} for {path} does not exist")
 
 
 def write_output(
     frame: DataFrame, path: str, format: OutputFormat, *, overwrite: bool, seen: Callable[[int], None]
 ) -> int:
-    """Write all rows, and count them; `seen` hears how many there are so far."""
+    """Write all rows and return their number; `seen` gets the number so far."""
     named = _distinct_names(frame)
     ready = _flat(named) if format == "csv" else named
     if is_single_file(path):
@@ -191,12 +191,12 @@ def _distinct_names(frame: DataFrame) -> DataFrame:
     lower = [name.lower() for name in frame.columns]
     for name in frame.columns:
         if lower.count(name.lower()) > 1:
-            raise PipelineError(f"the result has two columns '{name}'; give one another name with AS")
+            raise PipelineError(f"the result has two columns '{name}'; rename one with AS")
     return frame
 
 
 def _flat(frame: DataFrame) -> DataFrame:
-    """Columns as CSV can hold them: bytes as text, or as base64 where they are none, and nested values as JSON."""
+    """Convert columns for CSV: bytes to text, or to base64 if they are not text, and nested values to JSON."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 

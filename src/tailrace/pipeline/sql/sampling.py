@@ -1,8 +1,8 @@
-"""A look into a topic before a query: how much there is, and what its values are like.
+"""A sample of a topic before a query: how many offsets there are, and what its values look like.
 
-The driver reads a sample itself, a few megabytes from the beginning, the middle and the end of some partitions: a job
-of Spark's takes longer than most queries. A sample is enough to tell JSON from text. It is not enough for fields and
-types, because any value may have others: so unless the sample is all there is, Spark reads every value once for these.
+The driver reads a sample itself, a few megabytes from the beginning, the middle and the end of some partitions: a Spark
+job takes longer than most queries. A sample is enough to tell JSON from text, but not for fields and types, because any
+value may have others. So unless the sample is complete, Spark reads every value once for these.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 2000
 SAMPLE_BYTES = 4 << 20
 _SAMPLED_PARTITIONS = 16
-#: More fields than these at the top level are no table: names of things are keys of the objects.
+#: More fields than this at top level are not a table: the objects have names of things as keys.
 MOST_FIELDS = 2000
 _UNPARSED = "__tailrace_unparsed"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many offsets a query spans, where partitions end, and some values; those that are null are left out."""
+    """The number of offsets of a query, the ends of partitions, and some non-null values."""
 
     offsets: int
     values: tuple[bytes, ...]
     #: Whether these are all values.
     is_complete: bool = True
-    #: The offset after the last of each partition, so that what is looked at first is what is read then.
+    #: The offset after the last of each partition, so that the query reads what was sampled.
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of JSON objects, and how many values are none; None where that is some and nobody counted."""
+    """The fields of JSON objects, and the number of values that are none; None if some are, not counted."""
 
     schema: StructType
     misfits: int | None
@@ -63,7 +63,7 @@ def take_sample(options: Mapping[str, str], size: int = SAMPLE_SIZE, most_bytes:
     for piece in pieces:
         left += share
         for value in _values(reader, piece):
-            # One value at least: what is so large as the whole sample is still a value to guess from.
+            # Take at least one value: even one as large as the whole sample is still a value to guess from.
             if len(value) > left and values:
                 is_complete = False
                 break
@@ -80,7 +80,7 @@ def _values(reader: TopicReader, piece: OffsetRange) -> Iterator[bytes]:
 
 
 def sampled_ranges(ranges: list[OffsetRange], size: int) -> Iterator[OffsetRange]:
-    """The first, the middle and the last offsets of ranges, about `size` of them in all."""
+    """Yield the first, the middle and the last offsets of ranges, about `size` of them in all."""
     step = -(-len(ranges) // _SAMPLED_PARTITIONS) or 1
     chosen = ranges[::step]
     for one in chosen:
@@ -95,7 +95,7 @@ def sampled_ranges(ranges: list[OffsetRange], size: int) -> Iterator[OffsetRange
 
 
 def guess_format(sample: Sample) -> Format:
-    """JSON where most values are JSON objects, text where they are at least text, else bytes as they are."""
+    """Return JSON if most values are JSON objects, text if at least half are text, otherwise raw bytes."""
     values = sample.values
     if sum(1 for _ in _objects(values)) * 2 > len(values):
         return "json"
@@ -103,14 +103,14 @@ def guess_format(sample: Sample) -> Format:
 
 
 def infer_json(spark: SparkSession, sample: Sample) -> Fields:
-    """The fields of the sampled JSON objects, of types that hold all that was seen."""
+    """Return the fields of the sampled JSON objects, with types that hold all seen values."""
     from pyspark.sql.types import ArrayType, DataType, StructType
 
     objects = list(_objects(sample.values))
     misfits = len(sample.values) - len(objects)
     if not objects:
         return Fields(StructType([]), misfits)
-    # An array of them all: Spark merges the types of its elements as it does those of lines.
+    # One array of all of them: Spark merges the types of its elements as it does for lines.
     text = "[" + ",".join(objects) + "]"
     row = spark.sql("SELECT schema_of_json(:values)", args={"values": text}).first()
     assert row is not None
@@ -121,18 +121,18 @@ def infer_json(spark: SparkSession, sample: Sample) -> Fields:
 
 
 def infer_all_json(spark: SparkSession, values: DataFrame, topic: str) -> Fields:
-    """The fields of all JSON objects in a column `value`, read once from the first to the last."""
+    """Return the fields of all JSON objects in a column `value`, read once from first to last."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     text = values.where(F.col("value").isNotNull()).select(json_text(F.col("value")).alias("value"))
-    # Spark adds this column to the fields where a value is no JSON object.
+    # Spark adds this column to the fields if a value is not a JSON object.
     found = spark.read.option("columnNameOfCorruptRecord", _UNPARSED).json(text).schema
     fields = [one for one in found.fields if one.name != _UNPARSED]
     if len(fields) > MOST_FIELDS:
         raise ConfigError(
-            f"values of topic '{topic}' have {len(fields)} different fields, more than {MOST_FIELDS}; name those that "
-            "the query needs with --schema"
+            f"values of topic '{topic}' have {len(fields)} different fields, more than {MOST_FIELDS}; name the "
+            "needed ones with --schema"
         )
     return Fields(StructType(fields), 0 if len(fields) == len(found.fields) else None)
 
@@ -148,7 +148,7 @@ def _objects(values: Iterable[bytes]) -> Iterator[str]:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether a value is text at all."""
+    """True if a value is valid UTF-8."""
     try:
         value.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
 """Whole clusters in one process, by seed: machines, clients, faults, history, checks, and brokers broken on purpose.
 
-Owns what a run of the simulation is. Brokers run the real code, through the ports of `tailrace.runtime`.
+Owns a run of the simulation. Brokers run the real code, through the ports of `tailrace.runtime`.
 """

@@ -1,9 +1,8 @@
-"""Faults that wait for a moment in which they could do the most harm, and strike in some of those moments.
+"""Faults that wait for the moment in which they could do the most harm, and strike in some of these moments.
 
-Such a moment lasts for milliseconds, and a fault at a time of its own hardly ever meets it: a replica is about to be
-taken into an ISR, the controller is about to write what it has decided, a leader is about to give its leadership away,
-a record is acknowledged that not all in-sync replicas have. Owns when to strike; what is done and how far it may go is
-that of `cluster_faults`.
+Such a moment lasts for milliseconds, and a fault at a random time hardly ever hits it: a replica is about to join an
+ISR, the controller is about to write its decision, a leader is about to hand over, or a record is acknowledged that
+some in-sync replicas do not have. Owns when to strike; `faults` owns the faults themselves and how far they may go.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from tailrace.testing.store import LATE, REFUSED, UNANSWERED
 _JOINING, _DECIDING, _DELAYED, _THIN = "joining", "deciding", "delayed", "thin"
 _HANDING, _LEAVING, _ISR = "handing over", "leaving", "isr"
 _CHANCES = {_JOINING: 0.3, _DECIDING: 0.7, _DELAYED: 0.01, _THIN: 0.7, _HANDING: 0.6, _LEAVING: 0.3, _ISR: 0.2}
-#: What becomes of a change that is struck, and how often, in parts: most harm is done by one that is made long after
-#: its sender was told that nobody knows.
+#: The fate of a change that is struck, and its weight: a change that is applied long after its sender got no answer
+#: does the most harm.
 _FATES = {LATE: 4, UNANSWERED: 1, REFUSED: 1}
-#: Between two of a kind there is time to recover, or a broker that starts again would be struck again and again.
+#: The pause between two ambushes of a kind, or a restarting broker would be struck again and again.
 _REST_SECONDS = 5.0
-#: For so long its writer hears late of a change that it was not answered.
+#: How long the writer of an unanswered change gets late news.
 _LATE_NEWS_SECONDS = 8.0
-#: Just long enough for a process to be stopped before it sends anything.
+#: Just long enough to stop a process before it sends anything.
 _A_MOMENT_SECONDS = 0.001
 
 
 class ClusterAmbushes:
-    """Lies in wait for the brokers of one cluster."""
+    """The ambushes on the brokers of one cluster."""
 
     def __init__(self, faults: ClusterFaults, random: Random) -> None:
         self._faults = faults
         self._cluster = faults.cluster
         self._watch = faults.watch
         self._random = random
-        #: When each kind may strike again.
+        #: The earliest time of the next ambush of each kind.
         self._not_before: dict[str, float] = {}
         self._cluster.on_write_sent = self._write_sent
         self._watch.on_promise = self._promised
 
     def _is_ready(self, kind: str) -> bool:
-        """Whether a moment of a kind is used."""
+        """True if this moment is used for an ambush."""
         if self._faults.is_over or self._cluster.loop.time() < self._not_before.get(kind, 0.0):
             return False
         return self._random.random() < _CHANCES[kind]
@@ -61,10 +60,10 @@ class ClusterAmbushes:
         self._not_before[kind] = self._cluster.loop.time() + _REST_SECONDS
         self._faults.spawn("ambush", work)
 
-    # --- a change of the store is about to be sent
+    # --- before a change of the store is sent
 
     def _write_sent(self, writer: str, writes: Sequence[Write]) -> Interference:
-        """A broker is about to change the store; what is done to that."""
+        """Decide what to do to a change of the store that a broker is about to send."""
         if self._faults.is_over:
             return UNDISTURBED
         joining: dict[int, dict[int, None]] = {}
@@ -87,17 +86,17 @@ class ClusterAmbushes:
         return UNDISTURBED
 
     def _leave_unanswered(self, writer: str, kind: str) -> Interference:
-        """Nobody learns what becomes of a change that its writer depends on."""
+        """Let a change that its writer depends on get no answer."""
         self._not_before[kind] = self._cluster.loop.time() + _REST_SECONDS
         (fate,) = self._random.choices(list(_FATES), list(_FATES.values()))
         self._faults.note(f"what {writer} writes ({kind}) is {fate}")
         if fate != REFUSED:
-            # Most harm is done by one that believes in the state of before, and hears of the other late.
+            # A broker that believes in the old state, and learns of the new one late, does the most harm.
             self._cluster.coordination.late_watches[writer] = self._cluster.loop.time() + _LATE_NEWS_SECONDS
         return Interference(fate=fate)
 
     def _changes(self, writes: Sequence[Write]) -> Iterator[tuple[PartitionState, PartitionState]]:
-        """What partitions are in the store, and what they are about to be."""
+        """Yield each partition's state in the store and the one that is about to replace it."""
         for write in writes:
             if write.value is None or directory_of(write.key) != TOPICS:
                 continue
@@ -107,7 +106,7 @@ class ClusterAmbushes:
                 yield from zip(before.partitions, topic.partitions, strict=False)
 
     def _catch_joining(self, writer: str, broker_id: int, in_sync: Sequence[int]) -> float:
-        """A replica is about to be in sync: let it lose that before it is, or be the only one that follows."""
+        """Strike a replica that is about to join an ISR: let it first lose data, or be the only one that follows."""
         node = self._cluster.node(broker_id)
         if self._random.random() < 0.6:
             self._cluster.later(self._random.uniform(0.0, 0.02), lambda: self._strike(node))
@@ -123,7 +122,7 @@ class ClusterAmbushes:
             self._begin(_JOINING, self._faults.occupied(node, self._crash))
 
     async def _crash(self, node: ClusterNode) -> None:
-        """Crash a broker and have it back at once, perhaps without being able to fetch what it has lost."""
+        """Crash a broker and start it again at once, perhaps without being able to fetch what it has lost."""
         faults, network = self._faults, self._cluster.network
         loses = faults.may_lose_power(node)
         faults.note(f"ambush on {node.name}{', which loses its power' if loses else ''}")
@@ -155,7 +154,7 @@ class ClusterAmbushes:
         failure.ended_at = self._cluster.loop.time()
 
     def _stop_controller(self, node: ClusterNode) -> float:
-        """Stop the controller between its decision and its write, until another one has been elected."""
+        """Stop the controller between its decision and its write, until another one is elected."""
         if not self._faults.is_idle(node):
             return 0.0
         self._faults.note(f"ambush on {node.name}, which is stopped as it writes what it has decided")
@@ -170,10 +169,10 @@ class ClusterAmbushes:
         self._faults.note(f"resume {node.name}")
         node.resume()
 
-    # --- a record was acknowledged
+    # --- after a record is acknowledged
 
     def _promised(self, promise: Promise, lacking: Sequence[int]) -> None:
-        """A record is acknowledged by some replicas: delay another, and let the leader go when that one lacks it."""
+        """Delay a replica after a record is acknowledged, and end the leader if that replica lacks the record."""
         if promise.acks == ACKS_ALL:
             return
         leader = self._cluster.node(promise.broker_id)
@@ -188,7 +187,7 @@ class ClusterAmbushes:
                 self._begin(_DELAYED, self._delay(promise.partition, self._random.choice(followers)))
 
     async def _delay(self, partition: TopicPartition, broker_id: int) -> None:
-        """Keep a follower from fetching for so short a time that it has not failed."""
+        """Keep a follower from fetching for such a short time that it does not count as failed."""
         name = self._cluster.node(broker_id).name
         self._faults.note(f"{name} is delayed in {partition}")
         self._cluster.network.stall(name)
@@ -197,7 +196,7 @@ class ClusterAmbushes:
 
 
 def _kinds_of(writer: str, former: PartitionState, state: PartitionState) -> Iterator[str]:
-    """What a broker does to its own part in a partition."""
+    """Yield the kinds of changes that a broker makes to its own part in a partition."""
     if writer == f"b{former.leader}":
         if state.leader not in (former.leader, NO_LEADER):
             yield _HANDING

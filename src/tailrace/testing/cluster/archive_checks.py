@@ -1,8 +1,8 @@
-"""What must hold of an archived topic of a simulated cluster, at every moment.
+"""What must always hold for an archived topic of a simulated cluster.
 
-Every commit that the store takes follows the one before it, and its files have what was committed, offset by offset, no
-hole and no other value; who was told that a commit was made finds it in the store; and no replica has given up what
-the archive does not have. It looks into the store, the files and the logs, and changes nothing.
+Every commit that the store accepts follows the previous one, and its files have the committed records, offset by
+offset, without holes or other values. A commit that was acknowledged is in the store. No replica has deleted records
+that the archive does not have. The checks read the store, the files and the logs, and change nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tailrace.testing.cluster.machines import SimCluster
 
 
 class ArchiveChecks:
-    """The outside look at the archive of one topic."""
+    """The checks of one topic's archive."""
 
     def __init__(self, cluster: SimCluster, history: ClusterHistory, location: MemoryLocation, topic: str) -> None:
         self._cluster = cluster
         self._history = history
         self._location = location
         self._topic = topic
-        #: Up to where each partition is archived, as the store holds it.
+        #: The archived end of each partition, according to the store.
         self.ends: dict[int, int] = {}
-        #: The manifest of each version that the store ever held.
+        #: The manifest of each version that was ever in the store.
         self.heads: dict[int, str] = {}
-        #: States that were not looked at yet; what is wrong is raised by a look, not inside the store.
+        #: States that were not checked yet; problems are raised by `look`, not inside the store.
         self._unseen: list[ArchiveState] = []
         self._snapshot: Snapshot | None = None
         cluster.coordination.space.follow(self._changed)
@@ -46,18 +46,18 @@ class ArchiveChecks:
                 self._cluster.note(f"store: {self._topic} is archived by version {state.version}, {self.ends}")
 
     def told(self, version: int, manifest: str) -> None:
-        """Somebody was told that a commit was made."""
+        """Check a commit that was acknowledged."""
         found = self.heads.get(version)
         if found != manifest:
-            raise Violation(ARCHIVE, f"{manifest} was told to be version {version}, which is {found} in the store")
+            raise Violation(ARCHIVE, f"{manifest} was acknowledged as version {version}, which is {found} in the store")
 
     def refused(self, manifest: str) -> None:
-        """Somebody was told that a commit was not made, and may take away its files."""
+        """Check a commit that was refused, whose files may be deleted."""
         if manifest in self.heads.values():
-            raise Violation(ARCHIVE, f"{manifest} was refused, and is in the store")
+            raise Violation(ARCHIVE, f"{manifest} was refused, but is in the store")
 
     def look(self) -> None:
-        """Look at what was committed since the last time, and at all replicas."""
+        """Check what was committed since the last time, and all replicas."""
         unseen, self._unseen = self._unseen, []
         for state in unseen:
             self._look_at(state)
@@ -69,8 +69,8 @@ class ArchiveChecks:
                 if replica.log.start_offset > end:
                     raise Violation(
                         UNARCHIVED,
-                        f"{replica.partition} starts at {replica.log.start_offset} on {node.name}, and is archived up "
-                        f"to {end}",
+                        f"{replica.partition} starts at {replica.log.start_offset} on {node.name}, but is "
+                        f"archived only up to {end}",
                     )
 
     def _look_at(self, state: ArchiveState) -> None:

@@ -1,7 +1,7 @@
-"""Places for archives in memory: one that never fails, for whoever checks, and one that does, for whoever uses it.
+"""In-memory locations of archives: a reliable one for checks, and an unreliable one for archivers and brokers.
 
-Each call happens at one instant, and a file is there whole or not at all, as the port promises. It must not know what
-is in the files.
+Each call happens at one instant, and a file is there whole or not at all, as the port promises. This module must not
+know what is in the files.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class MemoryLocation:
         self.files: dict[str, bytes] = {} if files is None else files
 
     def check(self) -> None:
-        """It is always there."""
+        """Always available."""
 
     def create(self) -> None:
-        """It is always there."""
+        """Always available."""
 
     def read_all(self, name: str) -> bytes:
         check_name(name)
@@ -56,7 +56,7 @@ class MemoryLocation:
     def list(self, directory: str) -> Iterator[Entry]:
         below = f"{directory}/"
         found = [(name, data) for name, data in self.files.items() if name.startswith(below)]
-        # Nobody here asks how old a file is.
+        # The age of files is not used here.
         return iter(sorted(Entry(name, len(data), 0) for name, data in found))
 
     def delete(self, name: str) -> None:
@@ -67,7 +67,7 @@ class MemoryLocation:
 
 
 class ShakyLocation(MemoryLocation):
-    """One that is away when a test says so, and now and then writes a file without saying so."""
+    """A location that is unavailable when a test says so, and sometimes writes a file but raises an error."""
 
     def __init__(self, uri: str, files: dict[str, bytes], random: Random, *, unanswered: float = 0.05) -> None:
         super().__init__(uri, files)

@@ -1,7 +1,7 @@
-"""A topic of a simulated cluster that is archived, and given up by its brokers as soon as they may.
+"""A topic of a simulated cluster that is archived, and whose records brokers delete as soon as they may.
 
-Owns the place of the archive, when that is away, and those who archive: two, so that they get into each other's way. It
-is imported only where a run has such a topic, because of what reads and writes the files.
+Owns the location of the archive, its outages, and two archivers, so that they conflict. It is only imported if a run
+has such a topic, because of the packages that read and write the files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tailrace.testing.cluster.machines import SimCluster
 HISTORY = "history"
 _URI = "file:///simulated/archive"
 CONFIGS = {"tailrace.archive.enable": "true", "tailrace.archive.uri": _URI, "local.retention.ms": "8000"}
-#: For the brokers of such a topic.
+#: Settings of the brokers with such a topic.
 SETTINGS = {"log.retention.check.interval.ms": "4000"}
 _ARCHIVERS = 2
 
 
 class ArchivedTopic:
-    """One partition, its archive, and who writes that."""
+    """One partition, its archive, and its archivers."""
 
     def __init__(self, cluster: SimCluster, history: ClusterHistory, random: Random) -> None:
         files: dict[str, bytes] = {}
@@ -38,7 +38,7 @@ class ArchivedTopic:
         self.archivers: list[ClusterArchiver] = []
         self._loop = cluster.loop
         self._random = random
-        # Brokers read it by its URI in a process of their own; here that is this one.
+        # Real brokers read it by its URI in another process; here that is this process.
         keep_reader(_URI, ArchiveReader(self.location))
 
     @property
@@ -46,7 +46,7 @@ class ArchivedTopic:
         return self.checks.ends.get(0, 0)
 
     def begin(self, client: Callable[[str], ClusterClient]) -> list[asyncio.Task[None]]:
-        """Archive from now on, in a place that is away at times."""
+        """Start archiving, to a location that is unavailable at times."""
         loop = self._loop
         for number in range(_ARCHIVERS):
             name = f"a{number}"

@@ -1,7 +1,7 @@
-"""Who archives a topic of a simulated cluster: reads what is committed, writes files, commits through any broker.
+"""An archiver of a topic of a simulated cluster: reads committed records, writes files, commits through any broker.
 
-It does what the pipeline's job does, in small: describe, read above the archive's end, write, commit on the version
-that was described. Several may run at once. What it was told goes to the checks; whatever fails it begins anew.
+It does what the pipeline's job does, in small: describe, read from the archive's end, write, commit on top of the
+described version. Several may run at once. The checks get its results; after any failure it starts over.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 _ANSWER_SECONDS = 8.0
 _FETCH_VERSION = 12
 _MOST_BYTES = 1 << 16
-#: A commit ends so: made, or refused because somebody else was faster, or because the store did not answer in time or
-#: called it too large, or by a broker that does not know the topic yet.
+#: The expected outcomes of a commit: made; refused because another archiver was faster, or because the store did not
+#: answer in time or called it too large; refused by a broker that does not know the topic yet.
 _EXPECTED = (
     ErrorCode.INVALID_UPDATE_VERSION,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -49,16 +49,16 @@ _EXPECTED = (
 
 @dataclass(slots=True)
 class ClusterArchiver:
-    """One who archives one partition, again and again."""
+    """An archiver of one partition, which runs again and again."""
 
     name: str
     partition: TopicPartition
     client: ClusterClient
     random: Random
     location: Location
-    #: Told of every commit that a broker says was made: its version and manifest.
+    #: Called with the version and manifest of every commit that a broker acknowledged.
     on_commit: Callable[[int, str], None]
-    #: Told of every manifest that was refused because somebody else was faster.
+    #: Called with every manifest that was refused because another archiver was faster.
     on_refusal: Callable[[str], None]
     commits: int = 0
     refused: int = 0
@@ -80,7 +80,7 @@ class ClusterArchiver:
             return
         archive = TopicArchive(status.uri, status.name, status.lineage, status.manifest or None)
         snapshot = load_snapshot(self.location, archive)
-        # It may take a while until all is written; others go on meanwhile.
+        # Writing may take a while; others continue meanwhile.
         await asyncio.sleep(self.random.uniform(0.0, 2.0))
         manifest = snapshot.commit([self._write(archive, first, rows)])
         await self._commit(status, manifest, self._write_manifest(manifest))
@@ -95,7 +95,7 @@ class ClusterArchiver:
         return status
 
     async def _read(self, offset: int) -> list[dict[str, Any]]:
-        """What is committed from an offset on, as one answer has it."""
+        """Return the committed records from an offset on, as far as one response has them."""
         connection, _, epoch = await self.client.leader_of(self.partition)
         topic, number = self.partition
         wanted = FetchPartition(
@@ -107,7 +107,7 @@ class ClusterArchiver:
         response = await connection.call(request, _FETCH_VERSION, FetchResponse, _ANSWER_SECONDS)
         data = response.responses[0].partitions[0]
         if data.error_code:
-            # Also where somebody else has archived it since, and this replica has given it up.
+            # Also if another archiver has archived it since, and this replica has deleted it.
             raise ConnectionError(code_of(data.error_code).name)
         records = data.records
         assert records is not None
@@ -134,7 +134,7 @@ class ClusterArchiver:
         writer = FileWriter(archive.topic, archive.lineage, self.partition.partition, first)
         writer.write(records_of(rows))
         file, content = writer.finish()
-        # Names are as a writer makes them, of this run's own chance.
+        # A name as a writer makes it, but from this run's own random numbers.
         file = replace(file, name=f"{file.name.rpartition('-')[0]}-{self._unique()}.parquet")
         self.location.write_new(f"{archive.directory}/{file.name}", memoryview(content))
         return file

@@ -1,6 +1,6 @@
-"""What must hold of a simulated cluster when everything is healed and nothing is under way any more.
+"""What must hold for a simulated cluster when everything is healed and nothing is in progress.
 
-Each check raises `Violation` with what it saw. The history has objected already to all that could be seen before.
+Each check raises `Violation` with what it saw. The history has already reported everything that could be seen before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACKS_LEADER = 1
 
 
 def what_is_missing(cluster: SimCluster, watch: ClusterWatch) -> list[str]:
-    """Why the cluster is not whole: brokers that do not serve, partitions without a leader or with a small ISR."""
+    """Return what is unhealthy: brokers that do not serve, partitions without a leader or with a small ISR."""
     missing = [f"{node.name} does not serve" for node in cluster.nodes if not node.is_serving]
     for topic in watch.topics.values():
         for number, state in enumerate(topic.partitions):
@@ -42,7 +42,7 @@ def what_is_missing(cluster: SimCluster, watch: ClusterWatch) -> list[str]:
 
 
 def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: ClusterHistory) -> None:
-    """All replicas have the same records, up to the same end, and those are what was seen to be committed."""
+    """Check that all replicas have the same records, up to the same end, and that these are the committed ones."""
     ends: dict[TopicPartition, tuple[int, str]] = {}
     for node in cluster.nodes:
         assert node.broker is not None
@@ -53,8 +53,8 @@ def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: 
             if replica.log.start_offset < history.trimmed_for_sure.get(partition, 0):
                 raise Violation(
                     UNASKED,
-                    f"{partition} starts at {replica.log.start_offset} on {node.name}: what was deleted up to "
-                    f"{history.trimmed_for_sure[partition]} is back",
+                    f"{partition} starts at {replica.log.start_offset} on {node.name}: records that were deleted "
+                    f"up to {history.trimmed_for_sure[partition]} are back",
                 )
             end, other = ends.setdefault(partition, (replica.log.end_offset, node.name))
             if replica.log.end_offset != end:
@@ -70,11 +70,11 @@ def check_replicas_are_equal(cluster: SimCluster, watch: ClusterWatch, history: 
             raise Violation(LOST, f"{partition} ends at {end}, {committed[beyond[0]]} was at {beyond[0]}")
         gap = next((each for each in range(history.trimmed.get(partition, 0), end) if each not in committed), None)
         if partition.topic not in INTERNAL_TOPICS and gap is not None:
-            raise Violation(DISAGREE, f"{partition} ends at {end}, but nobody has seen offset {gap}")
+            raise Violation(DISAGREE, f"{partition} ends at {end}, but offset {gap} was never seen")
 
 
 def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
-    """Every acknowledged record is where its producer was told, unless more brokers failed than it was to survive."""
+    """Check that acknowledged records are where their producers were told, unless too many brokers failed."""
     for promise in history.promises:
         partition = promise.partition
         is_gone = partition.topic in watch.deleted or promise.offset < history.trimmed.get(partition, 0)
@@ -84,21 +84,21 @@ def check_promises(history: ClusterHistory, watch: ClusterWatch) -> None:
         if seen is not None and seen.value == promise.value:
             continue
         if promise.acks == ACKS_ALL:
-            raise Violation(LOST, f"{promise} is not there, but {seen}")
+            raise Violation(LOST, f"{promise} is missing, found {seen}")
         lost_at = history.loop.time() if seen is None else seen.at
         if promise.acks == ACKS_LEADER:
             states = watch.states_since(promise.partition, promise.sent_at, lost_at)
             leaders = [promise.broker_id, *[state.leader for state in states if state.leader != NO_LEADER]]
             if not history.explains_loss(leaders, promise.sent_at, lost_at):
-                raise Violation(LOST, f"{promise} is not there, but {seen}; its leader had not failed")
+                raise Violation(LOST, f"{promise} is missing, found {seen}; its leader had not failed")
         if promise.acks > ACKS_LEADER:
             failed = history.count_failed(promise.sent_at, lost_at)
             if failed < promise.acks:
-                raise Violation(LOST, f"{promise} is not there, but {seen}; by then {failed} brokers had failed")
+                raise Violation(LOST, f"{promise} is missing, found {seen}; by then {failed} brokers had failed")
 
 
 def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer | RovingProducer]) -> None:
-    """What is in the logs was sent, in this order, and by producers that do not repeat themselves once."""
+    """Check that records in the logs were sent, are in order, and occur once if their producers do not repeat them."""
     idempotent = {producer.name for producer in producers if producer.is_idempotent}
     again = {producer.name for producer in producers if producer.sends_again and not producer.is_idempotent}
     for partition, records in history.committed.items():
@@ -109,7 +109,7 @@ def check_records(history: ClusterHistory, producers: Iterable[ClusterProducer |
             value = records[offset].value or b""
             name = history.sent.get(value)
             if name is None:
-                raise Violation(TWO_VALUES, f"{partition} at {offset} has {value!r}, which nobody sent")
+                raise Violation(TWO_VALUES, f"{partition} at {offset} has {value!r}, which was never sent")
             numbers.setdefault(name, []).append(int(value.rpartition(b":")[2]))
         for name, found in numbers.items():
             producer = name.partition("~")[0]
@@ -122,19 +122,20 @@ def _check_order(whose: str, numbers: list[int], *, is_once: bool, is_idempotent
     if is_once and len(set(numbers)) < len(numbers):
         twice = next(number for number in numbers if numbers.count(number) > 1)
         raise Violation(DUPLICATE if is_idempotent else ORDER, f"{whose}: {twice} is there more than once")
-    # Whatever is sent again may be there again, at any time; for the first time it comes in order.
+    # A repeated record may appear again at any time; first occurrences are in order.
     for before, after in pairwise(dict.fromkeys(numbers)):
         if after < before:
             raise Violation(ORDER, f"{whose}: {after} follows {before}")
 
 
 def check_leader_order(watch: ClusterWatch, promises: Iterable[Promise]) -> None:
-    """Records that one leader acknowledged one after another in one epoch have growing offsets."""
+    """Check that records that one leader acknowledged one after another in one epoch have growing offsets."""
     last: dict[tuple[str, TopicPartition], Promise] = {}
     for promise in promises:
         before = last.get((promise.producer, promise.partition))
         if before is not None and promise.acks != ACKS_ALL and promise.offset <= before.offset:
-            # A leader that was deposed and elected again may have cut off the first one before it took the second.
+            # A leader that was deposed and elected again may have truncated the first one before it accepted the
+            # second.
             states = watch.states_since(promise.partition, before.sent_at, promise.acknowledged_at)
             if len({state.leader_epoch for state in states}) == 1:
                 raise Violation(ORDER, f"{promise} after {before}")

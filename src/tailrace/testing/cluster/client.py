@@ -1,8 +1,8 @@
-"""A client of a simulated cluster: it finds leaders by Metadata and goes where they are, as client libraries do.
+"""A client of a simulated cluster: it finds leaders by Metadata and connects to them, as client libraries do.
 
-Owns its connections and what it knows of leaders. Invariant: it never goes back to an older leader epoch than it has
-seen. A topic that may be deleted and created again is known by its id, under a name that no other topic ever has. It
-hides nothing: whatever fails is a `ConnectionError`, after which whoever uses it asks again.
+Owns its connections and its knowledge of leaders. Invariant: it never returns to a leader epoch older than one that it
+has seen. It knows a topic that may be deleted and created again by its id, under a name that no other topic ever has.
+Any failure is a `ConnectionError`, after which the caller asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class ClusterClient:
-    """One program that talks to the brokers."""
+    """A program that talks to the brokers."""
 
     def __init__(self, name: str, network: Network, addresses: Sequence[tuple[str, int]], random: Random) -> None:
         self.name = name
@@ -32,13 +32,13 @@ class ClusterClient:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._connections: dict[tuple[str, int], KafkaClient] = {}
-        #: Topics that are asked for by id, by the names that they have here.
+        #: Topics that are requested by id, by their names here.
         self.ids: dict[str, TopicId] = {}
-        #: How many partitions each topic has, as far as this client was told.
+        #: The number of partitions of each topic, as far as this client knows.
         self.partitions: dict[str, int] = {}
 
     async def connect(self, address: tuple[str, int]) -> KafkaClient:
-        """A connection to an address, kept for the next time."""
+        """Return a connection to an address; it is kept for the next time."""
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
@@ -50,11 +50,11 @@ class ClusterClient:
         return connection
 
     async def any_broker(self) -> KafkaClient:
-        """A connection to one broker or another."""
+        """Return a connection to a random broker."""
         return await self.connect(self._random.choice([*self._addresses, *self._brokers.values()]))
 
     async def refresh(self, topic: str) -> None:
-        """Ask somebody who leads the partitions of a topic."""
+        """Ask a broker for the leaders of a topic's partitions."""
         topic_id = self.ids.get(topic)
         wanted = MetadataRequestTopic(name=topic) if topic_id is None else _by_id(topic_id)
         request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=False)
@@ -72,7 +72,7 @@ class ClusterClient:
                     self._leaders[partition] = (state.leader_id, state.leader_epoch)
 
     async def leader_of(self, partition: TopicPartition) -> tuple[KafkaClient, int, int]:
-        """A connection to the leader of a partition, the leader's id and its epoch."""
+        """Return a connection to the leader of a partition, the leader's id and its epoch."""
         leader, epoch = self._leaders.get(partition, (-1, -1))
         if leader not in self._brokers:
             await self.refresh(partition.topic)
@@ -83,7 +83,7 @@ class ClusterClient:
         return await self.connect(address), leader, epoch
 
     def doubt(self, partition: TopicPartition) -> None:
-        """The leader may be another: ask before the next request. Its epoch is remembered."""
+        """Look up the leader before the next request, as it may have changed; its epoch is remembered."""
         _, epoch = self._leaders.get(partition, (-1, -1))
         self._leaders[partition] = (-1, epoch)
 
@@ -98,5 +98,5 @@ def _by_id(topic_id: TopicId) -> MetadataRequestTopic:
 
 
 def code_of(number: int) -> ErrorCode:
-    """An error code of an answer; one that nobody knows is a fault of the broker."""
+    """Convert an error code of a response; an unknown one is a fault of the broker."""
     return ErrorCode(number)

@@ -1,8 +1,7 @@
-"""What goes wrong with the machines of a simulated cluster: disks, power everywhere, suspension, stranded replicas.
+"""Faults of the machines of a simulated cluster: disks, power failures everywhere, suspension, stranded replicas.
 
-Owns these faults and when each may happen; `cluster_faults` owns how far any of them may go. An operator repairs or
-replaces a disk that fails or rots in the end. Power fails everywhere at once only where everything acknowledged is on
-disk.
+Owns these faults and when each may happen; `faults` owns how far any of them may go. An operator eventually repairs or
+replaces a disk that fails or rots. Power fails everywhere at once only if everything acknowledged is on disk.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from tailrace.testing.disk import ANY_OPERATION
 
 #: Power fails everywhere at once.
 BLACKOUT = "blackout"
-#: How often each kind is chosen, in parts, beside those of `cluster_faults`.
+#: The weight of each kind, beside those of `faults`.
 _WEIGHTS = {"disk fails": 3, "disk full": 3, "disk hangs": 3, "disk rots": 8, "suspend": 8, "stranded": 15}
-#: All brokers have to run for one, which is not often so.
+#: It requires that all brokers run, which is rare.
 _BLACKOUT_WEIGHT = 25
-#: What a disk that fails does not do any more.
+#: The operations that a failing disk refuses.
 _FAILING = ("append", "sync", "replace_file", ANY_OPERATION)
-#: So long nobody notices that a disk has lost something.
+#: How long it takes until a rotten disk is noticed.
 _FOUND_OUT_SECONDS = 6.0
 _ASLEEP_SECONDS = (8.0, 14.0)
 _RECONNECT_SECONDS = 4.0
 _HANGING_SECONDS = (2.0, 9.0)
-#: A drift of a few hundred parts in a million is what real clocks have.
+#: Real clocks drift by a few hundred parts per million.
 MOST_DRIFT = 0.0005
-#: After so long without any in-sync replica that lives, another one leads where that is allowed.
+#: The time without any live in-sync replica after which another replica leads, where that is allowed.
 _UNCLEAN_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 
@@ -56,7 +55,7 @@ class ClusterDisasters:
         self._watch = faults.watch
         self._history = faults.history
         self._random = random
-        #: Has consumers read a partition, given as the name of its directory, from the start.
+        #: Makes consumers read a partition, given as the name of its directory, from the start.
         self._read_again = read_again
         faults.further = {
             "disk fails": lambda: faults.on_idle(self._fail_disk, faults.may_lose_power),
@@ -76,7 +75,7 @@ class ClusterDisasters:
     # --- disks
 
     async def _fail_disk(self, node: ClusterNode) -> None:
-        """A disk refuses something until it is repaired; what it had not synced is lost by then, if others have it."""
+        """Let a disk refuse an operation until it is repaired; then it has lost unsynced data, if others have that."""
         operation = self._random.choice(_FAILING)
         self._faults.note(f"the disk of {node.name} fails: {operation}")
         failure = self._faults.failed("disk", node.broker_id)
@@ -86,7 +85,7 @@ class ClusterDisasters:
         await asyncio.sleep(self._faults.duration())
         fault.lift()
         self._faults.note(f"the disk of {node.name} is repaired")
-        # Nobody can copy from it meanwhile, so that what only it has cannot come to be elsewhere.
+        # Meanwhile replicas cannot copy from it, so data that only it has cannot be elsewhere.
         await self._start_again(node, node.unplug if self._faults.is_whole_elsewhere(node) else node.kill)
         self._watch.unreadable.pop(node.name, None)
         failure.ended_at = self._cluster.loop.time()
@@ -116,7 +115,7 @@ class ClusterDisasters:
         disk.latency_seconds = usual
 
     async def _rot(self, node: ClusterNode) -> None:
-        """A disk has lost a byte; somebody replaces it after a while."""
+        """Let a disk lose a byte; an operator replaces it after a while."""
         led = tuple(
             f"/data/{topic.name}-{number}/"
             for topic in self._watch.topics.values()
@@ -129,7 +128,7 @@ class ClusterDisasters:
         def is_closed(path: str) -> bool:
             return path.endswith(LOG_SUFFIX) and path not in active
 
-        # Mostly what others read from here. What was written last is in the page cache.
+        # Mostly data that others read from here. Recent data is in the page cache.
         path = node.disk.rot(lambda path: is_closed(path) and path.startswith(led)) if led else None
         path = path or node.disk.rot(is_closed)
         if path is None:
@@ -142,8 +141,8 @@ class ClusterDisasters:
         self._read_again(path.split("/")[2])
         await asyncio.sleep(_FOUND_OUT_SECONDS + self._faults.duration())
         self._faults.note(f"the disk of {node.name} is replaced")
-        # It may have become the only one in sync since its disk began to rot.
-        while not self._faults.is_whole_elsewhere(node):  # noqa: ASYNC110  nobody tells
+        # It may have become the only in-sync replica since its disk began to rot.
+        while not self._faults.is_whole_elsewhere(node):  # noqa: ASYNC110  there is no event
             await asyncio.sleep(_LOOK_SECONDS)
         await self._start_again(node, node.wipe)
         self._watch.unreadable.pop(node.name, None)
@@ -153,10 +152,10 @@ class ClusterDisasters:
     # --- machines
 
     async def _suspend(self, node: ClusterNode) -> None:
-        """A machine sleeps: when it wakes up its clock has gone on, and its timers have not."""
+        """Suspend a machine: when it wakes up, its clock has moved on, and its timers have not."""
         self._faults.note(f"suspend {node.name}")
         failure = self._faults.failed("pause", node.broker_id)
-        # Most harm is done by one whose clients know of no other broker when it wakes up.
+        # A broker whose clients know no other one when it wakes up does the most harm.
         clients = [each for each in self._faults.clients if each.startswith("p") and self._random.random() < 0.5]
         others = [each.name for each in self._cluster.nodes if each is not node]
         for client in clients:
@@ -164,11 +163,11 @@ class ClusterDisasters:
                 self._cluster.network.cut(client, other)
         node.pause()
         began = self._cluster.loop.time()
-        # Mostly for so long that others lead.
+        # Mostly long enough for others to lead.
         is_long = self._random.random() < 0.7
         await self._faults.lasts(failure, self._random.uniform(*_ASLEEP_SECONDS) if is_long else None)
         self._faults.note(f"{node.name} wakes up")
-        # The store has ended its connection, and it takes a while until there is another.
+        # The store has closed its connection, and it takes a while to connect again.
         coordination = self._cluster.coordination
         was_cut = coordination.is_cut(node.name)
         coordination.cut(node.name)
@@ -179,10 +178,10 @@ class ClusterDisasters:
         for client in clients:
             self._cluster.network.heal(client)
 
-    # --- replicas that are left alone
+    # --- stranded replicas
 
     def _strand(self) -> Coroutine[Any, Any, None] | None:
-        """Choose a partition whose elections may be unclean, and a follower that will be the only one alive."""
+        """Choose a partition that allows unclean elections, and a follower that will be its only live replica."""
         for topic in self._watch.topics.values():
             name = self._watch.names[topic.lineage]
             if name not in self._history.unclean_topics:
@@ -196,7 +195,7 @@ class ClusterDisasters:
         return None
 
     async def _stranded(self, partition: TopicPartition, left: ClusterNode, others: list[ClusterNode]) -> None:
-        """Leave a replica behind, end all others, and have it lead before they are back."""
+        """Let a replica fall behind, end all others, and wait until it leads before they are back."""
         faults = self._faults
         faults.note(f"{left.name} is left behind in {partition}")
         failure = faults.failed("stranded", *[node.broker_id for node in (left, *others)])
@@ -219,7 +218,7 @@ class ClusterDisasters:
                 if self._cluster.coordination.is_cut(left.name):
                     break
                 if self._cluster.loop.time() > deadline:
-                    raise Violation(UNCLEAN, f"{partition}: {left.name} is the only replica that lives")
+                    raise Violation(UNCLEAN, f"{partition}: {left.name} is the only live replica")
                 await asyncio.sleep(_LOOK_SECONDS)
             await asyncio.sleep(self._random.uniform(0.0, 3.0))
             node.launch()

@@ -1,9 +1,9 @@
-"""What goes wrong in a simulated cluster, by seed: each fault begins, lasts for a while, and is healed.
+"""The faults of a simulated cluster, by seed: each fault starts, lasts for a while, and is healed.
 
-Owns which faults are under way, and how far they may go: power is never cut where it would lose what was promised, that
-is, where no other in-sync replica of a partition is running whole. Every fault is written into the history with the
-brokers that failed by it, for promises that hold only up to so many failures. When a fault begins is chance here; those
-that wait for a moment are in `cluster_ambushes`.
+Owns which faults are in progress, and how far they may go: power never fails where that would lose what was promised,
+that is, where no other in-sync replica of a partition is intact and running. The history records every fault with the
+brokers that it hit, for promises that only survive a number of failures. Here the start of a fault is random;
+`ambushes` has those that wait for a moment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tailrace.testing.cluster.machines import USUAL_STORE_FAULTS, ClusterNode, S
 from tailrace.testing.cluster.watch import ClusterWatch
 from tailrace.testing.store import NASTY
 
-#: What is done to a broker.
+#: A fault of one broker.
 OnNode: TypeAlias = Callable[[ClusterNode], Coroutine[Any, Any, None]]
-#: Begins a fault, if it can be done now.
+#: Starts a fault, if that is possible now.
 BeginFault: TypeAlias = Callable[[], Coroutine[Any, Any, None] | None]
 
 _MOST_SKEW_MS = 20 * 60_000
-#: How often each kind is chosen, in parts.
+#: The weight of each kind.
 _WEIGHTS = {
     "kill": 5,
     "power cut": 5,
@@ -49,7 +49,7 @@ _WEIGHTS = {
     "join": 3,
     "deposed": 8,
 }
-#: How long the steps of a fault that has several may take, before it goes on without them.
+#: How long each step of a fault with several may take, before it continues without.
 _STEP_SECONDS = 12.0
 #: A favoured kind is chosen this many times as often as all others together.
 _FAVOUR = 4
@@ -58,26 +58,26 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(slots=True)
 class ClusterFaults:
-    """Everything that is done to one cluster."""
+    """All faults of one cluster."""
 
     cluster: SimCluster
     history: ClusterHistory
     watch: ClusterWatch
     random: Random
     clients: Sequence[str]
-    #: How many faults of each kind there were.
+    #: The number of faults of each kind so far.
     injected: dict[str, int] = field(default_factory=dict)
     is_over: bool = False
     #: A kind of fault to inject far more often than the others.
     favoured: str | None = None
     most_skew_ms: int = _MOST_SKEW_MS
-    #: Faults of other kinds that may be chosen, too, and how often, in parts.
+    #: Further kinds of faults, and their weights.
     further: dict[str, BeginFault] = field(default_factory=dict)
     further_weights: dict[str, int] = field(default_factory=dict)
     _under_way: list[asyncio.Task[None]] = field(default_factory=list)
-    #: Brokers that something is being done to, so that no two faults start and stop one process.
+    #: Brokers with a fault in progress, so that no two faults start and stop one process.
     _busy: dict[int, None] = field(default_factory=dict)
-    #: Brokers that lost what they had not synced and may still be in an ISR for it, with the epoch of each state.
+    #: Brokers that lost unsynced data and may still be in an ISR for it, with the epoch of each state.
     _damaged: dict[int, None] = field(default_factory=dict)
 
     @property
@@ -85,7 +85,7 @@ class ClusterFaults:
         return sum(self.injected.values())
 
     async def run(self, until: float, at_least: int) -> None:
-        """Let things go wrong until a time, and until there were enough of them."""
+        """Inject faults until a time, and until there were enough of them."""
         while self.cluster.loop.time() < until or self.count < at_least:
             await asyncio.sleep(self.random.expovariate(1 / 6.0) + 0.5)
             weights = self._weights()
@@ -97,12 +97,12 @@ class ClusterFaults:
         weights = _WEIGHTS | self.further_weights
         if self.favoured is not None:
             if self.favoured not in weights:
-                raise ValueError(f"no fault is called {self.favoured!r}; there are: {', '.join(weights)}")
+                raise ValueError(f"unknown fault {self.favoured!r}; the faults are: {', '.join(weights)}")
             weights[self.favoured] = _FAVOUR * sum(weights.values())
         return weights
 
     async def heal(self) -> None:
-        """Wait for the end of every fault, and see to it that every broker runs."""
+        """Wait for the end of every fault, and make sure that every broker runs."""
         self.is_over = True
         for task in self._under_way:
             await task
@@ -113,17 +113,17 @@ class ClusterFaults:
         for node in self.cluster.nodes:
             node.launch()
 
-    # --- beginning
+    # --- starting faults
 
     def _begin(self, kind: str) -> None:
         fault = (self._faults() | self.further).get(kind)
         work = None if fault is None else fault()
         if work is None:
-            return  # it cannot be done now
+            return  # not possible now
         self.spawn(kind, work)
 
     def spawn(self, kind: str, work: Coroutine[Any, Any, None]) -> None:
-        """Let a fault go on beside the others."""
+        """Run a fault beside the others."""
         self.injected[kind] = self.injected.get(kind, 0) + 1
         self._under_way.append(self.cluster.loop.create_task(work, context=self.cluster.network.context.copy()))
 
@@ -155,13 +155,13 @@ class ClusterFaults:
         fault: OnNode,
         may: Callable[[ClusterNode], bool] = lambda node: True,
     ) -> Coroutine[Any, Any, None] | None:
-        """Do something to the process of a broker, to which nothing of that kind is being done."""
+        """Start a fault of the process of a broker without such a fault."""
         idle = [node for node in self.cluster.nodes if self.is_idle(node) and may(node)]
         return self.occupied(self.random.choice(idle), fault) if idle else None
 
     def is_idle(self, node: ClusterNode) -> bool:
-        """Whether something may be done to the process of a broker now."""
-        # Some of it has to go on: of three brokers one always runs, but for the moment in which all are killed.
+        """True if the process of a broker may get a fault now."""
+        # A minimum must run: of three brokers at least one always does, except for the moment in which all are killed.
         are_enough = len(self._busy) < max(2, len(self.cluster.nodes) - 2)
         return are_enough and node.is_serving and node.broker_id not in self._busy and self.may_go(node)
 
@@ -169,7 +169,7 @@ class ClusterFaults:
         return fault(self.random.choice(self.cluster.nodes))
 
     def occupied(self, node: ClusterNode, fault: OnNode) -> Coroutine[Any, Any, None]:
-        """Do something to the process of a broker, and from now on nothing else until that is over."""
+        """Start a fault of a broker's process, and allow no other one until it is over."""
         self._busy[node.broker_id] = None
         return self._occupied(node, fault)
 
@@ -180,22 +180,22 @@ class ClusterFaults:
             del self._busy[node.broker_id]
 
     def duration(self) -> float:
-        """Mostly for longer or shorter than a session, now and then for a moment."""
+        """Return a duration: mostly longer or shorter than a session, sometimes a moment."""
         return self.random.choice([self.random.uniform(0.05, 1.0), self.random.uniform(1.0, 14.0)])
 
     def note(self, what: str) -> None:
-        """Say what goes wrong."""
+        """Note a fault."""
         self.cluster.note(f"FAULT {what}")
 
     def failed(self, kind: str, *brokers: int, is_of_either: bool = False) -> Failure:
-        """Something begins to go wrong with brokers."""
+        """Record the start of a failure of brokers."""
         return self.history.failed(kind, brokers, is_of_either=is_of_either)
 
     async def lasts(self, failure: Failure, seconds: float | None = None) -> None:
         await asyncio.sleep(self.duration() if seconds is None else seconds)
         failure.ended_at = self.cluster.loop.time()
 
-    # --- how far it may go
+    # --- limits
 
     def _states(self) -> list[tuple[int, ...]]:
         return [
@@ -206,11 +206,11 @@ class ClusterFaults:
         ]
 
     def may_lose_power(self, node: ClusterNode) -> bool:
-        """Whether every partition that a broker is in sync with is whole on another one that runs and is in sync."""
+        """True if another broker has intact copies of all partitions with which this one is in sync."""
         return not self._damaged and self.is_whole_elsewhere(node)
 
     def is_whole_elsewhere(self, node: ClusterNode) -> bool:
-        """Whether nothing is lost with a broker, as far as it counts as in sync."""
+        """True if nothing would be lost with this broker, as far as it counts as in sync."""
         return all(
             any(self._is_whole(broker_id) for broker_id in isr if broker_id != node.broker_id)
             for isr in self._states()
@@ -222,17 +222,17 @@ class ClusterFaults:
         return node.is_serving and broker_id not in self._damaged and broker_id not in self._busy
 
     def may_go(self, node: ClusterNode) -> bool:
-        """Whether the process may end while another broker is still taken for in sync with what it has lost."""
+        """True if the process may end although another broker still counts as in sync with data that it has lost."""
         return not any(
             node.broker_id in isr and any(broker_id in self._damaged for broker_id in isr) for isr in self._states()
         )
 
     def damage(self, node: ClusterNode) -> None:
-        """A broker is about to lose something."""
+        """Note that a broker is about to lose data."""
         self._damaged[node.broker_id] = None
 
     async def settle_damage(self, node: ClusterNode) -> None:
-        """Wait until a broker that lost something counts for nothing that it has lost."""
+        """Wait until a broker that lost data no longer counts for it."""
         await node.wait_until_serving()
         self._damaged.pop(node.broker_id, None)
 
@@ -249,7 +249,7 @@ class ClusterFaults:
         failure.ended_at = self.cluster.loop.time()
 
     async def cut_power(self, node: ClusterNode) -> None:
-        """End a process and lose what it had not synced."""
+        """End a process and lose its unsynced data."""
         self.note(f"power cut at {node.name}")
         await self._lose(node, node.unplug)
 
@@ -289,7 +289,7 @@ class ClusterFaults:
         failure.ended_at = self.cluster.loop.time()
 
     def _join(self) -> Coroutine[Any, Any, None] | None:
-        """Start a broker that was never there."""
+        """Start a new broker."""
         new = [node for node in self.cluster.nodes if not node.launches]
         return self._joined(new[0]) if new else None
 
@@ -360,7 +360,7 @@ class ClusterFaults:
         self.cluster.network.heal(one.name, other.name)
 
     async def _cut_one_way(self) -> None:
-        """What one broker sends is lost, to another one or to all; what it receives is not."""
+        """Lose what one broker sends to another one or to all; it still receives."""
         one, other = self.random.sample(self.cluster.nodes, 2)
         to_all = self.random.random() < 0.5
         targets = [node for node in self.cluster.nodes if node is not one] if to_all else [other]
@@ -376,7 +376,7 @@ class ClusterFaults:
             self.cluster.network.heal(one.name, target.name)
 
     async def _slow_down(self, node: ClusterNode) -> None:
-        """Let what a broker sends and receives take so long that connections overtake each other by far."""
+        """Slow down a broker's connections so much that they overtake each other by far."""
         factor = self.random.choice([10.0, 100.0, 400.0])
         self.note(f"{node.name} is {factor:.0f} times slower")
         failure = self.failed("slow", node.broker_id)
@@ -426,10 +426,10 @@ class ClusterFaults:
         self.note(f"the clock of {node.name} is {skew_ms / 1000:.0f} s off")
         node.clock.skew_ms = skew_ms
 
-    # --- leaders that go on
+    # --- deposed leaders
 
     def _depose(self) -> Coroutine[Any, Any, None] | None:
-        """Choose a partition whose leader will be deposed."""
+        """Choose a partition whose leader to depose."""
         led = [
             (TopicPartition(self.watch.names[topic.lineage], number), self.cluster.node(state.leader))
             for topic in self.watch.topics.values()
@@ -439,15 +439,15 @@ class ClusterFaults:
         led = [(partition, node) for partition, node in led if self.is_idle(node)]
         if not led:
             return None
-        # Mostly where most is going on: there clients have something under way.
+        # Mostly the busiest ones: there clients have requests in progress.
         weights = [self.history.committed_end(partition) + 1 for partition, _ in led]
         ((partition, node),) = self.random.choices(led, weights)
         return self.occupied(node, lambda node: self._deposed(node, partition))
 
     async def _deposed(self, node: ClusterNode, partition: TopicPartition) -> None:
-        """Let only clients reach a leader until another is elected, and then let it lead again, perhaps at once.
+        """Let only clients reach a leader until another one is elected, and then let it lead again, perhaps at once.
 
-        Clients that send again meanwhile do so to the other one, unless they are cut off until the first one leads.
+        Clients that retry meanwhile reach the other leader, unless they are cut off until the first one leads again.
         """
         network, others = self.cluster.network, [other.name for other in self.cluster.nodes if other is not node]
         self.note(f"{node.name}, which leads {partition}, is left alone with its clients")
@@ -473,7 +473,7 @@ class ClusterFaults:
         failure.ended_at = self.cluster.loop.time()
 
     async def _follow(self, partition: TopicPartition, heir: ClusterNode) -> None:
-        """Have the leader of a partition go, so that another follows it."""
+        """End the leader of a partition, so that another one succeeds it."""
         leader = self._leader_of(partition)
         if leader in (heir.broker_id, NO_LEADER) or not self.is_idle(self.cluster.node(leader)):
             return
@@ -497,7 +497,7 @@ class ClusterFaults:
 
 
 def _is_fine(task: asyncio.Task[None]) -> bool:
-    """Whether a fault is over; one that failed is a failure of the run."""
+    """True if a fault is over; if it raised an error, that fails the run."""
     if not task.done():
         return False
     task.result()

@@ -1,9 +1,8 @@
 """Members of a consumer group for a simulated broker, and the record of everything they were told.
 
-Each member behaves like a client library: it finds the coordinator, joins, reads from where the group is, commits ever
-higher offsets of the partitions it owns, and joins again when it is told to. What it is told goes into a history that
-checks it at once: a commit that was acknowledged is never lost and never goes back, and within a generation or epoch a
-partition has one owner.
+Each member behaves like a client library: it finds the coordinator, joins, reads from the committed offsets, commits
+ever higher offsets of its partitions, and rejoins when told to. A history checks at once what it is told: a commit that
+was acknowledged is never lost and never goes back, and within a generation or epoch a partition has one owner.
 """
 
 from __future__ import annotations
@@ -64,75 +63,75 @@ _RETRY_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 _JOINING, _LEAVING = 0, -1
 _NO_TOPIC = TopicId(ZERO_UUID)
-#: What makes a member look for its coordinator again.
+#: The errors that make a member look for its coordinator again.
 _ELSEWHERE = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
-#: What a broker among several may say besides that: it has not heard of the topic yet.
+#: With several brokers, one may not know the topic yet.
 _NOT_YET = (*_ELSEWHERE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """What the members of one group were told, checked as they are."""
+    """What the members of one group were told, checked at once."""
 
     loop: SimLoop
-    #: Whether a generation or epoch is never used again. A group that is empty and then founded anew by members of the
-    #: other protocol counts from 1; then only commits show whether a partition had two owners.
+    #: Whether a generation or epoch is never reused. A group that becomes empty and is then created by members of the
+    #: other protocol counts from 1 again; then only commits show whether a partition had two owners.
     counts_once: bool = True
-    #: By partition: offset and the time of each acknowledgement, in the order in which they came.
+    #: Offset and time of each acknowledgement in order, by partition.
     acknowledged: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    #: By partition: the highest offset that was ever put into a commit.
+    #: The highest offset ever sent in a commit, by partition.
     sent: dict[int, int] = field(default_factory=dict)
     #: By generation or epoch, and partition.
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     generations: int = 0
 
     def owns(self, member_id: str, epoch: int, partitions: Iterable[int]) -> None:
-        """A member was told that it owns partitions."""
+        """Note that a member was told that it owns partitions."""
         for partition in partitions if self.counts_once else ():
             owner = self.owners.setdefault((epoch, partition), member_id)
             if owner != member_id:
-                raise AssertionError(f"in {epoch} partition {partition} is {owner}'s and now also {member_id}'s")
+                raise AssertionError(f"in {epoch} partition {partition} belongs to {owner} and now also to {member_id}")
 
     def committing(self, offsets: Mapping[int, int]) -> None:
-        """A commit is sent; it may be kept, whatever becomes of its answer."""
+        """Note that a commit is sent; it may be applied, whatever happens to its response."""
         for partition, offset in offsets.items():
             self.sent[partition] = max(offset, self.sent.get(partition, 0))
 
     def committed(self, member_id: str, offsets: Mapping[int, int], sent_at: float) -> None:
-        """A commit was acknowledged; it must not be one that takes back what others committed before it was sent."""
+        """Note that a commit was acknowledged; it must not go below offsets acknowledged before it was sent."""
         for partition, offset in offsets.items():
             if offset < (promised := self.promised(partition, sent_at)):
                 raise AssertionError(
-                    f"partition {partition}: {member_id} takes it back to {offset}, {promised} was acknowledged before"
+                    f"partition {partition}: {member_id} commits {offset}, but {promised} was acknowledged before"
                 )
             self.acknowledged.setdefault(partition, []).append((offset, self.loop.time()))
 
     def promised(self, partition: int, at: float) -> int:
-        """The highest offset that was acknowledged by some time; 0 where none was."""
+        """Return the highest offset acknowledged by some time; 0 if there is none."""
         return max((offset for offset, when in self.acknowledged.get(partition, ()) if when <= at), default=0)
 
     def fetched(self, partition: int, offset: int, asked_at: float) -> None:
-        """Somebody was told from where the group goes on; -1 where nothing was ever committed."""
+        """Check a fetched offset of the group; -1 if nothing was ever committed."""
         found = max(offset, 0)
         promised, sent = self.promised(partition, asked_at), self.sent.get(partition, 0)
         if not promised <= found <= sent:
             raise AssertionError(
                 f"partition {partition}: {promised} was acknowledged by {asked_at:.3f} s, at most {sent} was ever "
-                f"sent, and now the group goes on from {found}"
+                f"sent, but now the group continues from {found}"
             )
 
 
 class _AgainError(Exception):
-    """What was begun has to be begun again."""
+    """The member must start its last step over."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """What members of both protocols have in common: connections, the coordinator, offsets."""
+    """What members of both protocols share: connections, the coordinator, offsets."""
 
     name: str
     group: str
@@ -145,14 +144,14 @@ class _Member:
     history: GroupHistory
     session_timeout_ms: int = 3_000
     rebalance_timeout_ms: int = 4_000
-    #: Brokers that may be asked for the coordinator where the last one does not answer; without any there is only one.
+    #: Other brokers to ask for the coordinator if the last one does not answer; without any there is only one.
     bootstrap: Sequence[tuple[str, int]] = ()
-    #: Reads what is committed then; without one the member only says that it did.
+    #: Reads what is committed then; without one the member only claims to.
     reader: GroupReader | None = None
     member_id: str = ""
     #: The generation, or the member epoch.
     epoch: int = -1
-    #: The offset at which each owned partition stands.
+    #: The position in each owned partition.
     owned: dict[int, int] = field(default_factory=dict)
     is_leaving: bool = False
     _client: KafkaClient | None = None
@@ -175,7 +174,7 @@ class _Member:
                 await asyncio.sleep(_RETRY_SECONDS)
             except ConnectionError:
                 if self._has_open_commit:
-                    # It may still be on its way. Under a new name nothing of it can follow a later commit.
+                    # It may still be in flight. Under a new name it cannot come after a later commit.
                     self._has_open_commit = False
                     self._forget()
                 self._ask_elsewhere()
@@ -192,7 +191,7 @@ class _Member:
             self.host, self.port = self.random.choice(self.bootstrap)
 
     def crash(self) -> None:
-        """The process is gone."""
+        """End the process."""
         if self._client is not None:
             self._client.close()
 
@@ -214,7 +213,7 @@ class _Member:
             raise _AgainError
 
     async def _begin_reading(self, client: KafkaClient, partitions: Sequence[int], *, with_epoch: bool) -> None:
-        """Take on partitions where the group is."""
+        """Start reading partitions at the group's offsets."""
         if not partitions:
             return
         asked_at = self.loop.time()
@@ -236,7 +235,7 @@ class _Member:
             self.owned[item.partition_index] = max(item.committed_offset, 0)
 
     async def _commit(self, client: KafkaClient) -> ErrorCode:
-        """Say how far it came in some of its partitions."""
+        """Commit the positions in some partitions."""
         chosen = [partition for partition in self.owned if self.random.random() < 0.7]
         if not chosen:
             return ErrorCode.NONE
@@ -265,7 +264,7 @@ class _Member:
         response = await client.call(request, _COMMIT_VERSION, OffsetCommitResponse, _ANSWER_SECONDS)
         self._has_open_commit = False
         errors = {item.error_code for item in response.topics[0].partitions}
-        assert len(errors) == 1, "a commit is kept as a whole or not at all"
+        assert len(errors) == 1, "a commit is applied as a whole or not at all"
         error = ErrorCode(errors.pop())
         if error is ErrorCode.NONE:
             self.history.committed(self.member_id, offsets, sent_at)
@@ -273,7 +272,7 @@ class _Member:
         return error
 
     async def _read_on(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Read on in some partitions; how far it came in those in which there was something."""
+        """Read on in some partitions; return the new positions where there were records."""
         if self.reader is None:
             return {partition: self.owned[partition] + self.random.randint(1, 5) for partition in partitions}
         read: dict[int, int] = {}
@@ -285,7 +284,7 @@ class _Member:
         return read
 
     def freeze(self, seconds: float) -> None:
-        """Stand still for a while, as a process does that is stopped or swapped out, and then go on."""
+        """Stop for a while, like a process that is suspended or swapped out, and then continue."""
         self._frozen_seconds = seconds
 
     async def _pause(self, seconds: float) -> None:
@@ -295,7 +294,7 @@ class _Member:
 
 @dataclass(slots=True)
 class ClassicMember(_Member):
-    """A member of the classic protocol, which gives up everything before it joins again."""
+    """A member of the classic protocol, which revokes everything before it rejoins."""
 
     partitions: int = 0
 
@@ -354,7 +353,7 @@ class ClassicMember(_Member):
         raise _AgainError
 
     def _plan(self, members: Sequence[str]) -> list[SyncGroupRequestAssignment]:
-        """Another one each time, so that partitions move."""
+        """Make a different assignment each time, so that partitions move."""
         order = self.random.sample(list(members), len(members))
         shares: dict[str, list[int]] = {member_id: [] for member_id in order}
         for partition in range(self.partitions):
@@ -373,7 +372,7 @@ class ClassicMember(_Member):
         ]
 
     async def _work(self, client: KafkaClient) -> None:
-        """Commit and beat until the group calls together."""
+        """Commit and send heartbeats until the group rebalances."""
         while not self.is_leaving:
             error = await self._commit(client)
             if error is ErrorCode.NONE:
@@ -395,7 +394,7 @@ class ConsumerMember(_Member):
     """A member of the newer protocol."""
 
     topic_id: TopicId = _NO_TOPIC
-    #: Whether the coordinator knows what it owns, as far as it can tell.
+    #: Whether the coordinator knows what it owns, as far as the member can tell.
     _has_said_all: bool = False
 
     async def _take_part(self, client: KafkaClient) -> None:
@@ -411,7 +410,7 @@ class ConsumerMember(_Member):
 
     def _check(self, error: ErrorCode) -> None:
         if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
-            # Everything is somebody else's now; the last of these is said of a group that became classic without it.
+            # Other members own everything now; the last error means that the group became classic without this member.
             self.epoch = -1
             self.owned.clear()
         else:
@@ -450,7 +449,7 @@ class ConsumerMember(_Member):
         mine = [number for item in answer.assignment.topic_partitions for number in item.partitions]
         self.history.owns(self.member_id, self.epoch, mine)
         for partition in [partition for partition in self.owned if partition not in mine]:
-            # The next heartbeat says that it let go.
+            # The next heartbeat reports the release.
             del self.owned[partition]
         new = [partition for partition in mine if partition not in self.owned]
         await self._begin_reading(client, new, with_epoch=True)

@@ -1,7 +1,7 @@
-"""How members of a simulated group read: what they are given, in order and without gaps, before they commit it.
+"""Reading by members of a simulated group: records arrive in order and without gaps, before the member commits them.
 
-Owns what anybody in the group has read of each partition. A commit says that everything below it was read, so what was
-committed and read by nobody was skipped.
+Owns what the whole group has read of each partition. A commit claims that everything below it was read, so a committed
+record that no member has read was skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResp
 
 _FETCH_VERSION = 12
 _ANSWER_SECONDS = 1.0
-#: Shorter than a member's heartbeats are apart.
+#: Shorter than the interval between a member's heartbeats.
 _WAIT_MS = 50
 _MOST_BYTES = 4096
 
@@ -28,12 +28,12 @@ _MOST_BYTES = 4096
 class GroupReading:
     """What a group has read of its topic."""
 
-    #: By partition: up to where all was read, and what was read beyond.
+    #: By partition: the offset up to which all was read, and what was read beyond.
     whole_to: dict[int, int] = field(default_factory=dict)
     beyond: dict[int, dict[int, None]] = field(default_factory=dict)
 
     def read(self, partition: int, offset: int, end: int) -> None:
-        """A member was given the records from one offset to another."""
+        """Note that a member received the records from one offset to another."""
         beyond = self.beyond.setdefault(partition, {})
         beyond.update(dict.fromkeys(range(max(offset, self.whole_to.get(partition, 0)), end)))
         whole_to = self.whole_to.get(partition, 0)
@@ -43,11 +43,13 @@ class GroupReading:
         self.whole_to[partition] = whole_to
 
     def committing(self, offsets: Mapping[int, int]) -> None:
-        """A member says that everything below these offsets was read."""
+        """Check that everything below the committed offsets was read."""
         for partition, offset in offsets.items():
             if offset > self.whole_to.get(partition, 0):
                 skipped = self.whole_to.get(partition, 0)
-                raise Violation(SKIPPED, f"partition {partition}: {offset} is committed, nobody has read {skipped}")
+                raise Violation(
+                    SKIPPED, f"partition {partition}: {offset} is committed, but no member has read {skipped}"
+                )
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class GroupReader:
     reading: GroupReading
 
     async def read(self, number: int, offset: int) -> int:
-        """Read on in a partition; where to go on."""
+        """Read on in a partition; return the next offset."""
         partition = TopicPartition(self.topic, number)
         try:
             return await self._read(partition, offset)
@@ -87,7 +89,7 @@ class GroupReader:
         end = offset
         for _, header in iterate_batches(records):
             if header.base_offset > end:
-                raise Violation(ORDER, f"{partition}: a group reads {header.base_offset} where {end} was due")
+                raise Violation(ORDER, f"{partition}: a group reads {header.base_offset}, expected {end}")
             end = max(end, header.next_offset)
         self.reading.read(partition.partition, offset, end)
         return end

@@ -1,8 +1,8 @@
-"""What a simulated cluster was seen to promise and to hold, by everybody who looked: one truth, checked as it grows.
+"""The history of a simulated cluster: everything that was promised or observed, checked as it grows.
 
 Owns the committed records of every partition, what producers were told, and which brokers failed when. Invariant: what
-was once known to be committed never changes; whoever sees anything else raises `Violation`. It must not know how
-anybody came to see something.
+was once known to be committed never changes; an observation that differs raises `Violation`. This module must not know
+how anything was observed.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ class Violation(AssertionError):
         self.invariant = invariant
 
 
-# The invariants, by the names under which they are reported.
+# The names of the invariants in reports.
 LOST = "an acknowledged record is lost"
 TWO_VALUES = "an offset has two values"
 ORDER = "the order of a producer's records is not kept"
-DUPLICATE = "a record of an idempotent producer is there twice"
+DUPLICATE = "a record of an idempotent producer is duplicated"
 TWO_LEADERS = "two brokers lead in one epoch"
 DISAGREE = "replicas disagree below the high watermark"
 WATERMARK = "the high watermark goes back within an epoch"
 BEYOND = "a consumer reads beyond the high watermark"
 GROUP_OFFSETS = "a committed group offset goes back"
-ISR = "a member of the ISR lacks what is committed"
-TOO_FEW = "acknowledged with fewer in-sync replicas than asked for"
-ELECTION = "a leader is not elected as it should be"
-FENCE = "a deposed controller's write is taken"
-LIVENESS = "the cluster does not become whole again"
-STALE = "a leader that was deposed keeps its clients"
-UNARCHIVED = "a broker has given up what is not archived"
-ARCHIVE = "the archive is not what was committed to it"
-SELF = "a broker says itself that it failed"
-CORRUPT = "a consumer is given what is damaged"
-UNASKED = "records are gone that nobody deleted"
-NAMESAKE = "what belonged to a deleted topic counts for its namesake"
-CONFIG = "an acknowledged setting is not kept"
-SKIPPED = "a group has committed what nobody in it has read"
+ISR = "a member of the ISR lacks committed records"
+TOO_FEW = "acknowledged with fewer in-sync replicas than required"
+ELECTION = "an election breaks the rules"
+FENCE = "a deposed controller's write is accepted"
+LIVENESS = "the cluster does not recover"
+STALE = "a deposed leader keeps its clients"
+UNARCHIVED = "a broker has deleted unarchived records"
+ARCHIVE = "the archive differs from what was committed to it"
+SELF = "a broker reports its own failure"
+CORRUPT = "a consumer gets damaged records"
+UNASKED = "records are gone without a deletion"
+NAMESAKE = "data of a deleted topic counts for its namesake"
+CONFIG = "an acknowledged setting is lost"
+SKIPPED = "a group has committed records that it has not read"
 STALLED = "a step of a broker's loop takes too long"
-UNCLEAN = "a partition whose election may be unclean stays without a leader"
+UNCLEAN = "a partition that allows unclean elections stays without a leader"
 
-# Failures that are told from others: one does no harm to what was acknowledged, the other to nobody in particular.
+# Special failures: one does no harm to acknowledged records, the other hits all brokers alike.
 STOP = "stop"
 STORE_AWAY = "store away"
 
 
 class Seen(NamedTuple):
-    """A committed record, and when and by whom it was first seen to be."""
+    """A committed record, and when and by whom it was first seen."""
 
     key: bytes | None
     value: bytes | None
@@ -68,7 +68,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A record that a producer was told is in the log."""
+    """A record that was acknowledged to a producer."""
 
     producer: str
     partition: TopicPartition
@@ -82,7 +82,7 @@ class Promise:
 
 @dataclass(slots=True)
 class Failure:
-    """Something that happened to brokers, from when to when; `brokers` are those that failed by it."""
+    """A fault with its start and end; `brokers` are those that failed."""
 
     kind: str
     brokers: tuple[int, ...]
@@ -97,7 +97,7 @@ class Failure:
 
 @dataclass(slots=True)
 class ClusterHistory:
-    """All that is known of one run."""
+    """Everything that is known of one run."""
 
     loop: SimLoop
     committed: dict[TopicPartition, dict[int, Seen]] = field(default_factory=dict)
@@ -105,19 +105,19 @@ class ClusterHistory:
     committed_ends: dict[TopicPartition, int] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    #: By producer: everything that was ever put into a request.
+    #: Everything ever sent in a request, by producer.
     sent: dict[bytes, str] = field(default_factory=dict)
-    #: Below which offset somebody has asked for records to be deleted.
+    #: The offset below which a deletion of records was requested.
     trimmed: dict[TopicPartition, int] = field(default_factory=dict)
-    #: Below which offset somebody was told that records are deleted.
+    #: The offset below which a deletion of records was acknowledged.
     trimmed_for_sure: dict[TopicPartition, int] = field(default_factory=dict)
-    #: Topics in which elections may be unclean: what was committed may be lost, and offsets get other values.
+    #: Topics that allow unclean elections: committed records may be lost, and offsets get other values.
     unclean_topics: dict[str, None] = field(default_factory=dict)
-    #: Brokers whose disk has lost something, which they refuse to serve.
+    #: Brokers whose disk has lost data, which they refuse to serve.
     rotten: dict[int, None] = field(default_factory=dict)
-    #: Whether nothing goes wrong any more.
+    #: Whether there are no faults any more.
     is_healed: bool = False
-    #: Highest high watermark that a leader was seen to have, by partition and epoch.
+    #: The highest high watermark seen at a leader, by partition and epoch.
     _watermarks: dict[tuple[TopicPartition, int], tuple[int, float]] = field(default_factory=dict)
     _leaders: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ class ClusterHistory:
     def is_committed(
         self, partition: TopicPartition, offset: int, key: bytes | None, value: bytes | None, by: str
     ) -> None:
-        """Somebody holds a record for committed."""
+        """Note that an observer considers a record committed."""
         records = self.committed.setdefault(partition, {})
         known = records.get(offset)
         if known is None:
@@ -142,22 +142,22 @@ class ClusterHistory:
             )
 
     def may_lose(self, partition: TopicPartition) -> bool:
-        """Whether what is committed in a partition may be lost."""
+        """True if committed records of a partition may be lost."""
         return partition.topic in self.unclean_topics
 
     def begin_anew(self) -> None:
-        """Forget what partitions had that may lose it: nothing goes wrong any more, and what is there now counts."""
+        """Forget partitions that may lose records: there are no more faults, and their present content counts."""
         for partition in [partition for partition in self.committed if self.may_lose(partition)]:
             del self.committed[partition]
             self.committed_ends.pop(partition, None)
         self.is_healed = True
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """One more than the highest offset that anybody knows to be committed."""
+        """Return one more than the highest offset known to be committed."""
         return self.committed_ends.get(partition, 0)
 
     def acknowledged(self, promise: Promise) -> None:
-        """A producer was told that its record is in the log."""
+        """Note that a producer got an acknowledgement."""
         self.promises.append(promise)
         if promise.acks == ACKS_ALL:
             self.is_committed(
@@ -167,13 +167,13 @@ class ClusterHistory:
     # --- leaders
 
     def leads(self, partition: TopicPartition, epoch: int, broker_id: int) -> None:
-        """A broker takes itself for the leader, or the store says so."""
+        """Note that a broker considers itself the leader, or that the store says so."""
         leader = self._leaders.setdefault((partition, epoch), broker_id)
         if leader != broker_id:
             raise Violation(TWO_LEADERS, f"{partition} in epoch {epoch}: {leader} and {broker_id}")
 
     def high_watermark(self, partition: TopicPartition, epoch: int, offset: int, since: float, by: str) -> None:
-        """A leader has said how far its log is committed, at some time since then."""
+        """Note that a leader reported its high watermark, read at some time after `since`."""
         known, known_at = self._watermarks.get((partition, epoch), (0, 0.0))
         if offset < known and known_at < since:
             raise Violation(WATERMARK, f"{partition} in epoch {epoch}: {offset} by {by} after {known}")
@@ -183,16 +183,16 @@ class ClusterHistory:
     # --- failures
 
     def failed(self, kind: str, brokers: Iterable[int], *, is_of_either: bool = False) -> Failure:
-        """Something begins to go wrong with brokers."""
+        """Record the start of a failure of brokers."""
         failure = Failure(kind, tuple(brokers), self.loop.time(), is_of_either=is_of_either)
         self.failures.append(failure)
         return failure
 
     def explains_loss(self, leaders: Collection[int], since: float, until: float) -> bool:
-        """Whether something happened that what a leader acknowledged alone does not survive.
+        """True if there was a failure that records acknowledged only by a leader do not survive.
 
-        That is a failure of one that led. An orderly stop is none, unless others failed too and may not have caught up;
-        nor is a store that is away for all.
+        That is a failure of a broker that led. A clean stop does not count, unless others failed too and may not have
+        caught up; neither does an outage of the store for all.
         """
         found = [failure for failure in self.failures if failure.overlaps(since, until) and failure.kind != STORE_AWAY]
         by_leaders = [failure for failure in found if any(broker_id in leaders for broker_id in failure.brokers)]
@@ -201,7 +201,7 @@ class ClusterHistory:
         return True
 
     def count_failed(self, since: float, until: float) -> int:
-        """How many brokers had failed, at the least, at some moment of an interval."""
+        """Return the minimum number of brokers that had failed at some moment of an interval."""
         found = [failure for failure in self.failures if failure.overlaps(since, until)]
         failed = {broker_id for failure in found if not failure.is_of_either for broker_id in failure.brokers}
         count = len(failed)

@@ -1,7 +1,7 @@
-"""A client that says it is a replica, and has all that its leader has: believed, it would move the high watermark.
+"""A client that claims to be a replica with all of its leader's records: if trusted, it would move the high watermark.
 
-It prefers replicas in sync that do not fetch just now, since others would have caught up before anybody looks. It sees
-what no client can: log ends, epochs, who is paused. It must not know who objects, nor whether it is believed.
+It prefers in-sync replicas that are not fetching at the moment, since others would catch up too soon. It sees what no
+client can: log ends, epochs, paused brokers. It must not know which part objects, nor whether it is trusted.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _NAME = "impostor"
 _FETCH_VERSION = 17
 _CONNECT_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
-#: How long it plays one replica, how often it then fetches, and for how long it does nothing in between.
+#: How long it plays one replica, how often it fetches meanwhile, and how long it rests in between.
 _PLAYED_SECONDS = (1.0, 6.0)
 _PAUSE_SECONDS = 0.1
 _REST_SECONDS = (1.0, 5.0)
-#: How often it makes up a proof first.
+#: How often it first sends an invented proof.
 _PROOF_CHANCE = 0.5
 
 
 class _Role(NamedTuple):
-    """Whose replica it plays, and before whom."""
+    """The replica that it plays, and its leader."""
 
     partition: TopicPartition
     leader: ClusterNode
@@ -42,7 +42,7 @@ class _Role(NamedTuple):
 
 
 class Impostor:
-    """Passes itself off as one replica after another."""
+    """Plays one replica after another."""
 
     def __init__(self, cluster: SimCluster, watch: ClusterWatch) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class Impostor:
             await client.call(second, 0, ProveBrokerResponse, _ANSWER_SECONDS)
 
     def _request(self, role: _Role) -> FetchRequest | None:
-        """What a follower would send that has all that its leader has; None where that no longer leads."""
+        """Return what a follower with all of its leader's records would send; None if the leader no longer leads."""
         replica = self._replica_of(role)
         broker = role.leader.broker
         if replica is None or not replica.is_leader or broker is None:
@@ -137,7 +137,7 @@ class Impostor:
 
 
 def _epoch_of(role: _Role) -> int:
-    """The epoch in which a leader knows a replica's broker."""
+    """Return the epoch in which a leader knows a replica's broker."""
     broker = role.leader.broker
     registered = None if broker is None else broker.metadata.last_registration(role.victim.broker_id)
     return -1 if registered is None else registered.epoch

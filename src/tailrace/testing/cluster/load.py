@@ -1,6 +1,6 @@
-"""The clients of a simulated cluster: who produces, reads and belongs to groups, and whether they are content.
+"""The clients of a simulated cluster: producers, readers and group members, and whether they have finished.
 
-Owns the clients of one run and their tasks. Which clients there are, and when, is decided by whoever runs it.
+Owns the clients of one run and their tasks. The caller decides which clients there are, and when.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class ClusterLoad:
     pause_seconds: float
     groups: GroupHistory
     log: ClusterLog
-    #: After how long without an answer a producer gives up what it sent; None: never.
+    #: The time without a response after which a producer gives up its records; None for never.
     give_up_seconds: float | None = None
-    #: What members of groups have read, where they read what they commit.
+    #: What members of groups have read, if they read what they commit.
     reading: GroupReading | None = None
     archive: ArchivedTopic | None = None
     names: list[str] = field(default_factory=list)
-    #: Topics that are known by their ids, by the names they go by.
+    #: Topics that clients know by id, by their names here.
     ids: dict[str, TopicId] = field(default_factory=dict)
-    #: Those whose topic was deleted.
+    #: Producers whose topic was deleted.
     ended_producers: list[ClusterProducer | RovingProducer] = field(default_factory=list)
     _readers: int = 0
     producers: list[ClusterProducer | RovingProducer] = field(default_factory=list)
@@ -71,7 +71,7 @@ class ClusterLoad:
             self.use(TopicPartition(name, number))
 
     def end_use(self, name: str) -> None:
-        """A topic was deleted: end its clients."""
+        """End the clients of a topic that was deleted."""
         for tasks, clients in ((self.producing, self.producers), (self.tasks, self.consumers)):
             gone = {each.name for each in clients if _is_of(each, name)}
             for task in tasks:
@@ -108,7 +108,7 @@ class ClusterLoad:
         self.producing.append(loop.create_task(producer.run(), name=name))
 
     def rove(self, partitions: Sequence[TopicPartition], silence_seconds: float) -> None:
-        """Have a producer to several partitions."""
+        """Start a producer to several partitions."""
         loop = self.cluster.loop
         name = f"p{len(self.producers) + len(self.ended_producers)}"
         producer = RovingProducer(
@@ -137,21 +137,21 @@ class ClusterLoad:
         self.tasks.append(loop.create_task(consumer.run(), name=name))
 
     def read_again(self, directory: str) -> None:
-        """Have the consumers of a partition start over; it is given as the name of its directory."""
+        """Make the consumers of a partition, given as the name of its directory, start over."""
         for consumer in self.consumers:
-            # A topic that is not the first of its name has a number behind it here.
+            # A topic that is not the first with its name has a number after it here.
             if f"{consumer.partition.topic.partition('+')[0]}-{consumer.partition.partition}" == directory:
                 consumer.shall_start_over = True
 
     def use(self, partition: TopicPartition) -> None:
-        """Give a partition a producer of some kind and a reader."""
+        """Give a partition a random kind of producer and a reader."""
         kind = self.random.choice(["idempotent", "plain", "two", "leader"])
         acks = {"two": 2, "leader": 1}.get(kind, ACKS_ALL)
         self.produce(partition, acks, is_idempotent=kind == "idempotent")
         self.consume(partition)
 
     def join(self, topic_id: TopicId, partitions: int) -> None:
-        """Let somebody be a member of the group."""
+        """Start a member of the group."""
         loop = self.cluster.loop
         name = f"m{len(self.members)}"
         self.names.append(name)
@@ -168,7 +168,7 @@ class ClusterLoad:
         self.tasks.append(loop.create_task(member.run(), name=name))
 
     def check(self) -> None:
-        """A client that ended by itself ended by an objection."""
+        """Raise the errors of clients: a client only ends by itself after a violation."""
         for task in [*self.tasks, *self.producing]:
             if task.done():
                 _result_of(task)

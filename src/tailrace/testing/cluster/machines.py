@@ -1,8 +1,8 @@
-"""A simulated cluster: machines with real brokers on them, one network, one store, one virtual time.
+"""A simulated cluster: machines with real brokers, one network, one store, one virtual time.
 
-Owns the life of each machine's process: launched, stopped, killed, unplugged, paused, wiped, and launched again by
-itself where it gave up at its start, as a service manager does. Each process runs in a context of its own, so that
-nothing of a paused or dead one runs. It must not know what is done to the cluster, nor what is expected of it.
+Owns the life of each machine's process: it is launched, stopped, killed, unplugged, paused, wiped, and launched again
+by itself if its start failed, as a service manager does. Each process runs in its own context, so that nothing of a
+paused or dead one runs. This module must not know what is done to the cluster, nor what is expected of it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tailrace.testing.trace import Trace
 
 T = TypeVar("T")
 
-#: After so long a service manager starts again what ended by itself, and kills what does not stop.
+#: How long a service manager waits before it restarts a process that ended, and before it kills one that does not stop.
 _RELAUNCH_SECONDS = 1.0
 _STOP_SECONDS = 45.0
-#: What goes wrong in a store all the time, a little.
+#: Rare faults that a store always has.
 USUAL_STORE_FAULTS = StoreFaults(
     slow=0.005, refused=0.002, unanswered=0.003, late=0.002, denied=0.001, too_large=0.001, late_watch=0.01
 )
@@ -57,7 +57,7 @@ SETTINGS = {
 
 
 class Interference(NamedTuple):
-    """What is done to a transaction: for how long it is held back, and what becomes of it if that is decided."""
+    """What happens to a transaction: how long it is delayed, and its fate if that is decided."""
 
     held_back_seconds: float = 0.0
     fate: str | None = None
@@ -67,11 +67,11 @@ UNDISTURBED = Interference()
 
 
 class WatchedStore(SimStore):
-    """A client of the store that tells the cluster which broker a change is of, and what is about to be changed."""
+    """A client of the store that tells the cluster which broker makes a change, and what is about to change."""
 
     def __init__(self, cluster: SimCluster, name: str, clock: SimClock) -> None:
         super().__init__(cluster.coordination, name, clock)
-        #: Whether what is still on its way to the store is lost with the machine that sent it.
+        #: Whether requests in flight to the store are lost with the machine that sent them.
         self.is_cut_short = False
         self._cluster = cluster
 
@@ -107,9 +107,9 @@ class ClusterNode:
         self.broker: Broker | None = None
         self.process: Process | None = None
         self._store: WatchedStore | None = None
-        #: Whether the broker has come up, and is not asked to stop.
+        #: Whether the broker has started, and is not being stopped.
         self.is_serving = False
-        #: Whether it shall run: one that ends by itself is launched again.
+        #: Whether it should run: then it is launched again if it ends by itself.
         self.is_wanted = False
         self.launches = 0
         #: When its last process ended.
@@ -134,14 +134,14 @@ class ClusterNode:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process, running or paused."""
+        """True if there is a process, running or paused."""
         return self.process is not None
 
     @property
     def is_paused(self) -> bool:
         return self.process is not None and self.process.is_paused
 
-    # --- its life
+    # --- life of the process
 
     def launch(self) -> None:
         """Start a process with a broker on whatever the disk has."""
@@ -170,7 +170,7 @@ class ClusterNode:
         try:
             await broker.start()
         except (TailraceError, OSError) as error:
-            # What a service manager sees of it: it ended, and may do better the next time.
+            # To a service manager it just ended, and may succeed the next time.
             self._cluster.note(f"{self.name} did not start: {error!r}")
             if not isinstance(error, Unavailable):
                 self._cluster.refused_starts.append((self._cluster.loop.time(), self.name, str(error)))
@@ -186,7 +186,7 @@ class ClusterNode:
             self.launch()
 
     def _gave_up(self, process: Process, error: BaseException) -> None:
-        """A part of the broker failed that it cannot do without: that is never right here."""
+        """Note that an indispensable part of the broker failed, which is always a bug here."""
         self._cluster.note(f"{self.name} cannot go on: {error!r}")
         self._cluster.fatal.append((self.name, error))
         if self.process is process:
@@ -194,7 +194,7 @@ class ClusterNode:
             self._cluster.later(_RELAUNCH_SECONDS, self._relaunch)
 
     def _ended(self, process: Process, *, silently: bool = False) -> None:
-        """The process is gone, and with it its sockets and its connection to the store."""
+        """End the process with its sockets and its connection to the store."""
         if self.process is not process:
             return
         self.process = self.broker = None
@@ -207,7 +207,7 @@ class ClusterNode:
         self._tell()
 
     async def stop(self) -> None:
-        """Stop the broker as SIGTERM does, and as SIGKILL does if it does not stop."""
+        """Stop the broker as SIGTERM does, then as SIGKILL does if it does not stop."""
         self.is_wanted = False
         process, broker = self.process, self.broker
         if process is None or broker is None:
@@ -235,11 +235,11 @@ class ClusterNode:
             self._ended(self.process)
 
     def unplug(self) -> None:
-        """Cut the power: what was not synced may be lost or torn."""
+        """Cut the power: unsynced data may be lost or torn."""
         self.is_wanted = False
         if self._store is not None:
-            # A leader that removes all others from an ISR is the only one left to hold what they all had. If that is
-            # done in the moment in which it loses some of it, nobody has failed to keep a promise.
+            # A leader that removes all others from an ISR is the only one left with the data that all had. If it loses
+            # some of it at that very moment, no promise was broken.
             self._store.is_cut_short = True
         if self.process is not None:
             self._ended(self.process, silently=True)
@@ -258,13 +258,13 @@ class ClusterNode:
             self._cluster.coordination.pause(self.name)
 
     def resume(self) -> None:
-        """Let a stopped process go on."""
+        """Continue a stopped process."""
         if self.process is not None and self.process.is_paused:
             self._cluster.coordination.resume(self.name)
             self._cluster.loop.resume(self.process)
 
     def wake(self, slept_seconds: float) -> None:
-        """Let a machine go on that was paused because it was suspended: its timers did not count that time."""
+        """Continue a machine that was paused because it was suspended: its timers did not count that time."""
         if self.process is not None and self.process.is_paused:
             self.clock.slept_seconds += slept_seconds
             self._cluster.coordination.resume(self.name, renews_at_once=False)
@@ -275,7 +275,7 @@ class ClusterNode:
             await self._change()
 
     async def _change(self) -> None:
-        """Wait until the process came up or ended."""
+        """Wait until the process has started or ended."""
         changed: asyncio.Future[None] = self._cluster.loop.create_future()
         self._changed.append(changed)
         await changed
@@ -288,13 +288,13 @@ class ClusterNode:
 
 
 class SimCluster:
-    """Machines, what is between them, and the store."""
+    """Machines, the network between them, and the store."""
 
     def __init__(self, loop: SimLoop, brokers: int, settings: Mapping[str, str] | None = None) -> None:
         self.loop = loop
         self.network = SimNetwork(loop, loop.random_for("network"))
         self.coordination = SimCoordination(loop, loop.random_for("store"), USUAL_STORE_FAULTS)
-        #: What happened, for whoever reads about a failure, and with it all that the brokers logged.
+        #: What happened, for readers of a failure, including everything that the brokers logged.
         self.events = Trace(keep=20_000)
         #: Brokers that ended by themselves while they served.
         self.fatal: list[tuple[str, BaseException]] = []
@@ -304,12 +304,12 @@ class SimCluster:
         self.charges_processes = False
         #: The host whose change the store is applying.
         self.writer = ""
-        #: Told of the writes of a transaction before it is sent; what is done to it.
+        #: Called with the writes of a transaction before it is sent; returns what to do to it.
         self.on_write_sent: Callable[[str, Sequence[Write]], Interference] = lambda name, writes: UNDISTURBED
         self.nodes = [ClusterNode(self, broker_id, settings or {}) for broker_id in range(1, brokers + 1)]
 
     def store_for(self, name: str, clock: SimClock) -> WatchedStore:
-        """The store's client for a process that starts on a host."""
+        """Return the store's client for a process that starts on a host."""
         return self.coordination.adopt(WatchedStore(self, name, clock))
 
     def node(self, broker_id: int) -> ClusterNode:
@@ -317,27 +317,27 @@ class SimCluster:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where clients may ask first."""
+        """The bootstrap addresses."""
         return [(node.name, PORT) for node in self.nodes]
 
     def later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Do something outside every process."""
+        """Call something later, outside of every process."""
         self.loop.call_later(seconds, callback, context=self.network.context)
 
     def note(self, event: str) -> None:
         self.events.add(f"{self.loop.time():10.3f} {event}")
 
     def digest(self) -> str:
-        """What two runs of one seed have in common, and no others."""
+        """Return a value that is equal for two runs of one seed only."""
         digests = [self.network.trace.digest, self.coordination.trace.digest, self.events.digest, self.loop.steps]
         digests += [node.disk.trace.digest for node in self.nodes]
         return "-".join(f"{number:x}" for number in digests)
 
 
 class ClusterLog(logging.Handler):
-    """Keeps what the brokers log, by node, and finds what must never be logged."""
+    """Keeps what the brokers log, by node, and detects what must never be logged."""
 
-    #: A broker that says so has lost what it had promised, or failed in a way that nobody foresaw.
+    #: A broker that logs this has lost data that it had promised, or failed in an unexpected way.
     FORBIDDEN = ("were committed and are lost", "fault of the broker")
 
     def __init__(self, cluster: SimCluster, name_of: Callable[[], str]) -> None:
@@ -345,7 +345,7 @@ class ClusterLog(logging.Handler):
         self._cluster = cluster
         self._name_of = name_of
         self.forbidden: list[str] = []
-        #: Topics that may lose what was committed.
+        #: Topics that may lose committed records.
         self.tolerated: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,7 +1,7 @@
-"""Brokers that are broken on purpose, one rule each: if nobody objects to them, the simulation proves nothing.
+"""Brokers that are broken on purpose, one rule each: if the simulation does not notice them, it proves nothing.
 
-Each mutation replaces one function while it is switched on. Which invariants may be the first to suffer is part of it;
-any other failure of a run does not count as caught.
+Each mutation replaces one function while it is switched on. It names the invariants that may be violated first; any
+other failure of a run does not count as caught.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Mutation:
     owner: object | tuple[object, ...]
     attribute: str
     wrong: Any
-    #: What may be violated first.
+    #: The invariants that may be violated first.
     caught_by: tuple[str, ...]
     #: The kind of fault that shows it, which runs then favour.
     favoured: str | None = None
@@ -98,7 +98,7 @@ class Mutation:
                     setattr(owner, self.attribute, former)
 
 
-# --- what the leader counts
+# --- replication by the leader
 
 
 def _removal_counts_at_once(followers: Followers, isr: Sequence[int]) -> None:
@@ -137,7 +137,7 @@ _right_wanted = Followers.wanted
 
 
 def _go_back(partition: Partition) -> None:
-    """The high watermark is what the followers say now, also where it was higher."""
+    """The high watermark follows the followers, even downwards."""
     limit = partition.log.promised_offset
     if not partition.is_sole:
         if partition.leading.followers is None:
@@ -154,7 +154,7 @@ def _up_to_the_log_end(reader: PartitionReader, audience: Audience, isolation: i
     return reader._partition.log.end_offset
 
 
-# --- who may be in sync, who may lead
+# --- ISR membership and elections
 
 
 async def _add_any_incarnation(cluster: ClusterMetadata, changes: Sequence[IsrChange]) -> None:
@@ -170,7 +170,7 @@ def _stay(topic: TopicImage, broker_id: int, live: object) -> TopicImage:
 
 
 def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
-    """Who was started again after a crash names the next in line, without asking how far anybody is."""
+    """A broker that restarts after a crash names its successor, without asking for log ends."""
 
     def after(state: PartitionState) -> PartitionState:
         others = tuple(member for member in state.isr if member != broker_id)
@@ -187,7 +187,7 @@ def _name_an_heir(topic: TopicImage, broker_id: int) -> TopicImage:
 
 
 async def _release_at_once(leadership: Leadership, undecided: Sequence[Partition]) -> None:
-    """What the store did not answer is taken for what did not happen."""
+    """A change that the store did not answer counts as not made."""
     for partition in undecided:
         partition.leading.release_appends()
 
@@ -203,7 +203,7 @@ def _all_alive(state: PartitionState, live: Collection[int]) -> tuple[int, ...]:
 def _first_in_sync_leads(
     topic: TopicImage, ends: Mapping[int, tuple[int, Mapping[int, leaders.LogEnd]]], live: Collection[int]
 ) -> TopicImage:
-    """Nobody looks at how far the logs are."""
+    """Ignore the log ends."""
     nothing = leaders.LogEnd(-1, -1)
     unknown = {number: (epoch, dict.fromkeys(found, nothing)) for number, (epoch, found) in ends.items()}
     return leaders.with_longest_leaders(topic, unknown, live)
@@ -280,7 +280,7 @@ def _commit_on_any_version(commit: ArchiveCommit, state: ArchiveState) -> Archiv
 
 
 class _ByName:
-    """A directory that is looked up by the name that it had, as whoever forgets that names change."""
+    """A directory that is looked up by its old name, as by code that forgets that names change."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -318,7 +318,7 @@ async def _remove_at_once(removals: Removals) -> None:
 
 
 async def _forget_nothing(checkpoints: OffsetCheckpoints) -> None:
-    """What is written down of removed partitions stays."""
+    """Keep what is stored about removed partitions."""
 
 
 def _fail_for_anything(directory: LogDirectory, error: StorageError) -> None:
@@ -331,7 +331,7 @@ def _fail_at_once(directory: LogDirectory, call: Callable[[], None], problem: st
     return directory._disk.offload(call)
 
 
-# --- what a power cut leaves of names
+# --- names after a power failure
 
 
 def _start_with_what_is_found(
@@ -362,8 +362,8 @@ POWER_CUT_MUTATIONS: Mapping[str, Mutation] = {
     "a segment that is missing is taken for a gap": Mutation(recovery, "read_gaps", _gaps_anywhere_below, ("hole",)),
 }
 
-#: Caught by runs that delete topics and create them again under the same name. Some rules are kept twice over: then a
-#: mutation breaks both.
+#: Caught by runs that delete topics and create them again under the same name. Some rules are kept in two places: then
+#: a mutation breaks both.
 DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
     "files go before the name of their directory does, and what is left of them is adopted": (
         Mutation(LogDirectory, "_find_owned", _adopt_without_identity, ("adopted",)),

@@ -1,8 +1,8 @@
-"""An idempotent producer to several partitions at once, which changes its epoch now and then: as Jepsen's clients do.
+"""An idempotent producer to several partitions at once, which sometimes changes its epoch, as Jepsen's clients do.
 
-Each request goes to one leader and has a batch for each partition that it leads. What has no answer is sent again as it
-was, to whoever leads by then. When nothing is unanswered it may take a new epoch, or be silent for so long that brokers
-forget it, and goes on. All that it is told goes into the history at once.
+Each request goes to one leader and has a batch for each partition that it leads. A batch without a response is sent
+again unchanged, to the leader at that time. When nothing is unanswered, it may take a new epoch, or be silent for so
+long that brokers forget it, and then continue. The history gets all responses at once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tailrace.testing.loop import SimLoop
 from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse
 
-#: How likely it is, when nothing is unanswered, that the epoch changes, or that it is silent for long.
+#: The probabilities, when nothing is unanswered, of a new epoch and of a long silence.
 _NEW_EPOCH, _SILENCE = 0.05, 0.04
-#: A broker may be behind and refuse what comes first in line; not for as long as this.
+#: A broker may lag and refuse the first batch in line, but not for as long as this.
 _REFUSED_SECONDS = 30.0
 
 
@@ -48,7 +48,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Lane:
-    """What goes to one partition."""
+    """The batches for one partition."""
 
     partition: TopicPartition
     next_number: int = 0
@@ -70,9 +70,9 @@ class RovingProducer:
     watch: ClusterWatch
     min_insync_replicas: int
     pause_seconds: float
-    #: For how long it is silent when it is, in seconds.
+    #: How long it is silent, in seconds.
     silence_seconds: float
-    #: After how long without an answer it gives up what it sent, and goes on under another name.
+    #: The time without a response after which it gives up its records, and continues under another name.
     give_up_seconds: float
     is_stopping: bool = False
     acknowledged: int = 0
@@ -102,7 +102,7 @@ class RovingProducer:
                 await asyncio.sleep(self.random.uniform(*RETRY_SECONDS))
 
     def _give_up(self) -> None:
-        """Begin anew where brokers may have forgotten what they have of this producer."""
+        """Start over if brokers may have forgotten this producer."""
         sent = [batch.sent_at for lane in self._lanes for batch in lane.unanswered if batch.sent_at is not None]
         if sent and self.loop.time() - min(sent) > self.give_up_seconds:
             self._renamed += 1
@@ -134,7 +134,7 @@ class RovingProducer:
             return
         drawn = self.random.random()
         if drawn < _NEW_EPOCH:
-            # Without a transaction nobody is asked: clients count epochs themselves (KIP-360).
+            # Without a transaction no broker is asked: clients count epochs themselves (KIP-360).
             self._begin_epoch(self._epoch + 1)
             self.new_epochs += 1
         elif drawn < _NEW_EPOCH + _SILENCE:
@@ -151,7 +151,7 @@ class RovingProducer:
         self._begin_epoch(response.producer_epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Sequences begin at 0 again."""
+        """Restart sequences at 0."""
         self._epoch = epoch
         for lane in self._lanes:
             lane.next_sequence = 0
@@ -188,7 +188,7 @@ class RovingProducer:
         try:
             response = await connection.call(request, PRODUCE_VERSION, ProduceResponse, ANSWER_SECONDS)
         except ConnectionError:
-            # Nothing more is taken from this connection: what is on it may still arrive.
+            # Ignore further responses on this connection: requests in flight may still arrive.
             connection.close()
             raise
         codes: dict[TopicPartition, tuple[ErrorCode, int]] = {
@@ -201,12 +201,12 @@ class RovingProducer:
             raise ConnectionError("must send again")
 
     def _answered(self, lane: _Lane, leader: int, code: ErrorCode, base_offset: int) -> bool:
-        """Take the answer for one partition; whether it was refused for now."""
+        """Handle the response for one partition; return whether it was refused for now."""
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             since = lane.refused_since = self.loop.time() if lane.refused_since is None else lane.refused_since
             if self.loop.time() - since > _REFUSED_SECONDS:
                 sequence = lane.unanswered[0].base_sequence
-                raise Violation(LOST, f"{self.name}: {lane.partition} does not know what was before {sequence}")
+                raise Violation(LOST, f"{self.name}: {lane.partition} does not know what came before {sequence}")
             return True
         if code in NOT_NOW:
             return True

@@ -1,8 +1,7 @@
-"""One seed of a simulated cluster: load, faults, healing, and all the checks.
+"""One seed of a simulated cluster: load, faults, healing, and all checks.
 
-Owns the order of a run: brokers come up, clients begin, for two virtual minutes and more one thing after another goes
-wrong, then all is healed and the cluster has to become whole again within a bounded time. Everything follows from the
-seed.
+Owns the order of a run: brokers start, clients start, faults happen for two virtual minutes or more, then all is healed
+and the cluster must recover within a bounded time. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ from tailrace.testing.work import records_cost_time
 
 LOAD_SECONDS = 120.0
 MIN_FAULTS = 10
-#: Within so long after the last fault everything is in sync again, and all clients have what they asked for.
+#: The time after the last fault within which everything is in sync again, and all clients have finished.
 WHOLE_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
 _CALM_SECONDS = 5.0
 AUDIT, LATE = "audit", "late"
-#: In two of five seeds there is an archived topic too; the others go as they always went.
+#: Two of five seeds have an archived topic too; the others run as before.
 _ARCHIVED_OF_FIVE = (1, 3)
 
 
 def has_archive(seed: int) -> bool:
-    """Whether a seed has an archived topic."""
+    """True if a seed has an archived topic."""
     return seed % 5 in _ARCHIVED_OF_FIVE
 
 
 @dataclass(slots=True)
 class RunReport:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     brokers: int
@@ -75,7 +74,7 @@ class RunReport:
     committed: int
     commits: int
     elections: int
-    #: How much of the archived topic is archived, by how many commits; 0 where there is none.
+    #: The amount of the archived topic that is archived, and the number of commits; 0 without one.
     archived: int
     archive_versions: int
     steps: int
@@ -98,7 +97,7 @@ class RunReport:
 async def simulate(
     seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None, favoured: str | None = None
 ) -> RunReport:
-    """Run one seed in the loop that is running; a favoured kind of fault happens far more often."""
+    """Run one seed in the running loop; a favoured kind of fault happens far more often."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     random = loop.random_for("scenario")
@@ -152,7 +151,7 @@ async def _run(
     load = ClusterLoad(cluster, history, watch, random, pause_seconds, GroupHistory(loop, counts_once=False), log)
     if wider is not None:
         wider.prepare(cluster, load)
-    # Three are there from the start; others may join under load.
+    # Three start at once; others may join under load.
     first = cluster.nodes if random.random() < 0.5 else cluster.nodes[:3]
     for node in first:
         node.launch()
@@ -230,7 +229,7 @@ async def _run(
 
 
 async def _begin_archive(load: ClusterLoad, admin: ClusterClient) -> None:
-    """Have an archived topic, with producers, readers who begin anew at times, and who archives it."""
+    """Start an archived topic, with producers, readers that sometimes start over, and archivers."""
     from tailrace.testing.cluster.archived_topic import CONFIGS, ArchivedTopic
 
     loop = load.cluster.loop
@@ -243,7 +242,7 @@ async def _begin_archive(load: ClusterLoad, admin: ClusterClient) -> None:
 
 
 def _read_all_again(load: ClusterLoad) -> None:
-    """Nothing fails any more: who starts over now and then has to get all there is once more, archived or not."""
+    """Make readers that start over read everything once more, archived or not, now that nothing fails."""
     if load.archive is not None:
         load.archive.location.is_away = False
     for consumer in load.consumers:
@@ -280,7 +279,7 @@ async def _change_topics(load: ClusterLoad, admin: ClusterClient, partitions: in
 
 
 async def _look_until_done(load: ClusterLoad, log: ClusterLog, work: Sequence[asyncio.Task[None]]) -> None:
-    """Look while tasks run; what one of them found ends the run at once, or a later finding would hide it."""
+    """Check while tasks run; the first problem ends the run at once, or a later one would hide it."""
     loop = load.cluster.loop
     deadline = loop.time() + LOAD_SECONDS + WHOLE_SECONDS
     while True:
@@ -290,7 +289,7 @@ async def _look_until_done(load: ClusterLoad, log: ClusterLog, work: Sequence[as
         if all(task.done() for task in work):
             return
         if loop.time() > deadline:
-            raise Violation(LIVENESS, "brokers that are to be back, or changes of topics, do not come to an end")
+            raise Violation(LIVENESS, "brokers that should be back, or changes of topics, do not finish")
         _look(load, log)
         await asyncio.sleep(_LOOK_SECONDS)
 
@@ -309,7 +308,7 @@ def _check_log(log: ClusterLog) -> None:
 
 
 async def _become(load: ClusterLoad, log: ClusterLog, what_is_missing: Callable[[], list[str]]) -> None:
-    """Nothing goes wrong any more: everything gets as it should be, within a bounded time, and stays so."""
+    """Wait until everything is healthy, within a bounded time, and stays so; there are no more faults."""
     loop = load.cluster.loop
     deadline = loop.time() + WHOLE_SECONDS
     calm_since: float | None = None
@@ -326,7 +325,7 @@ async def _become(load: ClusterLoad, log: ClusterLog, what_is_missing: Callable[
 
 
 def _unfinished(load: ClusterLoad) -> list[str]:
-    """Who waits for an answer, has not left, has not read all that is committed, or does not have it."""
+    """Return the clients that wait for a response, have not left, or have not read all committed records."""
     unfinished = [f"{each.name} waits for answers" for each in load.producers if not each.is_done]
     unfinished += [
         f"{task.get_name()} has not left" for task in load.tasks if task.get_name().startswith("m") and not task.done()
@@ -351,7 +350,7 @@ def _unfinished(load: ClusterLoad) -> list[str]:
 
 
 def _check_group(load: ClusterLoad, partitions: int) -> None:
-    """What the group would go on from is what was acknowledged last, or sent after that."""
+    """Check that the group's offsets are those acknowledged last, or sent after that."""
     for node in load.cluster.nodes:
         assert node.broker is not None
         try:
@@ -370,7 +369,7 @@ def _check_group(load: ClusterLoad, partitions: int) -> None:
 def run_seed(
     seed: int, prepare: Callable[[SimCluster], None] = lambda cluster: None, favoured: str | None = None
 ) -> RunReport:
-    """Run one seed in a loop of its own; anything raised says how to run it alone."""
+    """Run one seed in its own loop; errors say how to run it alone."""
     try:
         return SimLoop(seed, max_virtual_seconds=3600, max_steps=50_000_000).run(simulate(seed, prepare, favoured))
     except BaseException as error:

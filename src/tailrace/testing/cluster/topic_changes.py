@@ -1,7 +1,7 @@
-"""What administrators do to the topics of a simulated cluster: delete and create again, configure, delete records.
+"""What administrators do to the topics of a simulated cluster: delete and recreate, configure, delete records.
 
-Owns one topic that comes and goes under one name, and what was asked for and acknowledged of it and of others. A topic
-that is gone has taken its records and the offsets committed for it with it: its namesake begins with nothing. What was
+Owns one topic that comes and goes under one name, and the requested and acknowledged changes of it and of others. A
+deleted topic takes its records and its committed offsets with it: another topic with the name starts empty. What was
 acknowledged is done, and stays done.
 """
 
@@ -62,10 +62,10 @@ _COMMIT_VERSION = 10
 _FETCH_OFFSETS_VERSION = 10
 _TOPIC_RESOURCE = 2
 _SET = 0
-#: The commits of each topic of that name have offsets of their own.
+#: The commits of each topic with that name have their own range of offsets.
 _OFFSETS_A_LIFE = 1_000_000
 _FLUSH = "flush.messages"
-#: Settings that may change at any time and lose nothing.
+#: Settings that may change at any time without losing anything.
 _SETTINGS = {
     "compression.type": ("producer", "gzip", "lz4", "zstd", "uncompressed"),
     _FLUSH: ("1", "5", "9223372036854775807"),
@@ -83,14 +83,14 @@ class FleetingTopic:
     watch: ClusterWatch
     random: Random
     admin: ClusterClient
-    #: Let clients use a topic that goes by a name of its own, and end them.
+    #: Start clients of a topic under its unique name, and end them.
     begin_clients: Callable[[str, TopicId, int], None]
     end_clients: Callable[[str], None]
     lives: int = 0
     _committed: int = -1
 
     async def run(self, until: float) -> None:
-        """Live, be deleted, and live again."""
+        """Create the topic, delete it, and repeat."""
         loop = self.cluster.loop
         while loop.time() < until:
             self.lives += 1
@@ -113,7 +113,7 @@ class FleetingTopic:
             for topic in self.watch.topics.values():
                 if topic.name == FLEETING:
                     return topic
-            # A broker that has not heard of the deletion yet says that it is there.
+            # A broker that does not know of the deletion yet says that it exists.
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _delete(self, topic: TopicImage) -> None:
@@ -124,12 +124,12 @@ class FleetingTopic:
                 answer = await connection.call(request, _DELETE_TOPICS_VERSION, DeleteTopicsResponse, _ANSWER_SECONDS)
                 is_done = code_of(answer.responses[0].error_code) is ErrorCode.NONE
                 if is_done and topic.lineage in self.watch.topics:
-                    raise Violation(CONFIG, f"{FLEETING} is said to be deleted, and is in the store")
+                    raise Violation(CONFIG, f"{FLEETING} was reported as deleted, but is in the store")
             except ConnectionError:
                 pass
             await asyncio.sleep(_RETRY_SECONDS)
 
-    # --- offsets that are committed for it
+    # --- its committed offsets
 
     async def _commit(self, topic: TopicImage) -> None:
         offset = self.lives * _OFFSETS_A_LIFE + self.random.randrange(1000)
@@ -145,7 +145,7 @@ class FleetingTopic:
         self._committed = offset
 
     async def _check_commits(self, topic: TopicImage) -> None:
-        """What is committed for a topic is what was committed for it last, and nothing that was for a namesake."""
+        """Check that the topic's committed offset is its own last one, not one of a namesake."""
         wanted = OffsetFetchRequestTopics(topic_id=topic.topic_id, partition_indexes=[0])
         group = OffsetFetchRequestGroup(group_id=_KEEPER, topics=[wanted])
         found: list[int] = []
@@ -165,12 +165,12 @@ class FleetingTopic:
         await self._insist(fetch)
         name, life = self.watch.names[topic.lineage], self.lives * _OFFSETS_A_LIFE
         if 0 <= found[0] < life:
-            raise Violation(NAMESAKE, f"{name} goes on from {found[0]}, which was committed for another topic")
+            raise Violation(NAMESAKE, f"{name} continues from {found[0]}, which was committed for another topic")
         if self._committed >= life and found[0] != self._committed:
-            raise Violation(GROUP_OFFSETS, f"{name} goes on from {found[0]}, {self._committed} was acknowledged")
+            raise Violation(GROUP_OFFSETS, f"{name} continues from {found[0]}, but {self._committed} was acknowledged")
 
     async def _insist(self, ask: Callable[[KafkaClient], Coroutine[Any, Any, bool]]) -> None:
-        """Ask the coordinator, whoever that is, until it has done it."""
+        """Ask the coordinator, wherever it is, until it has done it."""
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[_KEEPER])
         while True:
             try:
@@ -188,18 +188,18 @@ class FleetingTopic:
 
 @dataclass(slots=True)
 class TopicChanges:
-    """Settings that are changed and records that are deleted while clients go on."""
+    """Changes settings and deletes records while clients run."""
 
     cluster: SimCluster
     history: ClusterHistory
     watch: ClusterWatch
     random: Random
     admin: ClusterClient
-    #: Whether power may fail everywhere, so that everything has to be on disk.
+    #: Whether power may fail everywhere, so that everything must be on disk.
     flushes_all: bool
-    #: Of which records may be deleted.
+    #: The partitions whose records may be deleted.
     trimmable: Callable[[], Sequence[TopicPartition]]
-    #: By topic and setting: the value that was acknowledged last, and those that may still be set at any time.
+    #: By topic and setting: the value acknowledged last, and those that may still be applied.
     _acknowledged: dict[tuple[str, str], str] = field(default_factory=dict)
     _unanswered: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     configured: int = 0
@@ -218,7 +218,7 @@ class TopicChanges:
                 else:
                     await self._trim(partition)
             except ConnectionError:
-                pass  # what became of it nobody knows
+                pass  # its outcome is unknown
 
     async def _configure(self, topic: str) -> None:
         key = self.random.choice([key for key in _SETTINGS if key != _FLUSH or not self.flushes_all])
@@ -260,7 +260,7 @@ class TopicChanges:
             self.admin.doubt(partition)
 
     def check(self) -> None:
-        """Settings are what was acknowledged last, unless something was sent whose fate nobody knows."""
+        """Check that settings are those acknowledged last, or unanswered ones sent since."""
         for topic, key in self._acknowledged:
             self._require_possible(topic, key)
 
@@ -269,4 +269,4 @@ class TopicChanges:
         (stored,) = [each for each in self.watch.topics.values() if self.watch.names[each.lineage] == topic]
         value = stored.configs.get(key)
         if value not in possible:
-            raise Violation(CONFIG, f"{key} of {topic} is {value}, and was set to {possible[0]}")
+            raise Violation(CONFIG, f"{key} of {topic} is {value}, but was set to {possible[0]}")

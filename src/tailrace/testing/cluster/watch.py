@@ -1,7 +1,7 @@
-"""Looks into a simulated cluster while it runs: into every log, every role, and everything the store is made to hold.
+"""Observes a simulated cluster while it runs: every log, every role, and every change of the store.
 
-Owns how far each replica has been looked at. It sees what no client can, and changes nothing. What it sees goes into
-the history, which objects; it objects itself where a change in the store, or a replica, is not what it should be.
+Owns how far each replica has been checked. It sees what no client can, and changes nothing. Its observations go into
+the history, which checks them; it checks changes of the store, and the state of replicas, itself.
 """
 
 from __future__ import annotations
@@ -36,43 +36,43 @@ from tailrace.testing.store import NASTY
 
 _READ_BYTES = 1 << 20
 _CONTROL_BIT = 0x20
-#: How long after another was elected a leader may keep its clients if it hears nothing from its followers. One that has
-#: its lease hears of the election when the store tells it, which can take as long as the latest watch.
+#: How long a deposed leader may keep its clients if it gets no fetches from its followers. One with a lease learns of
+#: the election from the store, which may take as long as the latest watch.
 _STALE_SECONDS = NASTY.late_watch_seconds[1] + 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """What the store held of a partition from a moment on."""
+    """The state of a partition in the store from a time on."""
 
     at: float
     state: PartitionState
 
 
 class ClusterWatch:
-    """The outside look at one cluster."""
+    """The observer of one cluster."""
 
     def __init__(self, cluster: SimCluster, history: ClusterHistory) -> None:
         self._cluster = cluster
         self._history = history
         self.topics: dict[Lineage, TopicImage] = {}
-        #: By id: the name under which each topic goes here, which no other one has. The first of a name has that name.
+        #: The unique name of each topic here, by id. The first topic with a name has that name.
         self.names: dict[Lineage, str] = {}
-        #: Topics that were deleted, by the names they have here.
+        #: Topics that were deleted, by their names here.
         self.deleted: dict[str, None] = {}
-        #: Nodes whose disk fails, or has lost something that was synced.
+        #: Nodes whose disk fails, or has lost synced data.
         self.unreadable: dict[str, None] = {}
-        #: Everything that the store ever held of each partition.
+        #: All past states of each partition in the store.
         self.states: dict[TopicPartition, list[StateAt]] = {}
         self.controller_id = NO_LEADER
         self.elections = 0
-        #: Told of a record that was acknowledged by several, and of those in sync that do not have it.
+        #: Called with a record that several replicas acknowledged, and the in-sync ones that lack it.
         self.on_promise: Callable[[Promise, list[int]], None] = lambda promise, lacking: None
-        #: What was wrong with a change in the store; raised where the next look is taken, not inside the store.
+        #: Problems with changes of the store; raised by the next look, not inside the store.
         self._objections: list[Violation] = []
-        #: By launch of a node and partition: up to where its log was compared with the truth.
+        #: The offset up to which logs were compared, by launch of a node and partition.
         self._compared: dict[tuple[str, int, TopicPartition], int] = {}
-        #: By launch of a node and partition: since when it has led on although another was elected.
+        #: Since when a deposed leader has kept leading, by launch of a node and partition.
         self._stale_since: dict[tuple[str, int, TopicPartition], float] = {}
         cluster.coordination.space.follow(self._changed)
 
@@ -117,7 +117,7 @@ class ClusterWatch:
                 self._objections.append(violation)
 
     def _check_added(self, partition: TopicPartition, added: list[int]) -> None:
-        """Who gets into an ISR has everything at that moment, unless it has just died or its disk is damaged."""
+        """Check that a replica that joins an ISR has everything, unless it has just died or its disk is damaged."""
         for broker_id in added:
             node = self._cluster.node(broker_id)
             if node.name in self.unreadable:
@@ -143,8 +143,8 @@ class ClusterWatch:
         if state.leader != former.leader:
             if state.leader_epoch == former.leader_epoch:
                 raise Violation(TWO_LEADERS, f"{partition}: from {former} to {state} in one epoch")
-            # One that is not in sync may be chosen for its log, in an epoch without a leader, and is in sync by that;
-            # whether it has what it should is looked at as with everybody who gets into an ISR.
+            # One outside the ISR may be elected for its log, in an epoch without a leader, and is then in sync; its log
+            # is checked as for every replica that joins an ISR.
             is_added = former.leader == NO_LEADER and set(state.isr) <= {state.leader, *former.isr}
             is_added = is_added or (self._history.may_lose(partition) and state.isr == (state.leader,))
             if state.leader != NO_LEADER and state.leader not in former.isr and not is_added:
@@ -155,37 +155,38 @@ class ClusterWatch:
     def _check_writer(
         self, partition: TopicPartition, former: PartitionState, state: PartitionState, removed: list[int]
     ) -> None:
-        """Leaders and ISRs are changed by the controller in office, by the leader, or by who leaves the ISR itself."""
+        """Check the writer: only the controller, the leader, or a leaving broker may change leader and ISR."""
         writer = self._cluster.writer
         leaves = state.leader == former.leader and removed == [
             broker_id for broker_id in removed if writer == f"b{broker_id}"
         ]
         if not leaves and writer not in (f"b{self.controller_id}", f"b{former.leader}"):
             raise Violation(
-                FENCE, f"{partition}: {writer} makes {former} {state}, while b{self.controller_id} is the controller"
+                FENCE,
+                f"{partition}: {writer} changes {former} to {state}, while b{self.controller_id} is the controller",
             )
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
-        """What the store holds of a partition now."""
+        """Return the present state of a partition in the store."""
         states = self.states.get(partition)
         return states[-1].state if states else None
 
     def states_since(
         self, partition: TopicPartition, since: float, until: float = float("inf")
     ) -> list[PartitionState]:
-        """What the store held of a partition at some moment between two."""
+        """Return all states of a partition in the store between two times."""
         states = self.states.get(partition, [])
         first = max((number for number, each in enumerate(states) if each.at <= since), default=0)
         return [each.state for each in states[first:] if each.at <= until]
 
     def object(self, violation: Violation) -> None:
-        """Say at the next look what somebody else has seen."""
+        """Raise a violation of another observer at the next look."""
         self._objections.append(violation)
 
     # --- the brokers
 
     def look(self) -> None:
-        """Look into every broker that serves, paused or not."""
+        """Check every broker that serves, paused or not."""
         if self._objections:
             raise self._objections[0]
         if self._cluster.fatal:
@@ -198,7 +199,7 @@ class ClusterWatch:
                         self._look_at(node, partition)
 
     def key_of(self, replica: Partition) -> TopicPartition:
-        """The partition that a replica is of, by a name that no other topic ever has."""
+        """Return the partition of a replica, by a unique topic name."""
         return TopicPartition(self.names.get(replica.lineage, replica.partition.topic), replica.partition.partition)
 
     def _look_at(self, node: ClusterNode, replica: Partition) -> None:
@@ -218,7 +219,9 @@ class ClusterWatch:
         trimmed = history.trimmed.get(partition, 0)
         if replica.log.start_offset > trimmed and not replica.log.config.is_archived and not replica.is_internal:
             start_offset = replica.log.start_offset
-            raise Violation(UNASKED, f"{partition}: {node.name} starts at {start_offset}, {trimmed} was asked for")
+            raise Violation(
+                UNASKED, f"{partition}: {node.name} starts at {start_offset}, but only {trimmed} was requested"
+            )
         if state is not None and node.broker_id in state.isr and not history.may_lose(partition):
             limit = history.committed_end(partition)
             if end_offset < limit:
@@ -230,7 +233,7 @@ class ClusterWatch:
         self._compare(node, replica, limit)
 
     def _check_stale(self, node: ClusterNode, replica: Partition, state: PartitionState | None) -> None:
-        """One that was deposed without hearing of it sends clients elsewhere, unless followers have not either."""
+        """Check that an unaware deposed leader sends clients elsewhere, unless its followers are unaware too."""
         key, now = (node.name, node.launches, self.key_of(replica)), self._cluster.loop.time()
         is_deposed = state is not None and state.leader not in (NO_LEADER, node.broker_id)
         followers = replica.leading.followers
@@ -240,19 +243,19 @@ class ClusterWatch:
         since = max(self._stale_since.setdefault(key, now), followers.last_fetch)
         if now - since > _STALE_SECONDS:
             epoch = replica.leader_epoch
-            raise Violation(STALE, f"{self.key_of(replica)}: {node.name} leads on in epoch {epoch}; {state}")
+            raise Violation(STALE, f"{self.key_of(replica)}: {node.name} keeps leading in epoch {epoch}; {state}")
 
     def _compare(self, node: ClusterNode, replica: Partition, limit: int) -> None:
-        """Compare what a replica has below an offset with what is known to be committed."""
+        """Compare a replica's records below an offset with the committed ones."""
         partition = self.key_of(replica)
         key = (node.name, node.launches, partition)
-        # What was not compared and is gone is in the archive, where it is looked at too.
+        # Records that are gone before they were compared are in the archive, where they are checked too.
         offset = max(self._compared.get(key, 0), replica.log.start_offset)
         if replica.log.end_offset < offset and self._history.may_lose(partition):
             offset = replica.log.start_offset
         if replica.log.end_offset < offset:
             raise Violation(
-                DISAGREE, f"{partition}: {node.name} has cut its log to {replica.log.end_offset}, below {offset}"
+                DISAGREE, f"{partition}: {node.name} has truncated its log to {replica.log.end_offset}, below {offset}"
             )
         by = f"replica {node.name}"
         while offset < limit and (part := replica.log.read(offset, _READ_BYTES, limit)) is not None:
@@ -271,23 +274,24 @@ class ClusterWatch:
         self._compared[key] = min(offset, limit) if partition.topic not in INTERNAL_TOPICS else offset
 
     def compare_anew(self) -> None:
-        """Compare again what replicas have that may have lost something since it was looked at."""
+        """Compare again replicas that may have lost something since they were checked."""
         for key in [key for key in self._compared if self._history.may_lose(key[2])]:
             del self._compared[key]
 
     # --- acknowledgements
 
     def check_holders(self, promise: Promise, wanted: int) -> None:
-        """As many in-sync replicas have a record as its producer was told; those that failed meanwhile count for it.
+        """Check that as many in-sync replicas have a record as its producer was told; failed ones count as having it.
 
-        A leader may hear late of a replica that left the ISR by itself: whoever was in it in this epoch counts.
+        A leader may learn late that a replica left the ISR by itself: every member in this epoch counts.
         """
         partition = promise.partition
         if partition.topic in self.deleted:
             return
         since = self.states_since(partition, promise.sent_at)
-        # With another epoch whoever had it may have cut it off since. A leader that was deposed and has not heard of it
-        # is confirmed by who has not either, and who is asked for the end of its log before another leads.
+        # In another epoch, a replica may have truncated it since. A deposed leader that does not know it gets
+        # confirmations from followers that do not know either, and these are asked for their log ends before another
+        # one leads.
         if {(state.leader, state.leader_epoch) for state in since} != {(promise.broker_id, since[-1].leader_epoch)}:
             return
         states = [each.state for each in self.states[partition]]
@@ -298,7 +302,7 @@ class ClusterWatch:
         lacking: list[int] = []
         for broker_id in in_sync:
             node = self._cluster.node(broker_id)
-            # What was on one that ended since nobody can say; one that is paused or cut off can be looked into.
+            # The content of a node that has ended since is unknown; a paused or isolated one can be checked.
             is_unknown = not node.is_serving or node.broker is None or node.ended_at >= promise.sent_at
             has_it = is_unknown or self._has(node, partition, promise.offset)
             (holders if has_it else lacking).append(broker_id)

@@ -1,6 +1,6 @@
 """Brokers that are broken on purpose in ways that only wider runs can notice, one rule each.
 
-As in `mutations`: each replaces one function, and says which invariants may be the first to suffer.
+As in `mutations`, each replaces one function, and names the invariants that may be violated first.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def _forget_all(state: ProducerState, before_ms: int) -> None:
 
 
 def _go_on_in_a_new_epoch(state: ProducerState, header: BatchHeader) -> AppendedBatch | None:
-    """Who takes a new epoch has to go on with the sequence of the former one."""
+    """A new epoch must continue the sequence of the previous one."""
     entry = state._producers.get(header.producer_id)
     if entry is not None and header.producer_epoch > entry.epoch and header.base_sequence == 0:
-        raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch is nothing new")
+        raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the new epoch does not continue the sequence")
     return _right_check(state, header)
 
 

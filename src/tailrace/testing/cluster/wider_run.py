@@ -1,7 +1,7 @@
 """What wider runs of a simulated cluster add: more topics, clients and faults, and work that costs time.
 
-Owns which seeds are wider, and what belongs to such a run. The other seeds go as they always went, so that those that
-once found something still show it.
+Owns which seeds are wider, and what belongs to such a run. The other seeds run as before, so that seeds that once found
+something still show it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tailrace.testing.work import MOST_SECONDS_A_STEP
 
 #: Seeds from here on are wider.
 FIRST_WIDER_SEED = 50_000_000
-#: How likely it is after an answer that a reader of what may rot begins again.
+#: The probability, after each response, that a reader of data that may rot starts over.
 _STARTS_OVER = 0.1
 _LEDGER, _LOOSE = "ledger", "loose"
-#: Producers that are silent for longer are forgotten.
+#: Producers that are silent longer are forgotten.
 _EXPIRATION_MS = 60_000
-#: Producers expire by the clocks of brokers: those may not be further off than what is left of the time.
+#: Producers expire by the clocks of brokers, so clocks may not be off by more than the remaining time.
 _MOST_SKEW_MS = 4_000
 _EVERY_RECORD = {"log.flush.interval.messages": "1"}
 _SETTINGS = {
@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 def is_wider(seed: int) -> bool:
-    """Whether a seed has all that there is."""
+    """True if a seed has everything."""
     return seed >= FIRST_WIDER_SEED
 
 
@@ -56,11 +56,11 @@ class WiderRun:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What brokers are started with."""
+        """The settings of the brokers."""
         return _SETTINGS | (_EVERY_RECORD if self.survives_blackout else {})
 
     def prepare(self, cluster: SimCluster, load: ClusterLoad) -> None:
-        """Let producers give up in time, let steps of brokers cost time, and object to one that costs too much."""
+        """Let producers give up in time, let steps of brokers cost time, and report steps that cost too much."""
         load.give_up_seconds = _EXPIRATION_MS / 1000 - 15.0
 
         def step_done(process: Process, seconds: float) -> None:
@@ -72,7 +72,7 @@ class WiderRun:
         cluster.charges_processes = True
 
     async def begin(self, load: ClusterLoad, admin: ClusterClient) -> None:
-        """Create the topics, and begin the clients that go on all the time."""
+        """Create the topics, and start the clients that run all the time."""
         loop = load.cluster.loop
         load.reading = GroupReading()
         partitions = self._random.randint(2, 3)
@@ -118,7 +118,7 @@ class WiderRun:
         )
 
     def tasks(self, load: ClusterLoad, faults: ClusterFaults, until: float) -> list[asyncio.Task[None]]:
-        """Begin what goes on until a time."""
+        """Start the tasks that run until a time."""
         loop = load.cluster.loop
         faults.most_skew_ms = _MOST_SKEW_MS
         ClusterDisasters(
@@ -135,17 +135,17 @@ class WiderRun:
         ]
 
     def healed(self, load: ClusterLoad) -> None:
-        """Nothing goes wrong any more."""
+        """Reset the checks: there are no more faults."""
         load.history.begin_anew()
         load.watch.compare_anew()
 
     def check(self) -> None:
-        """What was acknowledged to administrators holds."""
+        """Check what was acknowledged to administrators."""
         assert self._changes is not None
         self._changes.check()
 
     def counts(self) -> dict[str, int]:
-        """How often what only wider runs have was done."""
+        """Return how often things happened that only wider runs have."""
         if self._fleeting is None or self._changes is None:
             return {}
         return {

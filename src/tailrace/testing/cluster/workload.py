@@ -1,8 +1,8 @@
-"""Clients of a simulated cluster: producers that keep sending, consumers that keep reading, and who makes topics.
+"""Clients of a simulated cluster: producers that keep sending, consumers that keep reading, and topic creation.
 
-Each behaves like a client library: it finds leaders, keeps batches in flight, and sends again what has no answer. All
-that they are told goes into the history at once. A producer that sends again keeps its name; one that does not takes
-another name after each failure, so that under one name nothing can come twice or late.
+Each behaves like a client library: it finds leaders, keeps batches in flight, and retries batches without a response.
+The history gets all responses at once. A producer that retries keeps its name; one that does not takes another name
+after each failure, so that under one name no record can be repeated or late.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ INIT_VERSION = 4
 _CREATE_TOPICS_VERSION = 7
 _CREATE_PARTITIONS_VERSION = 3
 _CONTROL_BIT = 0x20
-#: An idempotent producer may be refused by a leader that was deposed and does not know it; not for as long as this.
+#: A deposed leader that does not know it may refuse an idempotent producer, but not for as long as this.
 _STALE_SECONDS = 60.0
 NOT_NOW = (
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -63,7 +63,7 @@ NOT_NOW = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-#: How a change of topics may be refused for now: too few brokers, a store that is away or calls it too large, no lease.
+#: How a change of topics may be refused for now: too few brokers, a store that is down or calls it too large, no lease.
 _NOT_CHANGED_NOW = (
     ErrorCode.INVALID_REPLICATION_FACTOR,
     ErrorCode.NOT_CONTROLLER,
@@ -82,7 +82,7 @@ _FETCH_ELSEWHERE = (
 class _Batch:
     values: list[bytes]
     base_sequence: int
-    #: When it was sent first: replicas may have had it since then, whenever the answer comes that is heard.
+    #: When it was first sent: replicas may have it since then, whichever response arrives.
     sent_at: float | None = None
 
 
@@ -93,7 +93,7 @@ class ClusterProducer:
     name: str
     partition: TopicPartition
     acks: int
-    #: Whether duplicates are recognized by the brokers; such a producer keeps several batches in flight.
+    #: Whether brokers recognize duplicates; such a producer keeps several batches in flight.
     is_idempotent: bool
     client: ClusterClient
     loop: SimLoop
@@ -102,10 +102,11 @@ class ClusterProducer:
     watch: ClusterWatch
     min_insync_replicas: int
     pause_seconds: float
-    #: After how long without an answer it gives up what it sent, and goes on under another name; None: never.
+    #: The time without a response after which it gives up its records, and continues under another name; None for
+    #: never.
     give_up_seconds: float | None = None
     is_stopping: bool = False
-    #: How many batches were acknowledged, and how often something failed.
+    #: The numbers of acknowledged batches and of failures.
     acknowledged: int = 0
     failures: int = 0
     _unanswered: deque[_Batch] = field(default_factory=deque)
@@ -138,7 +139,7 @@ class ClusterProducer:
                 await asyncio.sleep(self.random.uniform(*RETRY_SECONDS))
 
     def _has_waited_too_long(self) -> bool:
-        """Whether it has tried for so long that brokers may have forgotten what they have of it."""
+        """True if brokers may have forgotten the producer because it has retried for so long."""
         if self.give_up_seconds is None or not self._unanswered:
             return False
         sent_at = self._unanswered[0].sent_at
@@ -161,7 +162,7 @@ class ClusterProducer:
     async def _keep_in_flight(
         self, connection: KafkaClient, leader: int, in_flight: deque[tuple[_Batch, asyncio.Future[memoryview]]]
     ) -> None:
-        # Without idempotence only one batch at a time keeps its order when it is sent again.
+        # Without idempotence, only a single batch in flight keeps its order when it is retried.
         most = _IN_FLIGHT if self.is_idempotent or not self.sends_again else 1
         while True:
             while len(in_flight) < most and not self.is_stopping:
@@ -176,7 +177,7 @@ class ClusterProducer:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     body = await asyncio.shield(future)
             except TimeoutError:
-                # Nothing more is taken from this connection: what is on it may still arrive.
+                # Ignore further responses on this connection: requests in flight may still arrive.
                 connection.close()
                 raise ConnectionError("no answer") from None
             in_flight.popleft()
@@ -254,7 +255,7 @@ class ClusterProducer:
                 self.watch.check_holders(promise, self.min_insync_replicas if self.acks == ACKS_ALL else self.acks)
 
     def _refused(self, batch: _Batch) -> None:
-        """A gap in the sequence: right where the batch before was refused, wrong for long for the first in line."""
+        """Handle a gap in the sequence: right after a refused batch, a bug if it lasts for the first in line."""
         if batch is not self._unanswered[0]:
             return
         if self._refused_since is None:
@@ -276,11 +277,11 @@ class ClusterConsumer:
     loop: SimLoop
     random: Random
     history: ClusterHistory
-    #: How likely it is after an answer that it starts over.
+    #: The probability, after each response, that it starts over.
     starts_over: float = 0.0
-    #: Whether it begins at the first record again after the next answer.
+    #: Whether it starts at the first record again after the next response.
     shall_start_over: bool = False
-    #: Up to where it has read.
+    #: The offset that it reads next.
     offset: int = 0
 
     async def run(self) -> None:
@@ -313,7 +314,7 @@ class ClusterConsumer:
                 continue
             if code is not ErrorCode.NONE:
                 raise Violation(
-                    LOST, f"{self.partition}: broker {leader} answers {code.name} at {self.offset} in epoch {epoch}"
+                    LOST, f"{self.partition}: broker {leader} returned {code.name} at {self.offset} in epoch {epoch}"
                 )
             self.history.high_watermark(
                 self.partition, epoch, data.high_watermark, asked_at, f"b{leader} to a consumer"
@@ -325,7 +326,7 @@ class ClusterConsumer:
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
 
     def _was_removed(self) -> bool:
-        """Go on where nobody has asked for records to be deleted, if what was to be read next may be deleted."""
+        """Skip records that may have been deleted on request; return whether the next one may have been."""
         if self.history.may_lose(self.partition):
             self.offset = 0
             return True
@@ -352,12 +353,12 @@ class ClusterConsumer:
                         by = f"consumer {self.name} of b{leader}"
                         self.history.is_committed(self.partition, record.offset, record.key, record.value, by)
             if header.base_offset > self.offset and not self.history.may_lose(self.partition):
-                raise Violation(ORDER, f"{self.partition}: {header.base_offset} is read where {self.offset} was due")
+                raise Violation(ORDER, f"{self.partition}: read {header.base_offset}, expected {self.offset}")
             self.offset = max(self.offset, header.next_offset)
 
 
 def topic_data(client: ClusterClient, topic: str, partitions: list[PartitionProduceData]) -> TopicProduceData:
-    """What goes to one topic, which is named as the client knows it."""
+    """Return the data for one topic, which is named as the client knows it."""
     topic_id = client.ids.get(topic)
     data = TopicProduceData(name=topic) if topic_id is None else TopicProduceData(topic_id=topic_id)
     data.partition_data = partitions
@@ -381,7 +382,7 @@ async def create_topic(client: ClusterClient, name: str, partitions: int, config
             code = code_of(response.topics[0].error_code)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return
-            # Too few brokers are up, or the store is away, or calls it too large.
+            # Too few brokers are up, or the store is down, or calls it too large.
             assert code in _NOT_CHANGED_NOW, f"{name} was refused: {code.name}"
         except ConnectionError:
             pass
@@ -389,7 +390,7 @@ async def create_topic(client: ClusterClient, name: str, partitions: int, config
 
 
 async def add_partitions(client: ClusterClient, name: str, count: int) -> None:
-    """Let a topic have so many partitions, however long it takes."""
+    """Increase the partitions of a topic to this number, however long it takes."""
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout_ms=5000
     )
