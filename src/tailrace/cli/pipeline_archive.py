@@ -87,7 +87,7 @@ def command(
     archivers = open_archives(bootstrap, topics, uri, _say, _warn, unopened.__setitem__)
     for topic, problem in unopened.items():
         about = "" if topic in str(problem) else f"{topic}: "
-        _warn(f"{about}{problem}; {'continuing with the others' if once else 'trying again until it works'}")
+        _warn(f"{about}{problem}; {'continuing with the others' if once else 'retrying until it works'}")
 
     def reopen(topic: str) -> TopicArchiver:
         (archiver,) = open_archives(bootstrap, [topic], uri, _say, _warn)

@@ -134,7 +134,7 @@ def test_records_that_do_not_decode_are_found_though_the_crc_is_right(log_path: 
     assert dump(log_path).stdout.count("ok") == 2
     result = dump(log_path, "--records")
     assert result.exit_code == 1
-    assert "first at position 0: Records do not decompress" in result.stderr
+    assert "first at position 0: Cannot decompress records" in result.stderr
 
 
 def test_an_empty_log_is_fine(log_path: Path) -> None:
