@@ -85,5 +85,5 @@ def test_connections_beyond_are_refused_at_once_and_the_others_served(broker: Wa
 
 def test_with_far_too_few_the_broker_does_not_start_and_says_what_to_do(tmp_path: Path) -> None:
     broker = limited(tmp_path, 40)
-    with pytest.raises(BrokerFailedError, match=r"ended with 1\n(.*\n)*Error: only 40 files .*ulimit -n"):
+    with pytest.raises(BrokerFailedError, match=r"ended with 1\n(.*\n)*Error: the limit of 40 open files .*ulimit -n"):
         broker.start()
