@@ -14,7 +14,7 @@ struct option_row {
     /* For OPTION_COUNT, both inclusive. */
     int64_t least;
     int64_t most;
-    /* The word that stands for 0, where there is one. */
+    /* The word that means 0, if there is one. */
     const char *zero_word;
 };
 

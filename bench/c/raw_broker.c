@@ -235,7 +235,7 @@ void broker_prepare_topic(const struct broker *broker, int socket, int32_t parti
         free(response);
         if (ready)
             break;
-        pause_before_retry(deadline, "the topic had not leaders for all partitions");
+        pause_before_retry(deadline, "the topic did not get leaders for all partitions");
     }
     free(rest.bytes);
 }

@@ -29,14 +29,14 @@ uint8_t *broker_exchange(int socket, int16_t api, int16_t version, int32_t corre
 /* Ends the process where the next thing to read is not this. */
 void check_correlation(struct reader *reader, int32_t correlation_id);
 
-/* For what a broker does soon, but not at once: until when to wait, and a pause that ends the process after that. */
+/* For what a broker does soon, but not at once: the deadline, and a pause that ends the process after it. */
 uint64_t broker_deadline(void);
 void pause_before_retry(uint64_t deadline_ns, const char *what);
 
 /* Creates the topic unless it exists and waits until this broker leads every partition. */
 void broker_prepare_topic(const struct broker *broker, int socket, int32_t partitions);
 
-/* One small record to each partition, again where the broker has not become leader yet. */
+/* Sends one small record to each partition; retries where the broker is not the leader yet. */
 void broker_prime_partitions(const struct broker *broker, int socket, int32_t partitions, int16_t acks);
 
 /* Up to the record batch; the batch and three empty sets of tagged fields follow. */
@@ -50,7 +50,7 @@ void produce_partition_part(struct writer *writer, const char *topic, int32_t pa
 size_t fetch_rest(struct writer *writer, const char *topic, int32_t partition, int32_t max_bytes,
                   int32_t max_wait_ms);
 
-/* Both read a response without its length and end the process where it is not what was asked for. */
+/* Both read a response without its length, and end the process if it is not the expected one. */
 int16_t read_produce_response(struct reader *reader, int32_t correlation_id, int32_t partition);
 
 /* Gives the error code and the bytes of records, which begin where the reader then is. */

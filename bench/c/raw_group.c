@@ -21,7 +21,7 @@ static int coordinator_may_come(int16_t error) {
            error == ERROR_NOT_COORDINATOR;
 }
 
-/* The first to ask for a coordinator makes the broker create the topic in which it keeps groups. */
+/* The first request for a coordinator makes the broker create the topic in which it keeps groups. */
 static void await_coordinator(int socket, const char *group) {
     struct writer rest = {0};
     write_header_rest(&rest);
@@ -117,7 +117,7 @@ static void ask_for_id(int socket, struct raw_member *member, const char *topic)
         if (error == ERROR_MEMBER_ID_REQUIRED)
             break;
         if (!coordinator_may_come(error))
-            fail("a member that has no id was answered with error %d", error);
+            fail("joining without a member id failed with error %d", error);
         pause_before_retry(deadline, "the coordinator was not ready");
     }
     free(rest.bytes);

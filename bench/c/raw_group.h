@@ -14,8 +14,8 @@ struct raw_member {
     int32_t generation;
 };
 
-/* As many groups of as many members each, all of them stable when this returns; members of one group are neighbours.
- * Each is given one partition. The session outlasts any measuring. */
+/* Creates this many groups with this many members each, all stable when this returns; members of one group are
+ * neighbours. Each gets one partition. Sessions outlast any measurement. */
 struct raw_member *groups_join(const struct broker *broker, int32_t groups, int32_t members, int32_t partitions);
 
 /* All members of a group leave by one request; frees them. */
@@ -26,8 +26,8 @@ void heartbeat_rest(struct writer *writer, const struct raw_member *member);
 size_t offset_commit_rest(struct writer *writer, const struct raw_member *member, const char *topic,
                           int32_t partition);
 
-/* Both read a response without its length, give its error code, and end the process where it is not what was asked
- * for. */
+/* Both read a response without its length and return its error code. They end the process if it is not the expected
+ * response. */
 int16_t read_heartbeat_response(struct reader *reader, int32_t correlation_id);
 int16_t read_offset_commit_response(struct reader *reader, int32_t correlation_id, int32_t partition);
 

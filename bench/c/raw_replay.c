@@ -11,7 +11,7 @@
 
 #define STALL_MS 30000
 #define SCRATCH_BYTES (1u << 20)
-/* At most so many requests go out by one system call, three parts each. */
+/* One system call sends at most this many requests, in three parts each. */
 #define REQUESTS_AT_ONCE 32
 #define EVENTS_AT_ONCE 256
 

@@ -20,9 +20,9 @@ struct replay {
     int16_t version;
     /* How many different requests there are: one for each partition, or for each member of a group. */
     int32_t partitions;
-    /* Of members: each has the partition of its number, and after the last the first again. */
+    /* For members: each has the partition with its number, starting over after the last one. */
     int32_t topic_partitions;
-    /* Of each of them: what follows the first 12 bytes of a request. */
+    /* For each of them: the request without its first 12 bytes. */
     struct writer *rests;
     /* Follows the rest in every request; may be empty. */
     const uint8_t *tail;

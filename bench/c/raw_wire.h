@@ -75,7 +75,7 @@ char *read_compact_string(struct reader *reader);
 void skip_tagged_fields(struct reader *reader);
 
 /* One uncompressed record batch of format 2 with null keys and random values, of batch_bytes in all, or up to two
- * fewer where no lengths add up to that. Its time is the present. NULL where so many records do not fit. */
+ * fewer if no lengths add up to that. Its time is the present. NULL if that many records do not fit. */
 uint8_t *record_batch_new(size_t batch_bytes, int32_t record_count, size_t *actual_bytes);
 
 #define RECORD_BATCH_HEADER_BYTES 61

@@ -23,11 +23,11 @@ static const char usage[] =
     "  produce  --batch-bytes N [--records-per-batch N] [--acks 1|all]\n"
     "  fetch    [--max-bytes N] [--offset N] [--offset-step N] [--offset-end N] [--max-wait-ms N]\n"
     "  heartbeat, commit  [--groups N] [--members N, of each group]\n"
-    "Each request is for one partition, and the partitions are taken in turn. fetch asks for the same offset of each\n"
-    "partition again, or with --offset-step moves on by that much at each turn, up to --offset-end and then back.\n"
-    "heartbeat and commit let the members of all groups take turns, each in its own partition. --hold says \"ready\" on\n"
-    "stdout before the first request, begins when a line comes in and goes away when no more can come: all before and\n"
-    "after that is no part of what is measured.\n";
+    "Each request is for one partition, and partitions take turns. fetch asks for the same offset of each partition\n"
+    "every time; with --offset-step it advances by that much at each turn, up to --offset-end, and then starts over.\n"
+    "heartbeat and commit let the members of all groups take turns, each in its own partition. --hold prints \"ready\"\n"
+    "before the first request, begins when stdin has a line, and exits when stdin ends: only the time in between is\n"
+    "measured.\n";
 
 struct raw_settings {
     struct broker broker;
@@ -69,7 +69,7 @@ static int *connect_many(const struct broker *broker, int64_t count) {
     return sockets;
 }
 
-/* A connection that was closed meanwhile was not idle but absent. */
+/* A connection that was closed meanwhile was not idle. */
 static void close_idle(int *sockets, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         uint8_t byte;
@@ -130,7 +130,7 @@ static void await_line(void) {
     char line[16];
     puts("ready");
     if (fflush(stdout) || !fgets(line, sizeof line, stdin))
-        fail("nobody said that measuring may begin");
+        fail("stdin ended before the line that starts the measurement");
 }
 
 static void await_end_of_input(void) {

@@ -32,7 +32,7 @@ static void raise_to(atomic_uint_fast64_t *place, uint64_t value) {
 void board_note_read(struct group_board *board, int32_t partition, int member, uint64_t now_ns) {
     struct group_partition *place = &board->partitions[partition];
     if (atomic_load(&place->reader) != member) {
-        /* In this order: whoever sees the new reader sees since when, too. */
+        /* In this order: a process that sees the new reader also sees since when. */
         atomic_store(&place->reader_since_ns, now_ns);
         atomic_store(&place->reader, member);
     }

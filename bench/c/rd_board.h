@@ -40,7 +40,7 @@ void board_note_read(struct group_board *board, int32_t partition, int member, u
 /* A member was given this many partitions, or has this many left. */
 void board_note_assigned(struct group_board *board, int member, int assigned, uint64_t now_ns);
 
-/* Gaps are counted from here on; one that is open now counts whole. */
+/* Count gaps from now on; one that is open now counts whole. */
 void board_forget_gaps(struct group_board *board);
 
 /* With the gap that is still open. */

@@ -10,7 +10,7 @@ struct consumer {
     rd_kafka_t *handle;
     rd_kafka_topic_t *topic;
     rd_kafka_queue_t *queue;
-    /* Of each partition: what the next message must carry. */
+    /* For each partition: what the next message must contain. */
     int64_t *next_offsets;
     message_callback *callback;
     void *opaque;
@@ -78,7 +78,7 @@ static void on_message(rd_kafka_message_t *message, void *opaque) {
 }
 
 void consumer_poll(struct consumer *consumer, int timeout_ms) {
-    /* Errors of the connection come by the main queue, records by the other. */
+    /* Connection errors arrive in the main queue, records in the other. */
     rd_kafka_poll(consumer->handle, 0);
     rd_kafka_consume_callback_queue(consumer->queue, timeout_ms, on_message, consumer);
 }

@@ -120,7 +120,7 @@ static _Noreturn void member_main(const struct settings *settings, struct member
         if (!message)
             continue;
         if (message->err)
-            /* librdkafka tries again; if that does not help, messages are missed, and that is seen. */
+            /* librdkafka retries; if that does not help, the missing messages show. */
             fprintf(stderr, "%s: member %d: %s\n", program_name, member->number, rd_kafka_message_errstr(message));
         else
             board_note_read(member->board, message->partition, member->number, monotonic_ns());
@@ -139,7 +139,7 @@ static void on_delivery(rd_kafka_t *handle, const rd_kafka_message_t *message, v
         fail("a message was not delivered: %s", rd_kafka_err2str(message->err));
 }
 
-/* One message to each partition at each tick; what was late is not made up for. */
+/* One message to each partition at each tick; late ones are not made up for. */
 static _Noreturn void producer_main(const struct settings *settings) {
     rd_kafka_conf_t *conf = client_conf(settings);
     client_set(conf, "acks", settings->acks);
@@ -175,14 +175,14 @@ static void await_end(pid_t child, const char *what) {
         fail("%s failed", what);
 }
 
-/* The topic is made by a process of its own: a client's threads would not survive the forks that follow. */
+/* A separate process creates the topic: a client's threads would not survive the forks that follow. */
 static void make_topic(const struct settings *settings) {
     pid_t child = fork_child();
     if (child == 0) {
         client_ensure_topic(client_new(RD_KAFKA_PRODUCER, client_conf(settings)), settings);
         _exit(0);
     }
-    await_end(child, "making the topic");
+    await_end(child, "creating the topic");
 }
 
 static int start_member(struct group_run *run) {

@@ -65,7 +65,7 @@ static rd_kafka_t *latency_producer(const struct settings *settings) {
     client_set(conf, "acks", settings->acks);
     client_set(conf, "linger.ms", "0");
     client_set(conf, "message.timeout.ms", "60000");
-    /* The pacer has better things to do than to count successes: the consumer counts. */
+    /* The consumer counts the successes, so that the pacer is not delayed. */
     client_set(conf, "delivery.report.only.error", "true");
     client_set_all(conf, settings->producer);
     rd_kafka_conf_set_dr_msg_cb(conf, on_latency_delivery);
@@ -137,7 +137,7 @@ int run_latency(const struct settings *settings) {
     rd_kafka_t *handle = latency_producer(settings);
     run.consumer = consumer_new(settings, 0, on_latency_message, &run);
     consumer_start(run.consumer);
-    /* Sleeping shall end when it should, not up to 50 microseconds later. */
+    /* Let sleeps end on time, not up to 50 microseconds late. */
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     double cpu_before = cpu_seconds();
     uint64_t start_ns = monotonic_ns() + NANOSECONDS / 10;

@@ -66,7 +66,7 @@ static rd_kafka_conf_t *producer_conf(const struct settings *settings) {
     } else {
         if (settings->batch_bytes) {
             client_set_count(conf, "batch.size", settings->batch_bytes);
-            /* Bytes alone shall end a batch. */
+            /* Only the number of bytes ends a batch. */
             client_set(conf, "batch.num.messages", "1000000");
         }
         if (settings->linger_ms >= 0)

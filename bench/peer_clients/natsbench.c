@@ -1,4 +1,4 @@
-/* NATS JetStream through the NATS C client: asynchronous publishes with a bounded number on the way, and an ordered
+/* NATS JetStream through the NATS C client: asynchronous publishes with a bounded number in flight, and an ordered
  * push consumer. */
 #include "peer.h"
 

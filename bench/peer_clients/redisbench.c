@@ -30,7 +30,7 @@ static uint64_t produce(redisContext *redis, const struct run *run, double start
             break;
         for (int i = 0; !late && i < WINDOW && sent < run->count; i++, sent++)
             redisAppendCommandArgv(redis, 5, arguments, lengths);
-        /* One window stays on the way while the one before it is acknowledged. */
+        /* One window stays in flight while the one before it is acknowledged. */
         uint64_t until = sent == run->count || late ? sent : sent - WINDOW;
         for (; acknowledged < until; acknowledged++)
             freeReplyObject(next_reply(redis));
