@@ -1,7 +1,7 @@
 """Draws the layers into docs/architecture.md from the import rules in pyproject.toml and from the imports themselves.
 
-A layer may import every layer below it. An arrow stands for imports that exist; arrows that follow from others are left
-out. `make docs` regenerates the picture, and a test fails if it is out of date.
+A layer may import every layer below it. An arrow means that a layer imports the other; arrows that follow from others
+are left out. `make docs` regenerates the picture, and a test fails if it is out of date.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_the_command_line_shows_how_far_the_archive_is(archived: Archived) -> No
     code, output = run("archive", "status", "nobody-made-this", "--bootstrap", archived.broker.bootstrap)
     assert (code, output) == (
         1,
-        "Error: topic 'nobody-made-this' does not exist; see which do with: tailrace topic list\n",
+        "Error: topic 'nobody-made-this' does not exist; list all topics with: tailrace topic list\n",
     )
 
 
@@ -172,7 +172,10 @@ def test_the_command_line_verifies_an_archive(archived: Archived, tmp_path: Path
     bootstrap = archived.broker.bootstrap
     topic = create_topic(bootstrap, "verified", **archived_configs(tmp_path / "archive"))
     code, output = run("archive", "verify", topic, "--bootstrap", bootstrap)
-    assert (code, output) == (1, f"Error: nothing of {topic} is archived\n")
+    assert (code, output) == (
+        1,
+        f"Error: nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}\n",
+    )
     ConfluentClient(bootstrap).produce(topic, some_records(100))
     archive_up_to(bootstrap, topic, {0: 100}, rows_per_file=50)
     code, output = run("archive", "verify", topic, "--bootstrap", bootstrap, "--json")

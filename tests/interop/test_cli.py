@@ -364,7 +364,7 @@ def test_reading_from_beyond_the_end_is_refused(tailrace: Tailrace, topic: str) 
     assert tailrace.ok("consume", topic, "--offset", "1") == b"b\n"
     assert tailrace.ok("consume", topic, "--offset", "2") == b""  # where the next record will be
     said = tailrace.refusal("consume", topic, "--offset", "3")
-    assert said == f"Error: '{topic}' has no offset 3: the next record gets offset 2 at most\n"
+    assert said == f"Error: topic '{topic}' has no offset 3: its longest partition ends at offset 2\n"
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_groups_and_their_offsets_in_a_topic_are_deleted(
     assert eventually(lambda: group not in {each["group"] for each in tailrace.objects("group", "list")})
     for arguments in (["describe", group], ["delete", group], ["delete", group, "--offsets", topic]):
         message = tailrace.refusal("group", *arguments)
-        assert f"group '{group}' does not exist; see which do with: tailrace group list" in message
+        assert f"group '{group}' does not exist; list all groups with: tailrace group list" in message
     with pytest.raises(UnknownGroupError):
         Groups(broker.bootstrap).describe(group)
 

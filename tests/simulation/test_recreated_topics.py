@@ -185,7 +185,7 @@ def test_a_topic_has_its_own_records_and_no_others_and_its_directory_stays_onlin
 
 
 #: Seeds that bring a fault about which few do.
-KNOWN_SEEDS = {"what was written down of a deleted topic counts for its namesake": (818,)}
+KNOWN_SEEDS = {"checkpoints of a deleted topic apply to its namesake": (818,)}
 
 
 @pytest.mark.parametrize("name", DISK_MUTATIONS)

@@ -222,7 +222,7 @@ def test_what_cannot_be_compacted_is_said_and_a_dry_run_changes_nothing(
         return result.output
 
     assert run("nobody-made-this") == (
-        "topic 'nobody-made-this' does not exist; see which do with: tailrace topic list"
+        "topic 'nobody-made-this' does not exist; list all topics with: tailrace topic list"
     )
     plain = create_topic(bootstrap, f"{topic}-plain")
     assert run(plain) == (

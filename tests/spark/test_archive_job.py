@@ -334,7 +334,7 @@ def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_d
         assert process.wait() == 0, process.error_output()
     assert "stopped; restart it to continue from here" in process.error_output()
     assert "Traceback" not in process.error_output()
-    assert "does not exist; see which do with: tailrace topic list; trying again" in process.error_output()
+    assert "does not exist; list all topics with: tailrace topic list; trying again" in process.error_output()
 
     assert verified(bootstrap, sound).rows == len(sent)
     report = verified(bootstrap, poisoned)
@@ -527,7 +527,9 @@ def test_topics_and_places_that_do_not_fit_are_refused_and_nothing_is_changed(
     file.write_text("no directory")
     to = ("--to", str(tmp_path / "archive"))
 
-    assert refusal(broker, "nowhere", *to) == ("topic 'nowhere' does not exist; see which do with: tailrace topic list")
+    assert refusal(broker, "nowhere", *to) == (
+        "topic 'nowhere' does not exist; list all topics with: tailrace topic list"
+    )
     assert refusal(broker, plain) == (
         f"{plain} is not archived: give the archive's location with --to URI, or configure it with: "
         f"tailrace config set topic {plain} tailrace.archive.enable=true tailrace.archive.uri=URI"

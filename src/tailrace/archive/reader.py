@@ -93,7 +93,7 @@ class ArchiveReader:
         return found
 
     def check(self, archive: TopicArchive) -> int:
-        """Raise an error if the archive cannot be read, even if it is cached; return how many batches are aside."""
+        """Raise an error if the archive cannot be read, even if cached; return the number of quarantined batches."""
         if archive.manifest is None:
             self._location.check()
             return 0

@@ -70,7 +70,7 @@ def status(topic: str, bootstrap: str, as_json: bool) -> None:
         )
         return
     if not found.is_enabled:
-        click.echo(f"{topic} is not archived; to archive it, set tailrace.archive.enable=true", err=True)
+        click.echo(f"{topic} is not archived; archive it with: tailrace pipeline archive {topic} --to URI", err=True)
         if not found.version:
             return
     click.echo(f"{topic} is archived to {found.uri}, version {found.version}")
@@ -158,7 +158,7 @@ def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
 
     found = describe(bootstrap, topic)
     if not found.version:
-        raise ClientError(f"nothing of {topic} is archived")
+        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
     archive = found.archive if uri is None else replace(found.archive, uri=uri)
     location = open_location(archive.uri)
     try:

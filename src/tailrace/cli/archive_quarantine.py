@@ -54,7 +54,7 @@ def _opened(bootstrap: str, topic: str, uri: str | None) -> Iterator[tuple[Locat
 
     found = describe(bootstrap, topic)
     if not found.version:
-        raise ClientError(f"nothing of {topic} is archived")
+        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
     archive = found.archive if uri is None else replace(found.archive, uri=uri)
     location = open_location(archive.uri)
     try:
@@ -226,7 +226,7 @@ def retry(topic: str, partition: int | None, bootstrap: str, as_json: bool) -> i
 
     found = describe(bootstrap, topic)
     if not found.version:
-        raise ClientError(f"nothing of {topic} is archived")
+        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
     location = open_location(found.uri)
     try:
         location.check()

@@ -235,7 +235,7 @@ def elect_leaders(topics: tuple[str, ...], unclean: bool, bootstrap: str, as_jso
             wanted.setdefault(partition.topic, []).append(partition.partition)
     missing = [name for name in topics if name not in wanted]
     if missing:
-        raise click.UsageError(f"Topic {shown(missing[0])} does not exist; list all with: tailrace topic list")
+        raise click.UsageError(f"Topic {shown(missing[0])} does not exist; list all topics with: tailrace topic list")
     outcome = elect(bootstrap, wanted, unclean=unclean)
     if as_json:
         print_json({"elected": outcome.elected, "failed": outcome.failed})

@@ -420,7 +420,7 @@ def delete(names: tuple[str, ...], topics: tuple[str, ...], yes: bool, bootstrap
     groups = Groups(bootstrap)
     failures: list[ClientError] = []
     for name in wanted:
-        # None stands for the whole group.
+        # None means the whole group.
         for topic in dict.fromkeys(topics) or (None,):
             told: dict[str, Any] = {"group": name} if topic is None else {"group": name, "topic": topic}
             try:

@@ -62,7 +62,9 @@ def parse_json(line: bytes) -> InputRecord:
     """Parse a JSON object: text becomes UTF-8, null stays null, any other value becomes its JSON text."""
     try:
         fields = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except json.JSONDecodeError as error:
+        raise InputError(f"it is not JSON: {error.msg} (column {error.colno})") from None
+    except UnicodeDecodeError as error:
         raise InputError(f"it is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError("it is not a JSON object")

@@ -200,7 +200,11 @@ async def _reach_store(config: BrokerConfig, file: str, clock: Clock, stop: asyn
         except Unavailable as error:
             if said_at is None or time.monotonic() - said_at >= _STORE_SAID_SECONDS:
                 said_at = time.monotonic()
-                _tell(config, logging.WARNING, f"waiting for the coordination store: {error}")
+                _tell(
+                    config,
+                    logging.WARNING,
+                    f"cannot reach the coordination store: {error}; retrying. Check --coordination and the store",
+                )
         try:
             async with asyncio.timeout(_STORE_RETRY_SECONDS):
                 await stop.wait()

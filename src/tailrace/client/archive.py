@@ -107,7 +107,7 @@ def readers(bootstrap: str, topic: str) -> list[ArchiveReader]:
 
 def _archive(found: DescribedArchive) -> ArchiveStatus:
     if found.error_code in _UNKNOWN:
-        raise UnknownTopicError(f"topic '{found.name}' does not exist; see which do with: tailrace topic list")
+        raise UnknownTopicError(f"topic '{found.name}' does not exist; list all topics with: tailrace topic list")
     if found.error_code:
         raise ClientError(f"cannot describe the archive of {found.name}: {found.error_message}")
     return ArchiveStatus(

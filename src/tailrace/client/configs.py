@@ -124,7 +124,9 @@ def _check(code: int, message: str | None, owner: ConfigOwner, doing: str) -> No
     if code == ErrorCode.NONE:
         return
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and owner.resource_type == _TOPIC:
-        raise UnknownTopicError(f"topic '{owner.resource_name}' does not exist; see which do with: tailrace topic list")
+        raise UnknownTopicError(
+            f"topic '{owner.resource_name}' does not exist; list all topics with: tailrace topic list"
+        )
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     advice = ""
     if message is not None and message.startswith(_READ_ONLY):

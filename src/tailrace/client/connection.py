@@ -134,7 +134,7 @@ def client_error(error: KafkaError, *, doing: str, bootstrap: str, topic: str | 
     """Return the error to raise for what the broker or librdkafka reported while doing something."""
     code = error.code()
     if topic is not None and code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-        return UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+        return UnknownTopicError(f"topic '{topic}' does not exist; list all topics with: tailrace topic list")
     if code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
         return UnreachableError(f"lost the broker at {bootstrap} while {doing}: {plain(error)}")
     if code in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):

@@ -152,7 +152,7 @@ class Consumer:
             if not self._follow and all(start > log_ends[number] for number in numbers):
                 furthest = max(log_ends.values())
                 raise OffsetOutOfRangeError(
-                    f"'{self._topic}' has no offset {start}: the next record gets offset {furthest} at most"
+                    f"topic '{self._topic}' has no offset {start}: its longest partition ends at offset {furthest}"
                 )
             starts = {number: max(start, log_starts[number]) for number in numbers}
         elif isinstance(start, Timestamp):

@@ -269,7 +269,7 @@ class Groups:
         if not numbers and self.find(group) is None:
             raise UnknownGroupError(_unknown(group))
         if not numbers and topic not in self.partitions():
-            raise UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+            raise UnknownTopicError(f"topic '{topic}' does not exist; list all topics with: tailrace topic list")
         if not numbers:
             return 0
         request = OffsetDeleteRequest(
@@ -428,7 +428,7 @@ def _host(client_host: str) -> str:
 
 
 def _unknown(group: str) -> str:
-    return f"group '{group}' does not exist; see which do with: tailrace group list"
+    return f"group '{group}' does not exist; list all groups with: tailrace group list"
 
 
 def _check(code: int, doing: str, group: str) -> None:

@@ -190,7 +190,7 @@ def _wanted(
 
 def _check_exists(topic: str, numbers: Iterable[int], partitions: Mapping[str, int]) -> None:
     if topic not in partitions:
-        raise UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+        raise UnknownTopicError(f"topic '{topic}' does not exist; list all topics with: tailrace topic list")
     for number in numbers:
         if number >= partitions[topic]:
             raise UnknownTopicError(f"topic '{topic}' has no partition {number}; it has {partitions[topic]}")

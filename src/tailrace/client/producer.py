@@ -147,8 +147,9 @@ class Producer:
         """Wait until everything sent is acknowledged; `DeliveryError` for records that failed or are late."""
         remaining = self._wait(None if timeout is None else time.monotonic() + timeout)
         failed, reason = self._failed, self._first_reason
-        if self._is_timed_out and reason is not None and self._find_problem() is not None:
-            reason = f"{reason}: {self._problem}"
+        if self._is_timed_out and reason is not None:
+            problem = self._find_problem()
+            reason = f"{reason}; see the log of the broker" if problem is None else f"{reason}: {problem}"
         # Report each failure once: a later flush is only about records sent after this one, and those that still wait.
         self._failed, self._first_reason = 0, None
         self._is_timed_out, self._problem = False, None

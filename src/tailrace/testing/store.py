@@ -317,7 +317,7 @@ class _Subscription:
         if not self._is_known:
             self._coordination.later(self._coordination.latency(), self._ask)
         elif self._coordination.random.random() < self._coordination.faults.gap:
-            self._coordination.count("watch begun anew")
+            self._coordination.count("watch started over")
             self._coming.clear()
             self._add(self._coordination.space.list(self.watch.directory), {})
         else:

@@ -329,7 +329,7 @@ class Controller:
             gone = [broker_id for broker_id in self._live if broker_id not in live]
             back = [broker_id for broker_id in live if broker_id not in self._live]
             logger.info(
-                "live brokers %s%s%s: %d partitions have a new leader, %d have none",
+                "live brokers %s%s%s: %d partitions have a new leader, %d have none yet",
                 live,
                 f", gone {gone}" if gone else "",
                 f", new {back}" if back and self._live else "",

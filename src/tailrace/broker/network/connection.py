@@ -285,8 +285,8 @@ class Connection:
             (length,) = _unpack_length(data, position)
             if not _MIN_FRAME_BYTES <= length <= self._frame_limit:
                 raise WireError(
-                    f"request of {length} bytes; expected at least {_MIN_FRAME_BYTES} and at most "
-                    f"socket.request.max.bytes={self._frame_limit} bytes"
+                    f"request of {length} bytes; expected {_MIN_FRAME_BYTES} to {self._frame_limit} bytes "
+                    "(socket.request.max.bytes). Does the client use TLS, or a protocol other than Kafka's?"
                 )
             start = position + _LENGTH_BYTES
             if end - start < length:

@@ -1,8 +1,8 @@
 """Decodes quarantined batches again, perhaps with a newer tailrace, and adds their records to the archive.
 
 A file of records is rewritten with the decoded records, and one commit replaces it and its side file; batches that
-still cannot be decoded stay aside. Keeps the invariant of every commit: the archive loses nothing, and has each offset
-once. It needs no Spark session.
+still cannot be decoded stay quarantined. Keeps the invariant of every commit: the archive loses nothing, and has each
+offset once. It needs no Spark session.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _described(bootstrap: str, topic: str) -> ArchiveStatus:
     try:
         return describe(bootstrap, topic)
     except UnknownTopicError:
-        raise UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list") from None
+        raise UnknownTopicError(f"topic '{topic}' does not exist; list all topics with: tailrace topic list") from None
 
 
 def _check(bootstrap: str, status: ArchiveStatus, uri: str | None) -> None:

@@ -290,4 +290,4 @@ def unknown_partition(name: TopicPartition) -> UnknownTopicError:
 
 def unknown_topic(topic: str) -> UnknownTopicError:
     """Return the error that a topic does not exist."""
-    return UnknownTopicError(f"topic '{topic}' does not exist; see which do with: tailrace topic list")
+    return UnknownTopicError(f"topic '{topic}' does not exist; list all topics with: tailrace topic list")

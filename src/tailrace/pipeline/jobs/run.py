@@ -98,8 +98,8 @@ def check_topics(job: Job[...], groups: Groups) -> None:
     for source in job.sources:
         if source.name not in existing:
             raise UnknownTopicError(
-                f"job '{job.name}' reads topic '{source.name}', which does not exist; see which do with: "
-                f"tailrace topic list, or create it: tailrace topic create {source.name}"
+                f"job '{job.name}' reads topic '{source.name}', which does not exist; list all topics with: "
+                f"tailrace topic list, or create it with: tailrace topic create {source.name}"
             )
 
 

@@ -65,7 +65,7 @@ class DirectoryLock:
         except OSError:
             os.close(self._descriptor)
             raise StorageError(
-                f"another broker is running on {directory}: stop it, or give this one its own --data-dir"
+                f"another broker is running on {directory}: stop it, or choose another --data-dir"
             ) from None
 
     def release(self) -> None:

@@ -350,26 +350,26 @@ POWER_CUT_MUTATIONS: Mapping[str, Mutation] = {
     "a log starts with the first segment that is found": Mutation(
         recovery, "_lawful", _start_with_what_is_found, ("false start", "hole", "lost")
     ),
-    "segments go before it is durable that the log starts after them": Mutation(
+    "segments are removed before the new log start is durable": Mutation(
         PartitionMetadata, "allows_start_at", lambda metadata, offset: True, ("lost", "hole")
     ),
-    "a log begins anew and does not say where": Mutation(
+    "a log starts over without recording where": Mutation(
         PartitionMetadata, "move_start", lambda metadata, offset: None, ("lost",)
     ),
-    "what a killed process has cut may come back": Mutation(
+    "what a killed process truncated may come back": Mutation(
         LogDirectory, "_make_durable", lambda directory: None, ("invented", "hole", "lost")
     ),
-    "a segment that is missing is taken for a gap": Mutation(recovery, "read_gaps", _gaps_anywhere_below, ("hole",)),
+    "a missing segment counts as a gap": Mutation(recovery, "read_gaps", _gaps_anywhere_below, ("hole",)),
 }
 
 #: Caught by runs that delete topics and create them again under the same name. Some rules are kept in two places: then
 #: a mutation breaks both.
 DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
-    "files go before the name of their directory does, and what is left of them is adopted": (
+    "files are removed before their directory is renamed, and leftovers are adopted": (
         Mutation(LogDirectory, "_find_owned", _adopt_without_identity, ("adopted",)),
         Mutation(Removals, "_remove_discarded", _remove_at_once, ()),
     ),
-    "what was written down of a deleted topic counts for its namesake": (
+    "checkpoints of a deleted topic apply to its namesake": (
         Mutation(OffsetCheckpoints, "has_outdated", lambda checkpoints, partition: False, ("lost",)),
         Mutation(OffsetCheckpoints, "forget_removed", _forget_nothing, ()),
     ),
@@ -381,7 +381,7 @@ DISK_MUTATIONS: Mapping[str, tuple[Mutation, ...]] = {
             ("offline", "adopted", "lost"),
         ),
     ),
-    "a lack of descriptors is taken for a disk that fails": (
+    "a lack of descriptors counts as a disk failure": (
         Mutation(LogDirectory, "fail", _fail_for_anything, ("offline",)),
         Mutation(LogDirectory, "insist", _fail_at_once, ()),
     ),
@@ -397,7 +397,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "acks=2 counts replicas that are not in sync": Mutation(
         Followers, "limit_of", _count_those_out_of_sync, (TOO_FEW, LOST)
     ),
-    "min.insync.replicas is taken for 1": Mutation(
+    "min.insync.replicas counts as 1": Mutation(
         Partition, "min_insync_replicas", property(lambda self: 1, lambda self, value: None), (TOO_FEW, LOST)
     ),
     "a client that claims to be a replica is believed": Mutation(
@@ -412,7 +412,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda proof, verifier, challenge: True,
         (ISR, LOST, DISAGREE, TWO_VALUES, SELF, TOO_FEW),
     ),
-    "nobody gets back into the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
+    "no replica rejoins the ISR": Mutation(Followers, "wanted", _let_nobody_back, (LIVENESS,)),
     "the high watermark goes back with the followers": Mutation(Partition, "advance", _go_back, (WATERMARK, ISR)),
     "consumers read up to the log end": Mutation(PartitionReader, "limit", _up_to_the_log_end, (BEYOND,)),
     "any incarnation of a broker may join the ISR": Mutation(
@@ -421,14 +421,16 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a broker that crashed stays in the ISR": Mutation(
         registration, "after_crash", _stay, (ISR, LOST, DISAGREE, TWO_VALUES, SELF, WATERMARK, LIVENESS)
     ),
-    "a broker that crashed names its heir": Mutation(registration, "after_crash", _name_an_heir, (LOST, ISR, SELF)),
-    "what was perhaps handed over takes records again at once": Mutation(
+    "a broker that crashed names its successor": Mutation(
+        registration, "after_crash", _name_an_heir, (LOST, ISR, SELF)
+    ),
+    "a leader accepts records right after a handover of unknown outcome": Mutation(
         Leadership, "_find_out", _release_at_once, (LOST,)
     ),
     "a leader without a lease keeps its clients": Mutation(
         Leading, "doubt", lambda leading, silent_since: False, (STALE,)
     ),
-    "an election is no new epoch": Mutation(
+    "an election starts no new epoch": Mutation(
         (leaders, decisions), "led_by", _elect_in_one_epoch, (TWO_LEADERS, ELECTION)
     ),
     "a leader is elected from outside the ISR": Mutation(
@@ -437,14 +439,14 @@ MUTATIONS: Mapping[str, Mutation] = {
     "an election does not ask for the longest log": Mutation(
         decisions, "with_longest_leaders", _first_in_sync_leads, (LOST,)
     ),
-    "a deposed controller goes on": Mutation(broker_controller.Controller, "_alter", _alter_unfenced, (FENCE,)),
-    "a follower does not cut off what its leader does not have": Mutation(
+    "a deposed controller keeps writing": Mutation(broker_controller.Controller, "_alter", _alter_unfenced, (FENCE,)),
+    "a follower does not truncate what its leader lacks": Mutation(
         Partition, "diverging_epoch", _no_divergence, (DISAGREE, TWO_VALUES, ISR, LOST, SELF, LIVENESS)
     ),
-    "producers are not cut with the log": Mutation(
+    "producer state is not truncated with the log": Mutation(
         PartitionLog, "_was_cut", _keep_producers, (LOST, ISR, TWO_VALUES, DISAGREE, ORDER, DUPLICATE, LIVENESS)
     ),
-    "duplicates are not looked for": Mutation(ProducerState, "check", _no_duplicates, (DUPLICATE, ORDER)),
+    "brokers do not detect duplicates": Mutation(ProducerState, "check", _no_duplicates, (DUPLICATE, ORDER)),
     "a coordinator loads only what it knows to be committed": Mutation(
         shards, "load", _load_committed_only, (GROUP_OFFSETS,)
     ),
@@ -454,10 +456,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     "retention does not wait for the archive": Mutation(
         PartitionLog, "remove_expired", _remove_unarchived, (UNARCHIVED, LOST)
     ),
-    "an archive is committed to on any version": Mutation(
+    "an archive accepts commits on any base version": Mutation(
         ArchiveCommit, "applied_to", _commit_on_any_version, (ARCHIVE,)
     ),
-    "what is only in the archive is not looked for there": Mutation(
+    "readers do not look in the archive": Mutation(
         Partition, "is_in_archive", lambda partition, offset: False, (LOST, ORDER)
     ),
 }

@@ -106,10 +106,10 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
     "commits of a deleted topic count for its namesake": Mutation(
         Housekeeping, "counts", lambda housekeeping, topic_name, committed: True, (NAMESAKE,)
     ),
-    "records are deleted that nobody asked for": Mutation(
+    "a deletion removes more records than requested": Mutation(
         PartitionLog, "advance_start", _delete_a_little_more, (UNASKED, LOST)
     ),
-    "a log start is told before it is saved": Mutation(
+    "a log start is reported before it is saved": Mutation(
         PartitionLog,
         "saved_start_offset",
         property(lambda log: log.start_offset, lambda log, offset: None),
@@ -117,21 +117,19 @@ WIDER_MUTATIONS: Mapping[str, Mutation] = {
         BLACKOUT,
     ),
     "a setting is acknowledged and not stored": Mutation(config_changes, "replace", _change_nothing, (CONFIG,)),
-    "no election is unclean": Mutation(
+    "unclean elections never happen": Mutation(
         broker_controller.Controller, "_is_unclean", lambda controller, topic: False, (UNCLEAN, LIVENESS)
     ),
     "flush.messages does not hold back the promise": Mutation(
         PartitionLog, "_account", _promise_at_once, (LOST, ISR, DISAGREE, TWO_VALUES, SELF, TOO_FEW), BLACKOUT
     ),
-    "what has rotted on disk is sent": Mutation(Segment, "verify", _believe, (CORRUPT, BEYOND), "disk rots"),
-    "readers are not given the first of several batches": Mutation(
-        PartitionReader, "_read_log", _skip_a_batch, (ORDER,)
-    ),
-    "leases are measured by a clock that stands still in a machine that sleeps": Mutation(
+    "consumers get data that rotted on disk": Mutation(Segment, "verify", _believe, (CORRUPT, BEYOND), "disk rots"),
+    "readers skip the first of several batches": Mutation(PartitionReader, "_read_log", _skip_a_batch, (ORDER,)),
+    "leases use a clock that stops while the machine sleeps": Mutation(
         SimClock, "monotonic", _stand_still, (LOST, ORDER), "suspend"
     ),
     "producers are forgotten too early": Mutation(ProducerState, "expire", _forget_all, (DUPLICATE, ORDER)),
-    "a new epoch of a producer does not begin anew": Mutation(
+    "a new producer epoch must continue the old sequence": Mutation(
         ProducerState, "check", _go_on_in_a_new_epoch, (LOST, LIVENESS)
     ),
     "files are removed in the loop": Mutation(LogDirectory, "insist", _work_in_the_loop, (STALLED,)),
