@@ -36,7 +36,7 @@ class Recorder:
         data = bytes(self._buffer[:size])
         self.data += data
         self.largest_piece = max(self.largest_piece, size)
-        # The bytes belong to the receiver now; whoever still used the buffer would see this.
+        # The bytes belong to the receiver now; code that still used the buffer would read this.
         self._buffer[:size] = b"\xee" * size
         self.on_received(data)
 
@@ -86,7 +86,7 @@ class Acceptor:
         return self.accepted[0]
 
     async def until(self, count: int) -> None:
-        """Wait until so many connections were accepted."""
+        """Wait until this many connections were accepted."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.accepted) < count:
                 self._arrived.clear()

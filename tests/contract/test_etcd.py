@@ -21,7 +21,7 @@ from tests.support.certificates import make_authority, make_certificate
 from tests.support.stores.etcd_process import EtcdCluster
 
 PATIENCE_SECONDS = 180
-#: So long that whoever lives renews it on the busiest machine.
+#: Long enough for a live session to be renewed even on a very busy machine.
 TTL_MS = 9_000
 #: For calls that end only when their time is over: enough for a busy machine to find out why they must fail.
 SHORT_MS = "4000"

@@ -23,7 +23,7 @@ from tests.support.certificates import make_authority, make_certificate
 from tests.support.stores.zookeeper_process import TICK_MS, ZooKeeperEnsemble
 
 PATIENCE_SECONDS = 180
-#: So long that whoever lives renews it on the busiest machine.
+#: Long enough for a live session to be renewed even on a very busy machine.
 TTL_MS = 12 * TICK_MS
 MAX_TTL_MS = 60_000
 #: For calls that end only when their time is over: enough for a busy machine to find out why they must fail.
@@ -237,7 +237,7 @@ def test_a_session_that_zookeeper_has_ended_is_lost_at_once_and_its_writes_are_r
         async with opened(url_of(zookeeper, "/ended")) as store:
             session = await session_of(store, MAX_TTL_MS)
             await store.txn([], [Write("/mine", b"1", session)])
-            # Whoever has its number and password is the session, and may end it.
+            # A client with the session's number and password can end the session.
             identity = session.connection._client.client_id
             before = session.deadline
 

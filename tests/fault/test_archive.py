@@ -246,7 +246,7 @@ class Sending(threading.Thread):
                 timestamp=record.timestamp_ms or 0,
                 on_delivery=self._delivered,
             )
-            # A few are always on their way, whoever leads.
+            # A few are always in flight, whichever broker leads.
             while len(self._producer) > 50 and self._failure is None and not self._is_over.is_set():
                 self._producer.poll(0.01)
             self._producer.poll(0.001)
@@ -259,7 +259,7 @@ class Sending(threading.Thread):
         self.acknowledged += 1
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many are acknowledged."""
+        """Wait until this many records are acknowledged."""
         self._wanted = count
         assert eventually(
             lambda: self.acknowledged >= count or self._failure is not None, timeout_seconds=READ_SECONDS

@@ -94,7 +94,7 @@ class Load:
             self._errors.append(error)
 
     def wait_for(self, rounds: int) -> dict[str, int]:
-        """Wait until every topic got on by so many rounds, and say how far each is."""
+        """Wait until every topic has this many more rounds; return the rounds of each."""
         goal = {topic: number + rounds for topic, number in self.rounds.items()}
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while any(self.rounds[topic] < goal[topic] for topic in TOPICS):

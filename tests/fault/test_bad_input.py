@@ -245,7 +245,7 @@ def test_a_batch_that_lies_is_refused_and_not_appended(name: str, target: Target
 
 
 def test_records_that_lie_inside_a_sound_batch_harm_no_reader(target: Target) -> None:
-    """Only header and CRC are checked on produce, so whoever looks into a stored batch must not trust it."""
+    """Produce checks only header and CRC, so readers of stored batches must not trust the records."""
     broker = target.broker
     broker.create_topic("inside")
     for tail in (b"\xff" * 30, b"\x80" * 30, b"\x02\0\0\0\xfe\xff\xff\xff\x0f", b""):
@@ -322,7 +322,7 @@ def test_a_request_of_more_elements_than_anybody_needs_closes_the_connection(
 ) -> None:
     line = target.refused_with_one_line(make(300_000))
     assert "its arrays have more than 65536 elements: split the request" in line
-    # As many as are allowed are answered, in slices: whoever stops the broker sees that no step was long.
+    # The broker answers the largest allowed request in slices; at its stop, the test checks that no step was long.
     with RawClient(target.broker.port) as client:
         client.send(make(MOST_ELEMENTS))
         assert client.receive_frame() is not None
@@ -332,7 +332,7 @@ FLEXIBLE = [key for key in sorted(APIS) if APIS[key].max_version >= APIS[key].re
 
 
 def with_tagged_fields(key: int, count: int) -> bytes:
-    """A request of an API in its newest version that ends with so many tagged fields nobody knows."""
+    """A request of an API in its newest version that ends with this many unknown tagged fields."""
     version = APIS[key].max_version
     message = REQUESTS[key]()
     if isinstance(message, ProduceRequest):

@@ -142,7 +142,7 @@ def test_a_group_goes_on_and_keeps_its_offsets_when_its_coordinator_is_killed(cl
 
 
 def take(consumer: object, count: int) -> list[Message]:
-    """So many records, however long a failover takes."""
+    """Read this many records, however long a failover takes."""
     messages: list[Message] = []
     deadline = time.monotonic() + PROGRESS_SECONDS
     while len(messages) < count:

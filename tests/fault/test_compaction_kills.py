@@ -32,7 +32,7 @@ def helper_pid(broker: WatchedBroker) -> int | None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; whoever inherits it may take a while to notice."""
+    """Whether a process has ended; its new parent may take a while to notice."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -18,7 +18,7 @@ PARTITIONS = 60
 
 
 def limited(tmp_path: Path, limit: int) -> WatchedBroker:
-    """A broker in a process that may open so many files."""
+    """A broker in a process with this limit of open files."""
     script = tmp_path / "tailrace-with-few-files"
     script.write_text(f'#!/bin/sh\nulimit -n {limit}\nexec {EXECUTABLE} "$@"\n')
     script.chmod(0o755)

@@ -199,7 +199,7 @@ class Regular(threading.Thread):
             while not self._ending.wait(0.02):
                 self.worst_seconds = max(self.worst_seconds, self._broker.serve_once(OTHER))
                 self.served += 1
-        except BaseException as error:  # noqa: BLE001  told to whoever waits for this thread
+        except BaseException as error:  # noqa: BLE001  reported to the thread that waits for this one
             self.error = error
 
     def finish(self) -> None:
@@ -280,11 +280,11 @@ def first_traceback(output: str) -> str:
 
 # --- inside this process
 
-#: After so many frames the broker is begun anew on an empty directory: topics and groups that damaged requests made
-#: are no leak, but would hide one.
+#: After this many frames, the broker starts over on an empty directory: topics and groups that damaged requests
+#: created are no leak, but would hide one.
 _ROUND_FRAMES = 250_000
 _OWN_GROUP = 1000
-#: Of all frames: so many are only decoded, so many are batches that are only read; the rest goes through a broker.
+#: Shares of the frames: those that are only decoded, and batches that are only read. The rest goes to a broker.
 _DECODED_SHARE = 0.8
 _BATCH_SHARE = 0.1
 _PROGRESS_SECONDS = 30.0

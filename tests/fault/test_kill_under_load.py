@@ -34,7 +34,7 @@ SEED = int(os.environ.get("TAILRACE_FAULT_SEED", "0")) or random.SystemRandom().
 
 PARTITIONS = 3
 TOPICS = {"plain": PARTITIONS, "packed": PARTITIONS}
-#: Every so many kills another one hits the broker while it recovers.
+#: After this many kills, another one hits the broker while it recovers.
 _KILL_A_RECOVERY_EVERY = 4
 _PROGRESS_SECONDS = 180.0
 

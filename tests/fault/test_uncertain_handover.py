@@ -43,7 +43,7 @@ SESSION_MS = 30_000
 STOPS, ATTEMPTS = 3, 5
 #: What the store does when it goes on, it does before this; otherwise the stop came too early or too late.
 MISSED_SECONDS = 10
-#: A transaction holds so many topics: one check, and for each topic a check and a write.
+#: The number of topics in a transaction: one check for all, and a check and a write for each topic.
 TOPICS_IN_TRANSACTION = (MAX_OPERATIONS - 1) // 2
 #: The first of each transaction's topics is written to: whichever of them is not answered, one is in it.
 TRANSACTIONS = 2

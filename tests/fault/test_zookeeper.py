@@ -67,7 +67,7 @@ def test_leaders_that_are_killed_in_turn_cost_nothing_that_was_acknowledged(zook
 def test_servers_that_are_stopped_in_turn_cost_nothing_that_was_acknowledged(zookeeper: ZooKeeperEnsemble) -> None:
     async def disturb(load: Load) -> None:
         for number in range(ROUNDS):
-            # Leaders, and followers: whoever is connected there must find out that nobody answers.
+            # Leaders and followers: clients of a silent server must notice it.
             leader = await asyncio.to_thread(zookeeper.leader)
             followers = [server for server in zookeeper.servers if server is not leader]
             server: ZooKeeperServer = leader if number % 2 else followers[number % len(followers)]

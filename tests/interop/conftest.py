@@ -65,9 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for the whole session, with the default configuration but for when retention is looked at.
+    """One broker for the whole session, with the default configuration except for the interval of retention checks.
 
-    Tests send records that are months old, and read them before anybody shall find that they have expired.
+    Tests send records that are months old, and read them before retention removes them.
     """
     if EXTERNAL is not None:
         yield ExternalBroker(EXTERNAL)

@@ -22,7 +22,7 @@ from tests.support.records import (
 )
 from tests.support.topics import create_topic, topic_names
 
-#: A run of an idempotent producer across a restart: the broker goes away when so many records are acknowledged …
+#: A run of an idempotent producer across a restart: the broker stops when this many records are acknowledged …
 ANNOUNCE_AT = 3_000
 #: … and these are sent only after it came back.
 HOLD_FROM = 9_000

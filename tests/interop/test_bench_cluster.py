@@ -44,7 +44,7 @@ def test_leaders_that_die_stop_and_rule_are_measured_from_outside(cluster: Tailr
     # The session has to end first, by its own time.
     assert 0 < killed["moved_s"] < killed["outage_s"]
     assert killed["outage_s"] > 2
-    # Whoever stops hands over, and nobody has to wait for its session.
+    # A server that stops hands over, so nobody waits for its session to end.
     assert found["stop-with-33-leaders"]["moved_s"] < killed["outage_s"]
     assert found["stop-with-33-leaders"]["leaders"] in (33, 34)
     last = found["controller-killed-100-partitions"]

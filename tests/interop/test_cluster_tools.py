@@ -39,8 +39,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     """Three brokers for all tests of this file, whole again at the end of each."""
     directory = tmp_path_factory.mktemp("cluster")
     config = {
-        # Who leads is asserted to be who shall: nobody may be missed because the machine is busy. A broker that is
-        # killed is missed at once all the same.
+        # The tests assert who leads, so no broker may lose its session because the machine is busy. A killed broker
+        # is noticed at once nevertheless.
         "broker_session_timeout_ms": "30000",
         # Elections are asked for here. One that comes by itself, every five minutes, would come amid a test.
         "auto_leader_rebalance_enable": "false",
@@ -181,7 +181,7 @@ def test_kafka_topics_finds_what_is_missing_and_preferred_leaders_are_elected(
     )
     elect("--all-topic-partitions")
     assert elect("--all-topic-partitions").strip() == "", (
-        "who asks for all is not told of those that are as they should be"
+        "an election for all partitions leaves out those that need none"
     )
     with pytest.raises(RefusedError, match="UnknownTopicOrPartitionException"):
         elect("--topic", f"no-{topic}", "--partition", "0")

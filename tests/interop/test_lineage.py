@@ -29,7 +29,7 @@ from tests.support.history import Load, Sender, check_sender, read_everything
 from tests.support.topics import create_topic, delete_topic, eventually
 
 PARTITIONS = 3
-#: Each sender has so many more records acknowledged before the id changes again, and after it did.
+#: Each sender gets this many records acknowledged before each change of the id, and after the last one.
 RECORDS = 300
 KINDS = [
     kinds.CONFLUENT_RANGE,

@@ -1,4 +1,4 @@
-"""A broker as whoever runs it sees it: its log, its service manager, and how it refuses to start."""
+"""A broker as its operator sees it: its log, its service manager, and how it refuses to start."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 COUNT = 20_000
 PARTITIONS = 3
-#: The broker goes away when so many records are acknowledged …
+#: The broker stops when this many records are acknowledged …
 ANNOUNCE_AT = 4_000
 #: … and these are sent only after it came back, so that a run always lies on both sides.
 HOLD_FROM = 15_000

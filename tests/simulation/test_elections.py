@@ -20,7 +20,7 @@ from tailrace.testing.store import StoreFaults
 from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 TOPIC = "orders"
-#: So many times the moves have to come off, of so many that are tried.
+#: How often the moves must succeed, and how often they are tried at most.
 SCENES = 10
 TRIES = 20
 
@@ -35,7 +35,7 @@ class Scene:
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.cluster = SimCluster(loop, 3)
-        # Whoever is back is back before the session of another, who was cut off at that moment, is over.
+        # A broker returns before the session of another one, which was cut off at that moment, ends.
         self.cluster.coordination.faults = StoreFaults(timeout_seconds=1.0)
         self.watch = ClusterWatch(self.cluster, ClusterHistory(loop))
         self.client = ClusterClient(

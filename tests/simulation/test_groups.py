@@ -186,7 +186,7 @@ def is_settled(run: Run) -> bool:
 
 async def end_stable(run: Run) -> None:
     """Nothing disturbs any more: the group becomes stable, and then its members are left in peace."""
-    # What happened last has to be noticed first, by whoever waits for an answer or for a session to end.
+    # First, members must notice the last event: they may wait for an answer or for a session to end.
     await asyncio.sleep(NOTICE_SECONDS)
     deadline = run.loop.time() + CALM_SECONDS
     while not is_settled(run):

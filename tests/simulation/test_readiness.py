@@ -32,7 +32,7 @@ class SlowStore(MemoryStore):
 
 
 class World:
-    """One broker with a monitoring port, and whoever looks at it."""
+    """One broker with a monitoring port, and its clients."""
 
     def __init__(self, loop: SimLoop, settings: dict[str, str]) -> None:
         self.loop = loop

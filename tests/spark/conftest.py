@@ -83,9 +83,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for the whole session, with the default configuration but for when retention is looked at.
+    """One broker for the whole session, with the default configuration except for the interval of retention checks.
 
-    Tests send records that are months old, and read them before anybody shall find that they have expired.
+    Tests send records that are months old, and read them before retention removes them.
     """
     config = {"log.retention.check.interval.ms": str(24 * 3600 * 1000)}
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", config=config) as process:

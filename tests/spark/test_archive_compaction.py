@@ -1,4 +1,4 @@
-"""Compaction of archives: whoever reads or archives meanwhile notices nothing, and what is expired is gone."""
+"""Compaction of archives: concurrent readers and archivers notice nothing, and expired records are gone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_consumer_and_an_archiver_go_on_while_files_are_merged(
     ends = iter((2300, 2600))
 
     def commit_after_an_archiver(*arguments: object) -> int:
-        # Whoever compacts has the newest version in mind, and just then somebody is faster: twice.
+        # Twice, an archiver commits after the compaction has read the newest version.
         if (end := next(ends, None)) is not None:
             archive_up_to(bootstrap, topic, {0: end}, rows_per_file=100)
         return commit(*arguments)  # type: ignore[arg-type]

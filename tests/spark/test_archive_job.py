@@ -1,4 +1,4 @@
-"""Topics archived by Spark: the archive is the topic, byte for byte, whatever is killed and whoever else archives."""
+"""Topics archived by Spark: the archive equals the topic, despite kills and concurrent archivers."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_d
                 ambush = Ambush(place, is_it, lambda process=process: process.kill() is None, 1)  # type: ignore[misc]
                 ambush.start()
                 try:
-                    # Whoever misses the moment of one round waits for that of the next.
+                    # If it misses the moment in one round, it waits for the next round.
                     while process.next_batch() is not None and moment != "after the commit":
                         send()
                 finally:

@@ -86,7 +86,7 @@ def test_what_nobody_can_decode_is_set_aside_given_back_and_looked_after(
             assert next(iterate_batches(sent))[1].base_offset == first
     assert [header.base_offset for _, header in iterate_batches(fetch_batches(broker.port, topic, 49))][:2] == [49, 50]
 
-    # Whoever queries is told, or goes on without them.
+    # Queries report the batches, or skip them.
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "columns": "offset"}
     strict = TopicReader(parse_read_options(options, streaming=False), ("offset",))
     (partition, *_) = strict.partitions()

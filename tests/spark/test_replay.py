@@ -174,7 +174,7 @@ def test_what_cannot_be_replayed_is_refused_in_plain_words(
 def test_a_replay_that_is_killed_goes_on_and_repeats_only_what_the_crash_cut_short(
     broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    # So many batches that it is not done before it is killed, however late that is.
+    # Enough batches that it is not done before it is killed, however late that is.
     partitions, count, step = 2, 2000, 200
     create_topic(broker.bootstrap, topic, partitions=partitions)
     target = create_topic(broker.bootstrap, f"{topic}-target", partitions=partitions)

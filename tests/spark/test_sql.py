@@ -373,7 +373,7 @@ def command(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
         try:
             yield process
         finally:
-            # Whoever fails must not wait for a query that never ends.
+            # A failed test must not wait for a query that never ends.
             process.kill()
 
 

@@ -75,7 +75,7 @@ class Sender(threading.Thread):
     def run(self) -> None:
         try:
             self._send_until_end()
-        except BaseException as error:  # noqa: BLE001  told to whoever waits for this thread
+        except BaseException as error:  # noqa: BLE001  reported to the thread that waits for this one
             self.error = error
 
     def _send_until_end(self) -> None:
@@ -140,7 +140,7 @@ class Follower(threading.Thread):
                 for message in self._consumer.consume(500, 0.1):
                     if not _is_away(message):
                         _remember(self.seen, message)
-        except BaseException as error:  # noqa: BLE001  told to whoever waits for this thread
+        except BaseException as error:  # noqa: BLE001  reported to the thread that waits for this one
             self.error = error
         finally:
             self._consumer.close()

@@ -120,7 +120,7 @@ def names_below(place: Path) -> Iterator[str]:
 
 
 class Ambush(threading.Thread):
-    """Does something at the moment at which a new file of a kind appears in an archive, so many times."""
+    """Does something each time a new file of a kind appears in an archive, up to a number of times."""
 
     def __init__(self, place: Path, is_it: Callable[[str], bool], strike: Callable[[], bool], times: int) -> None:
         super().__init__(daemon=True)

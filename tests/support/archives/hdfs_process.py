@@ -58,7 +58,7 @@ class HdfsServer:
         subprocess.run([compiler, "-cp", class_path, "-d", str(classes), str(SOURCE)], check=True, timeout=300)
         command = [java, *_JAVA_OPTIONS, "-cp", class_path, SOURCE.stem, str(self._directory / "data")]
         with self._log_path.open("ab") as log:
-            # It ends when its standard input does, so it does not outlive whoever started it.
+            # It ends when its standard input does, so it does not outlive the process that started it.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         line = self._read_line(time.monotonic() + READY_TIMEOUT_SECONDS)
         if not line.startswith("ready "):

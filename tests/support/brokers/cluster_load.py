@@ -115,8 +115,8 @@ class JavaSender(threading.Thread):
     def run(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # The virtual machine itself may have something to say, or was killed amid a line. Whoever stopped reading
-            # would stop the producer.
+            # The Java virtual machine may print lines of its own, or be killed within a line. Always read on: a full
+            # pipe would stop the producer.
             if not (line.startswith("{") and line.endswith("}\n")):
                 self._other_output.append(line)
                 continue

@@ -101,7 +101,7 @@ class ClusterProcess:
                 stack.callback(_end, broker)
 
     def heal(self) -> None:
-        """Start whoever does not run, resume whoever was paused, and wait until all replicas are in sync."""
+        """Start brokers that do not run, resume paused ones, and wait until all replicas are in sync."""
         for broker in self.brokers:
             if broker.is_running:
                 broker.resume()

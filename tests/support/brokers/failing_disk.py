@@ -1,4 +1,4 @@
-"""A file system that turns read-only under whoever uses it, as a real one does when its disk gives errors.
+"""A file system that turns read-only while it is in use, as a real one does when its disk reports errors.
 
 Owns one ext4 image on a loop device. A remount would be refused while files are open; an error that the kernel is
 told of is not. Where this process may not mount, it says so by an error that names the reason.

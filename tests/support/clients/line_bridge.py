@@ -49,7 +49,7 @@ class LineBridge:
             try:
                 on_event()
             finally:
-                # Also where that failed: whoever asks next must not be given the answer to this.
+                # Even if that failed: the next request must not get this answer.
                 answer = self.receive()
         if "error" in answer:
             code = answer["code"]

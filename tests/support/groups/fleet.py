@@ -184,7 +184,7 @@ class Member:
             raise FleetError(f"{self.name}: {what}: it {how}\n{self.last_words()}")
 
     def wait_for_ownership(self, count: int | None = None) -> set[Place]:
-        """Wait until it owns something, or exactly so many partitions."""
+        """Wait until it owns something, or exactly this many partitions."""
         self.wait(
             f"should own {count or 'any'} partitions",
             lambda: bool(self.owned) if count is None else len(self.owned) == count,

@@ -38,7 +38,7 @@ class FetchBarrier:
     def __exit__(self, *_: object) -> None:
         assert self._listening is not None
         self.release()
-        # Closing alone would not wake up whoever accepts or receives.
+        # Closing alone would not wake up threads that accept or receive.
         for each in [self._listening, *self._sockets]:
             try:
                 each.shutdown(socket.SHUT_RDWR)

@@ -22,7 +22,7 @@ class LossyDoor:
 
     def __init__(self, target_port: int, api_key: int, lost_answers: int, on_lost: Callable[[], object]) -> None:
         self.port = free_port()
-        #: How many more are lost; the connection of each ends, once whoever is told of it has had its time.
+        #: How many more answers to lose; after `on_lost` has returned, the connection of each ends.
         self.lost_answers = lost_answers
         self.lost_requests = 0
         self._target_port = target_port
@@ -41,7 +41,7 @@ class LossyDoor:
 
     def __exit__(self, *_: object) -> None:
         assert self._listening is not None
-        # Closing alone would not wake up whoever accepts.
+        # Closing alone would not wake up the thread that accepts.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 

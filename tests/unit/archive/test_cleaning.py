@@ -144,7 +144,7 @@ def test_history_before_the_checkpoint_that_a_reader_may_need_goes(
     for number in range(11):
         world.commit([world.store(number, number + 1)], at_ms=THEN_MS + number * 100)
         heads.append(world.archive.manifest)
-    # Version 4 and 8 are checkpoints. Whoever holds a head that is not older than the grace period can load it.
+    # Versions 4 and 8 are checkpoints. A reader can load any head that is within the grace period.
     assert world.leftovers(THEN_MS + 300).deletable == ()
     assert world.names(world.leftovers(THEN_MS + 700 + GRACE_MS - 1).deletable) == {
         f"manifest/{head}" for head in heads[:3]

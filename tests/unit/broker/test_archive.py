@@ -276,7 +276,7 @@ def test_a_read_that_takes_long_is_taken_by_a_later_fetch(tmp_path: Path) -> Non
     with_broker(tmp_path, test)
 
 
-def test_for_whoever_reads_on_the_next_read_has_begun_and_for_a_single_offset_it_has_not(tmp_path: Path) -> None:
+def test_the_broker_reads_ahead_for_sequential_readers_but_not_for_single_lookups(tmp_path: Path) -> None:
     async def test(tested: TestedBroker) -> None:
         fake = await archived(tested)
         for offset in (3, 8):

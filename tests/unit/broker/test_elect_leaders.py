@@ -82,7 +82,7 @@ def test_any_replica_is_elected_where_none_in_sync_is_alive_and_a_client_accepts
     simulate(test, brokers=2)
 
 
-def test_whoever_asks_for_all_is_told_of_those_that_are_not_as_they_should_be() -> None:
+def test_an_election_for_all_partitions_reports_only_those_that_needed_one() -> None:
     async def test(cluster: Cluster) -> None:
         await prepare(cluster)
         assert await elect(cluster, PREFERRED, None) == {

@@ -241,7 +241,7 @@ def test_what_no_member_may_say_is_refused_in_kafkas_words(tmp_path: Path) -> No
     with_broker(tmp_path, test, **FEW)
 
 
-def test_whoever_asks_may_do_everything(tmp_path: Path) -> None:
+def test_a_client_that_asks_for_its_operations_gets_all_of_them(tmp_path: Path) -> None:
     async def test(broker: TestedBroker) -> None:
         await broker.create("orders")
         for asks in (True, False, True):

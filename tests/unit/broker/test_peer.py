@@ -20,7 +20,7 @@ VERSION = 9
 
 
 class OneConnection:
-    """A network that gives one transport in memory to whoever connects."""
+    """A network that gives every caller the same transport in memory."""
 
     def __init__(self) -> None:
         self.transport = MemoryTransport()

@@ -1,4 +1,4 @@
-"""What is for brokers alone: refused to whoever only says that it is a broker, given to one that has proved it."""
+"""Requests for brokers only: refused to peers that only claim to be a broker, served to those that proved it."""
 
 from __future__ import annotations
 

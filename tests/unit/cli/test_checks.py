@@ -41,7 +41,7 @@ def statuses(findings: list[Finding]) -> list[Status]:
     return [finding.status for finding in findings]
 
 
-def test_whoever_warns_says_what_to_do() -> None:
+def test_warnings_and_problems_say_what_to_do() -> None:
     assert ok("a", "b").advice is None
     assert warning("a", "b", "do").advice == problem("a", "b", "do").advice == "do"
     assert worst([]) is OK

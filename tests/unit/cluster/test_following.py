@@ -239,7 +239,7 @@ def test_a_listener_that_fails_leaves_nobody_waiting() -> None:
     run(test)
 
 
-def test_a_topic_that_others_deleted_is_unknown_to_whoever_changes_it() -> None:
+def test_a_change_of_a_topic_that_another_broker_deleted_fails_as_unknown() -> None:
     async def test(world: World) -> None:
         topic = await world.put_topic("orders", state("1", "1", 1))
         member, _ = await told(world)

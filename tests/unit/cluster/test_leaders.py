@@ -136,7 +136,7 @@ def test_a_broker_that_leaves_is_in_no_isr_with_others(before: TopicImage, gone:
         check_change(before, after)
         for old, new in zip(before.partitions, after.partitions, strict=True):
             assert gone not in new.isr or new.isr == (gone,) == old.isr
-            assert new.leader in (old.leader, NO_LEADER), "whoever leaves names nobody"
+            assert new.leader in (old.leader, NO_LEADER), "a broker that leaves names no successor"
             if departure is after_crash and old.leader == gone:
                 assert new.leader_epoch == old.leader_epoch + 1
                 assert new.leader == (gone if len(old.replicas) == 1 else NO_LEADER)

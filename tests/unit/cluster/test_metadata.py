@@ -143,7 +143,7 @@ def test_of_many_who_create_or_delete_the_same_topic_at_once_one_succeeds() -> N
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_whoever_goes_away_during_a_change_does_not_leave_it_half_made(turns: int) -> None:
+def test_a_cancelled_caller_does_not_leave_a_change_half_made(turns: int) -> None:
     async def test(store: SlowStore) -> None:
         metadata = await loaded(store)
         for change in (metadata.create_topic, metadata.delete_topic):

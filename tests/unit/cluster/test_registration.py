@@ -94,7 +94,7 @@ def test_a_broker_whose_logs_may_have_lost_their_ends_leaves_the_isrs_before_it_
         assert await member.registration.claim(["d"], mark) == 2
         assert await registered(world, 1) is None
         assert (await world.stored(topic)).partitions == (
-            # Who leads is for the controller to say: whoever is registered now may not be all there are.
+            # The controller decides who leads: not all brokers may be registered yet.
             state("123", "23", NO_LEADER, 6),
             state("123", "23", 2),
             state("123", "3", NO_LEADER, 6),

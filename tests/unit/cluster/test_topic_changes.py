@@ -266,7 +266,7 @@ def test_a_follower_that_left_in_between_is_not_brought_back_by_a_change_that_wa
                 world.space.txn([], [(topic_key(topic.lineage), left.to_bytes(), 0)])
 
         store.before_txn = leave
-        # Broker 3 is slow and shall go; that broker 2 has crashed meanwhile, and left, the leader does not know yet.
+        # The leader removes broker 3, which is slow. It does not know yet that broker 2 has crashed and left.
         await member.metadata.alter_isr(
             [IsrChange(topic.lineage, 0, 5, (1, 2), {}), IsrChange(topic.lineage, 1, 5, (1, 2), {})]
         )

@@ -105,7 +105,7 @@ def broker(broker_id: int, started_ms: int = 0) -> BrokerImage:
 
 
 class World:
-    """A key space in virtual time, and whoever uses it."""
+    """A key space in virtual time, and its clients."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop

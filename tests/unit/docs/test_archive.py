@@ -43,7 +43,7 @@ def orders(first: int, count: int) -> list[object]:
 
 
 def archive_of(root: Path) -> tuple[Path, str]:
-    """An archive of ten orders after so many commits that a checkpoint is among them; and leftovers nobody names."""
+    """An archive of ten orders with enough commits for a checkpoint, and unreferenced files."""
     location = open_location(str(root))
     snapshot = Snapshot(TOPIC, TOPIC_ID)
 

@@ -24,7 +24,7 @@ from tests.unit.groups.world import GROUP, GroupWorld, committing, simulate, sub
 
 @dataclass
 class Client:
-    """A member that does what it is told: gives up what it shall not keep, takes what it gets."""
+    """A member that obeys the coordinator: gives up what it must revoke, takes what it gets."""
 
     world: GroupWorld
     member_id: str

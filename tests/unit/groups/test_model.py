@@ -2,7 +2,7 @@
 
 Hypothesis chooses who joins, rejoins, syncs, beats, commits, leaves or falls silent, and when the broker is killed. The
 model knows the rules of the protocol and no timers: rebalance timeouts are too long to end here (they have tests of
-their own), and whoever is silent for a while is simply gone.
+their own), and a member that is silent for a while is simply gone.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_members_that_never_ask_for_their_assignment_are_bounded_by_what_they_se
         told = [result.error for result in results]
         assert told.count(ErrorCode.NONE) == len(group.members)
         assert told.count(ErrorCode.UNKNOWN_MEMBER_ID) == len(joins) - len(group.members)
-        # Also those of whom the answer was the last they heard.
+        # Also members that heard nothing after their answer.
         flood = [ask_to_join(world, "another") for _ in range(2 * ROOM_FOR)]
         assert group.members == {}
         assert len(flood) > len(known_newcomers(world)) == ROOM_FOR

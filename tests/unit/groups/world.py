@@ -108,7 +108,7 @@ class GroupWorld:
         return left[0].error
 
     async def form(self, count: int, **options: Any) -> list[JoinResult]:
-        """A stable group of so many members, each assigned its own id; the leader's join is first."""
+        """A stable group of this many members, each assigned its own id; the leader's join comes first."""
         joins = [self.join(client_id=f"c{number}", **options) for number in range(count)]
         joined = [await join for join in joins]
         leader = next(result for result in joined if result.member_id == result.leader)

@@ -277,7 +277,7 @@ def test_records_that_lie_are_an_error_or_rows_and_never_a_crash(
     for position, byte in damage:
         if position < len(batch):
             batch[position] = byte
-    # With a CRC that fits: whoever wrote these bytes meant them.
+    # The CRC is valid, so the producer sent exactly these bytes.
     batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
     try:
         table = table_of(batch, columns=columns)

@@ -12,7 +12,7 @@ MOST = 200_000
 
 
 def replay(limit: RateLimit, total: int, keeps: float, seed: int) -> list[tuple[float, int]]:
-    """Read so many offsets, of which a filter keeps a part; when each batch began, and what it wrote."""
+    """Read this many offsets through a filter that keeps a part; return the start and size of each batch."""
     chance = random.Random(seed)
     now, left = 1000.0, total
     batches = []

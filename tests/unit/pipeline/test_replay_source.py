@@ -55,7 +55,7 @@ def test_the_highest_version_that_is_whole_is_the_last(tmp_path: Path) -> None:
         return found.version, found.coverage
 
     assert chosen() == (2, {0: (0, 9)})
-    # Whoever lost may have deleted its files.
+    # The archiver that lost may have deleted its files.
     location.delete(f"{plain.directory}/{long.added[0].name}")
     assert chosen() == (2, {0: (0, 7)})
     (tmp_path / manifest_path(plain.directory, heads[0])).write_bytes(b"{}")

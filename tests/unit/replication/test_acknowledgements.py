@@ -141,7 +141,7 @@ def test_an_isr_that_shrank_but_has_the_minimum_still_acknowledges() -> None:
     with_replicas(test)
 
 
-def test_whoever_asked_for_more_replicas_than_are_left_in_sync_is_told_at_once() -> None:
+def test_a_producer_that_waits_for_more_replicas_than_are_in_sync_fails_at_once() -> None:
     async def test(replicas: Replicas) -> None:
         leader = replicas.leader
         three, two = (leader.partition.acknowledging.wait_for(leader.append(acks=acks), acks) for acks in (3, 2))

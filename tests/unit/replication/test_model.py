@@ -352,7 +352,7 @@ def play(scenario: Callable[[ReplicationMachine], None], seed: int = 1) -> None:
 
 
 def expect(is_so: bool) -> None:
-    """What a scenario needs to be one, whoever broke what."""
+    """Fail unless the scenario happened; such a failure says nothing about the mutation."""
     if not is_so:
         raise RuntimeError("the scenario did not happen")
 

@@ -287,7 +287,7 @@ def test_a_disk_that_fails_under_waiting_batches_is_told_to_all_of_them() -> Non
     run(test, compression=Compression.ZSTD)
 
 
-def test_whoever_sent_a_batch_and_went_away_does_not_call_it_off() -> None:
+def test_a_batch_is_appended_even_if_its_client_is_gone() -> None:
     async def test(world: World) -> None:
         first, second = (sent(world, batch(random_values(number, LARGE))) for number in range(2))
         waiting = asyncio.get_running_loop().create_task(asyncio.wait([first]))

@@ -198,7 +198,7 @@ def test_a_new_leader_begins_with_the_high_watermark_it_knows() -> None:
     ("claimed", "code"),
     [(-1, 6), (1, 6), (0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_whoever_takes_a_follower_for_the_leader_is_told_by_the_epoch_first(claimed: int, code: int) -> None:
+def test_a_follower_checks_the_epoch_before_it_refuses_a_request_for_the_leader(claimed: int, code: int) -> None:
     async def test(replicas: Replicas) -> None:
         replicas.change(leader=2)
         partition = replicas.leader.partition

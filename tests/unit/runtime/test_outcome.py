@@ -9,7 +9,7 @@ import pytest
 from tailrace.runtime.outcome import Outcome
 
 
-def test_whoever_waits_is_told_inside_the_call_that_ends_it_in_the_order_they_came() -> None:
+def test_callbacks_run_in_order_inside_the_call_that_completes_the_outcome() -> None:
     outcome: Outcome[int] = Outcome()
     told: list[str] = []
     outcome.add_done_callback(lambda done: told.append(f"first {done.result()}"))

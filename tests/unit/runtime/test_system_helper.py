@@ -295,7 +295,7 @@ async def main():
     print(helper.pid, flush=True)
     await waiting
 
-# Whoever started the tests in the background may have had it ignored.
+# A shell that starts the tests in the background ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """

@@ -33,7 +33,7 @@ async def test_a_promise_is_given_after_the_sync_and_not_before(world: World) ->
 
 
 @simulated
-async def test_whoever_appends_during_a_sync_shares_the_next_one(world: World) -> None:
+async def test_appends_during_a_sync_share_the_next_one(world: World) -> None:
     _, log = world.started(SYNC_EACH)
     world.append(log)
     await asyncio.sleep(0)

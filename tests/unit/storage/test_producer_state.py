@@ -282,7 +282,7 @@ MOST = 160
 
 
 def crowd(count: int) -> ProducerState:
-    """So many producers, each of which wrote one batch; the first three wrote another one at the end."""
+    """This many producers with one batch each; the first three wrote another one at the end."""
     state = ProducerState()
     for number in range(count):
         state.update(header(0, producer_id=number), number, timestamp=1000)

@@ -214,7 +214,7 @@ def test_what_etcd_cannot_take_is_refused_without_asking_another_member() -> Non
     asyncio.run(test())
 
 
-def test_an_answer_that_makes_no_sense_is_unreadable_to_whoever_asked() -> None:
+def test_a_malformed_answer_raises_unreadable() -> None:
     async def test() -> None:
         async with a_store() as (store, (member,)):
             for method in (RANGE, TXN, GRANT):

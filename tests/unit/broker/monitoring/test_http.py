@@ -1,4 +1,4 @@
-"""The HTTP server answers what it has, in order, however requests arrive, and lets go of whoever is not worth it."""
+"""The HTTP server answers requests in order, however they arrive, and drops misbehaving clients."""
 
 from __future__ import annotations
 
