@@ -226,10 +226,10 @@ def test_what_cannot_be_compacted_is_said_and_a_dry_run_changes_nothing(
     )
     plain = create_topic(bootstrap, f"{topic}-plain")
     assert run(plain) == (
-        f"nothing of {plain} is archived; set tailrace.archive.enable=true and run: tailrace pipeline archive"
+        f"nothing of {plain} is archived yet; archive it with: tailrace pipeline archive {plain} --to URI"
     )
     create_topic(bootstrap, topic, **archived_configs(place))
-    assert run(topic) == f"nothing of {topic} is archived"
+    assert run(topic) == f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}"
     ConfluentClient(bootstrap).produce(topic, some_records(100))
     archive_up_to(bootstrap, topic, {0: 100}, rows_per_file=20)
     files = sorted(place.rglob("*"))

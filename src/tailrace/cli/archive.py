@@ -153,12 +153,9 @@ def verify(topic: str, uri: str | None, bootstrap: str, as_json: bool) -> int:
 
     require_packages()
     from tailrace.archive.verify import verify as verify_archive
-    from tailrace.client.archive import describe
-    from tailrace.client.errors import ClientError
+    from tailrace.client.archive import describe_archived
 
-    found = describe(bootstrap, topic)
-    if not found.version:
-        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
+    found = describe_archived(bootstrap, topic)
     archive = found.archive if uri is None else replace(found.archive, uri=uri)
     location = open_location(archive.uri)
     try:

@@ -49,12 +49,9 @@ def _opened(bootstrap: str, topic: str, uri: str | None) -> Iterator[tuple[Locat
 
     require_packages()
     from tailrace.archive.manifest import load_snapshot
-    from tailrace.client.archive import describe
-    from tailrace.client.errors import ClientError
+    from tailrace.client.archive import describe_archived
 
-    found = describe(bootstrap, topic)
-    if not found.version:
-        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
+    found = describe_archived(bootstrap, topic)
     archive = found.archive if uri is None else replace(found.archive, uri=uri)
     location = open_location(archive.uri)
     try:
@@ -217,16 +214,13 @@ def retry(topic: str, partition: int | None, bootstrap: str, as_json: bool) -> i
     """
     from tailrace.archive.installation import require_packages
     from tailrace.archive.location import open_location
-    from tailrace.client.archive import describe
-    from tailrace.client.errors import ClientError
+    from tailrace.client.archive import describe_archived
 
     require_packages()
     from tailrace.pipeline.archiving.commit import TopicArchiver
     from tailrace.pipeline.archiving.quarantine_retry import retry_quarantined
 
-    found = describe(bootstrap, topic)
-    if not found.version:
-        raise ClientError(f"nothing of {topic} is archived yet; archive it with: tailrace pipeline archive {topic}")
+    found = describe_archived(bootstrap, topic)
     location = open_location(found.uri)
     try:
         location.check()

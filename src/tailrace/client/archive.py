@@ -74,6 +74,15 @@ def describe(bootstrap: str, topic: str) -> ArchiveStatus:
     return _archive(response.archives[0])
 
 
+def describe_archived(bootstrap: str, topic: str) -> ArchiveStatus:
+    """Describe what of a topic is archived; ClientError if it is nothing."""
+    found = describe(bootstrap, topic)
+    if not found.version:
+        command = f"tailrace pipeline archive {topic}{'' if found.is_enabled else ' --to URI'}"
+        raise ClientError(f"nothing of {topic} is archived yet; archive it with: {command}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveReader:
     """A broker with replicas of a topic, and why it cannot read the topic's archive; None if it can."""

@@ -282,7 +282,7 @@ def _recover(
         if not whole or segment.end_offset != following.base_offset:
             for lost in segments[index + 1 :]:
                 logger.warning(
-                    "%s: dropped segment %d, which follows a torn one and was never promised",
+                    "%s: dropped segment %d, which follows a torn one: it was not known to be on disk",
                     partition,
                     lost.base_offset,
                 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tailrace.broker.config.broker_config import BrokerConfig, gather_settings
 from tailrace.cli.checks.finding import Finding, ok, problem, warning
-from tailrace.cli.output import count_of
+from tailrace.cli.output import count_of, in_plain_words
 from tailrace.errors import ConfigError
 
 SUBJECT = "configuration"
@@ -22,7 +22,7 @@ def check_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[Brok
     try:
         settings, origins = gather_settings(path, overrides)
     except ConfigError as refusal:
-        findings.append(problem(SUBJECT, str(refusal), "correct the file; the checks below ignore it"))
+        findings.append(problem(SUBJECT, in_plain_words(str(refusal)), "correct the file; the checks below ignore it"))
         settings, origins = gather_settings(None, overrides)
     given = len(settings)
     config: BrokerConfig | None = None
@@ -30,7 +30,7 @@ def check_settings(path: str | None, overrides: Mapping[str, str]) -> tuple[Brok
         try:
             config = BrokerConfig(settings, origins=origins)
         except ConfigError as refusal:
-            findings.append(problem(SUBJECT, str(refusal), "correct it: the broker would not start"))
+            findings.append(problem(SUBJECT, in_plain_words(str(refusal)), "correct it: the broker would not start"))
             del settings[_culprit(settings, origins, str(refusal))]
     findings += [warning(SUBJECT, text, "remove it, unless you share the file with Kafka") for text in config.warnings]
     if config.get_optional_str("tailrace.coordination") is None:

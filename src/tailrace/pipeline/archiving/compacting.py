@@ -28,7 +28,14 @@ from tailrace.archive.errors import FileMissingError
 from tailrace.archive.location import Location, open_location
 from tailrace.archive.manifest import ArchivedFile, Manifest, Snapshot, read_manifest, write_manifest
 from tailrace.archive.reader import ArchiveReader
-from tailrace.client.archive import ArchiveConflictError, ArchiveStatus, CommitUnknownError, commit, describe
+from tailrace.client.archive import (
+    ArchiveConflictError,
+    ArchiveStatus,
+    CommitUnknownError,
+    commit,
+    describe,
+    describe_archived,
+)
 from tailrace.client.errors import ClientError, UnreachableError
 
 #: Writes the file of each merge, in their order.
@@ -103,10 +110,7 @@ class Compaction:
         self._topic = topic
         self._settings = settings
         self._now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        status = describe(bootstrap, topic)
-        if not status.version:
-            how = "" if status.is_enabled else "; set tailrace.archive.enable=true and run: tailrace pipeline archive"
-            raise ClientError(f"nothing of {topic} is archived{how}")
+        status = describe_archived(bootstrap, topic)
         self._lineage = status.lineage
         self._location: Location = open_location(status.uri)
         self._reader = ArchiveReader(self._location)
