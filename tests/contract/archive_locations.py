@@ -1,4 +1,4 @@
-"""The kinds of locations that archives can be at, each with a real server behind it, and what can befall them."""
+"""The kinds of archive locations, each on a real server, and the faults that tests inject."""
 
 from __future__ import annotations
 

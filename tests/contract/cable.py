@@ -1,4 +1,4 @@
-"""A cable between a client and a server: it can be silent, break, and be mended, while both ends go on running.
+"""A cable between a client and a server: tests make it silent, break it and mend it while both ends run.
 
 Owns a listening socket (TCP on a free loopback port, or a Unix socket) and passes bytes on to the real server. While it
 is cut, connections stay open and new ones are accepted, but nothing passes: what a network without answers looks like.

@@ -1,4 +1,4 @@
-"""Etcd and ZooKeeper under the contract of the store port: one server, and three of which the leader dies."""
+"""etcd and ZooKeeper for the store port's contract: one server, and three of which tests kill the leader."""
 
 from __future__ import annotations
 

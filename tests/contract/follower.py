@@ -1,4 +1,4 @@
-"""Somebody who follows a directory of a store, and holds it to what a watch promises."""
+"""A reader that follows a directory of a store and checks everything that a watch promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores that need no server of others under the contract of the store port."""
+"""Stores for the store port's contract that need no separate servers."""
 
 from __future__ import annotations
 

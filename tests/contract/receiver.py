@@ -1,4 +1,4 @@
-"""A receiver that keeps what it was told and lets a test wait for it."""
+"""A receiver that records its calls and lets tests wait for them."""
 
 from __future__ import annotations
 

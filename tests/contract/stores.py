@@ -1,4 +1,4 @@
-"""The stores that the contract of the store port runs over, and everything that may happen to them.
+"""The stores under the contract of the store port, and the faults that tests inject.
 
 `KINDS` is the registry. A kind is made once for a whole run of the tests, starts whatever it needs (servers) when its
 first test comes and ends it in `shutdown`; for each test it gives a `Stores`: a new, empty key space with any number of

@@ -1,4 +1,4 @@
-"""Commits of an archive on every store: of two who commit at once one is refused, and nobody is told what is not so.
+"""Archive commits on every store: of two concurrent commits one is refused, and no caller gets a wrong result.
 
 The broker's own code over real stores, without brokers: what ArchiveCommit does is one change of metadata.
 """

@@ -1,4 +1,4 @@
-"""What only etcd has beside the contract of all stores: other people's tools, compaction, TLS, users and roles."""
+"""What only etcd has in addition to the contract of all stores: its own tools, compaction, TLS, users and roles."""
 
 from __future__ import annotations
 

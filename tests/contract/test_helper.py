@@ -1,4 +1,4 @@
-"""What both helpers promise: answers, errors, a disk, and that a helper's end is an error of the call alone."""
+"""What both helpers promise: answers, errors, a disk; and if a helper ends, only its calls fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest topic that is promised fits into every store, and is changed there by a release that knows it in part."""
+"""The largest promised topic fits into every store, and a release that knows only some of its fields can change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only ZooKeeper has beside the contract of all stores: other people's clients, its sessions, TLS and owners."""
+"""What only ZooKeeper has in addition to the contract of all stores: its own clients, sessions, TLS and owners."""
 
 from __future__ import annotations
 

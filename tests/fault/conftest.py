@@ -1,4 +1,4 @@
-"""Brokers to be ill-treated, and the proof that each of them took it."""
+"""Brokers for fault tests, and the check that each of them survived."""
 
 from __future__ import annotations
 

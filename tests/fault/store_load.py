@@ -1,4 +1,4 @@
-"""Load on a store while its servers are disturbed, and the proof that nothing of it was lost.
+"""Load on a store while its servers fail, and the check that nothing was lost.
 
 Brokers must come through it: whatever the store acknowledged is there, whatever it did not is there once or not at all,
 a watch ends with what is stored, and a session is lost only when its time is over.

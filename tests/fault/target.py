@@ -1,4 +1,4 @@
-"""A broker to aim at, and what it means that it took no harm.
+"""A broker to attack, and the checks that it took no harm.
 
 Owns the bounds. After each test the broker must be the same process, serve another client soon, have grown by less
 than stated here, and have written no stack trace.

@@ -1,4 +1,4 @@
-"""An archive that is away, damaged or slow to come back, and brokers that die over one: no hole, no lost record."""
+"""An archive that is unavailable, damaged or slow, and brokers that die while they use it: no gap, no lost record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups as docs/operations.md tells to make them, with the very commands of that page, come back whole."""
+"""Backups made with the commands in docs/operations.md are restored completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy, silent or many: they get what is theirs, and nobody else waits for them.
+"""Slow, greedy, silent or many clients: they get correct answers, and nobody else waits for them.
 
 Each request here is sound. What is bounded is what one client may make the broker keep, and for how long.
 """

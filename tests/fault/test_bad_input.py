@@ -1,4 +1,4 @@
-"""Bytes that are not the protocol, and batches that lie: refused, never appended, and nobody else notices.
+"""Bytes that are not the protocol, and invalid batches: refused, never appended, and no other client notices.
 
 One broker takes everything in this file. After each test it must be the same process, serve another client, have
 grown by less than a stated bound, and have written one line per refusal and no stack trace.

@@ -1,4 +1,4 @@
-"""Leaders that are killed and paused again and again under load: nothing acknowledged is lost, on any store.
+"""Leaders that are repeatedly killed and paused under load: no acknowledged record is lost, on any store.
 
 Three brokers, three replicas, two of which must be in sync, acks=all. TAILRACE_FAILOVERS sets how often a leader is
 killed and how often it is paused. The time from the signal to the next acknowledged write is printed.

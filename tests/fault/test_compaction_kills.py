@@ -1,4 +1,4 @@
-"""The broker, or its helper, killed in the midst of compaction: the newest value of every key is there afterwards."""
+"""The broker or its helper is killed during compaction: the newest value of every key is there afterwards."""
 
 from __future__ import annotations
 

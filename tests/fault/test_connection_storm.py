@@ -1,4 +1,4 @@
-"""Clients that all come at once, as after a restart of a broker: none of them has to knock twice."""
+"""Many clients connect at once, as after a restart of a broker: each connects at the first attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader that alone is cut off from the metadata store, while clients and its followers still reach it.
+"""Only the leader is cut off from the metadata store, while clients and followers still reach it.
 
 Three real brokers on a real etcd; one reaches it through a line that is cut. Other brokers lead in its place, it sends
 its clients there, and nothing acknowledged is lost.

@@ -1,4 +1,4 @@
-"""`tailrace doctor` beside real brokers: one that runs, one that was killed, and one whose files were harmed.
+"""`tailrace doctor` on real brokers: one that runs, one that was killed, and one with damaged files.
 
 What it foretells is held against what a broker then does.
 """

@@ -1,4 +1,4 @@
-"""A process that may open few files: the broker says so, shares them out, and refuses what it has none for."""
+"""A process with few descriptors: the broker says so, divides them, and refuses what it has none for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fills up: what does not fit is refused with a retriable error, everything else goes on.
+"""A disk that fills up: the broker refuses what does not fit with a retriable error, and everything else continues.
 
 Needs to mount a small file system; where that is not allowed the tests fail and say so.
 """

@@ -1,4 +1,4 @@
-"""Clients that say they are brokers, against real brokers over sockets: they are refused, and move nothing."""
+"""Clients that claim to be brokers, against real brokers over sockets: refused, and without any effect."""
 
 from __future__ import annotations
 

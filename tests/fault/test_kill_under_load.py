@@ -1,4 +1,4 @@
-"""A broker that is killed, or stopped, again and again under load keeps every promise it gave.
+"""A broker that is repeatedly killed or stopped under load keeps its promises.
 
 With the default flush policy an acknowledged record survives the end of the process. TAILRACE_FAULT_KILLS sets how
 often the broker is killed, TAILRACE_FAULT_SEED the moments; the seed is printed, as is each kill.

@@ -1,4 +1,4 @@
-"""A request for metadata that is larger than its store takes is refused, and the broker goes on, on every store."""
+"""Every store: the broker refuses a request whose metadata would be too large for the store, and continues."""
 
 from __future__ import annotations
 

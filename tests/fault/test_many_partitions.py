@@ -1,4 +1,4 @@
-"""A broker with 10,000 partitions that creates, deletes and retains, while a client is answered all the time.
+"""A broker with 10,000 partitions creates and deletes topics and applies retention, and still answers a client.
 
 What the loop does at once is counted in two ways that do not depend on how fast the machine is: how often a client that
 asks again after each answer is answered meanwhile, and how much CPU time a single step of the loop takes.

@@ -1,4 +1,4 @@
-"""A batch that stays with a leader of before, unanswered, while its producer goes on with the new one.
+"""A batch stays unanswered with a former leader while its producer continues with the new one.
 
 Clients do that: their limit of requests in flight is one for each connection. Whether the batch has reached the log or
 not, it is acknowledged in the end, is in the log once, and the order is the one in which records were sent.

@@ -1,4 +1,4 @@
-"""Partitions, configuration and log directories through the admin clients that people have, and the command line."""
+"""Partitions, configuration and log directories through common admin clients and the command line."""
 
 from __future__ import annotations
 

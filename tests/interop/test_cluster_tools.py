@@ -1,4 +1,4 @@
-"""Apache Kafka's command line tools, unmodified, on three brokers: what they print is what is."""
+"""Apache Kafka's command line tools, unmodified, on three brokers: their output is correct."""
 
 from __future__ import annotations
 

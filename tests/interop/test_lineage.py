@@ -1,4 +1,4 @@
-"""Real clients over three brokers while the id of their topic changes: they ask for metadata again, and go on."""
+"""Real clients over three brokers while the id of their topic changes: they refresh metadata and continue."""
 
 from __future__ import annotations
 

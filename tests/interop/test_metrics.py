@@ -1,4 +1,4 @@
-"""What a broker's metrics say is what its clients have counted themselves."""
+"""A broker's metrics agree with what its clients have counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches in an archive that nobody can decode: what clients get of them, and the commands that look after them."""
+"""Undecodable batches in an archive: what clients get, and the commands for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers while the broker goes away and comes back: every record exactly once, in order."""
+"""Idempotent producers while the broker stops and returns: every record exactly once, in order."""
 
 from __future__ import annotations
 

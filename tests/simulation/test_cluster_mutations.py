@@ -1,4 +1,4 @@
-"""The checkers of the simulated cluster bite: for each invariant a broker that is broken on purpose is caught.
+"""The checkers of the simulated cluster work: for each invariant, they catch a deliberately broken broker.
 
 Each is run with a seed in which it is known to do harm. With TAILRACE_MUTATIONS=all nothing is known beforehand: each
 has to be caught by one of the first seeds there are.

@@ -1,4 +1,4 @@
-"""Configuration changed while the broker is killed and unplugged: what was acknowledged is in force, the rest is whole.
+"""Configuration changes while the broker is killed and unplugged: acknowledged ones last, others are whole or absent.
 
 Each seed is one run: a client that changes a topic and the broker over and over, crashes at random moments, and after
 each restart a look at what is stored, what is told and what the open log goes by.

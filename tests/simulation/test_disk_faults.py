@@ -1,4 +1,4 @@
-"""A broker on a disk that fills up or fails: what is refused, what goes on, and what is never claimed."""
+"""A broker on a disk that fills up or fails: what it refuses, what continues, and what it never acknowledges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elections whose outcome hangs on who hears what when, played move by move in virtual time."""
+"""Elections that depend on the order of events, played step by step in virtual time."""
 
 from __future__ import annotations
 

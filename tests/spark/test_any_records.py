@@ -1,4 +1,4 @@
-"""Whatever is produced, every path gives the same rows: a plain reading in Python says which.
+"""Whatever is produced, every path returns the same rows as a plain reader in Python.
 
 The paths without Spark are in `tests/support/spark/read_paths.py`. A further kind of record is one more entry in
 `RECORDS`. Batches that nobody can decode lie between others: each path gives all the others, and says what it left out

@@ -1,4 +1,4 @@
-"""Commits whose answers are lost: made once, known to be made, and nothing of them deleted; others are told apart."""
+"""Commits whose answers are lost: made once, recognized as made, and no file of them deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics with batches that nobody can decode, archived beside others: nothing stops, nothing is lost, all is said."""
+"""Undecodable batches in archived topics: archiving continues, nothing is lost, and everything is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress shows where people look: in `tailrace group describe`, never ahead of what a query has processed."""
+"""Progress shows in `tailrace group describe`, and is never ahead of what a query has processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading outlives what happens to brokers: restarts, kills, leaders that move, connections that break.
+"""Reads survive restarts, kills, leader changes and broken connections.
 
 Ranges are read as a task of Spark reads them, in this process, so that the fault comes exactly where it hurts: in the
 middle of a range, behind a batch that was handed on and before the next.

@@ -1,4 +1,4 @@
-"""Authorizers for tests: one that allows what it lists, and notes what it is asked."""
+"""Authorizers for tests: one that allows only what it lists, and records its calls."""
 
 from __future__ import annotations
 

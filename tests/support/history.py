@@ -1,4 +1,4 @@
-"""What was sent, acknowledged and read while a broker was ill-treated, and whether it all fits together.
+"""What was sent, acknowledged and read during faults, and whether it is consistent.
 
 Senders and followers run in threads of their own through every failure; the history they leave is checked from
 outside: nothing acknowledged is lost, each sender's order is kept, idempotence means once, no offset is missing and

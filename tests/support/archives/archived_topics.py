@@ -1,4 +1,4 @@
-"""Topics that are archived and given up by their brokers as soon as they may, and what was sent to them."""
+"""Archived topics whose brokers delete records as soon as they may, and what was sent to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic whose archive has batches aside: made without Spark, committed through the broker, its log given up."""
+"""A topic whose archive has quarantined batches: made without Spark, committed through the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One compacted log on a simulated disk with the broker's own cleaner, and the model that it is held against.
+"""One compacted log on a simulated disk with the broker's own cleaner, and the model to compare it with.
 
 The model knows only what was appended and how far each cleaning came: below that, the newest record of each key and
 nothing else; above, everything. Owns no expectations about files.

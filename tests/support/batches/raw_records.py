@@ -1,4 +1,4 @@
-"""Records that client libraries refuse to send: names of headers that are no text, any time, and headers that lie.
+"""Records that client libraries refuse to send: header names that are not text, any time, invalid headers.
 
 Owns the plain bytes of a batch, written down once more so that nothing of the package checks itself.
 """

@@ -1,4 +1,4 @@
-"""Producers whose records go on through every failure of a cluster, and that remember what was acknowledged, and when.
+"""Producers that continue through every failure of a cluster, and remember what was acknowledged, and when.
 
 Owns the two senders, librdkafka's and the Java client's. It must not know what is done to the brokers meanwhile.
 """

@@ -1,4 +1,4 @@
-"""Two brokers in threads that serve a producer and go wrong on purpose, by seed: what no real broker does on demand.
+"""Two brokers in threads that fail on purpose, by seed, as no real broker does on demand.
 
 They keep one log for each partition and know a producer's batches by their sequence numbers, the last five of them, as
 Kafka does. Before or after a batch is in the log they refuse it, move its partition to the other broker, or hang up. It

@@ -1,4 +1,4 @@
-"""A broker in threads whose answers a test writes: for what no real broker says on demand.
+"""A broker in threads whose answers a test writes, as no real broker gives them on demand.
 
 Owns a listening socket and the frames, and answers the greeting, ApiVersions, by itself. It must not know the client
 under test.

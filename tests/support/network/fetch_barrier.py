@@ -1,4 +1,4 @@
-"""A door in front of a broker that everybody passes but the replica fetchers of chosen brokers, while it is told so.
+"""A proxy in front of a broker that can hold back the replica fetchers of chosen brokers.
 
 It makes a broker that is half dead: it has its session in the store, answers its clients, and does not fetch. Owns a
 listening socket on loopback and the threads that pass bytes on. It must not know why. Brokers are told of the door by

@@ -1,4 +1,4 @@
-"""A door in front of a broker that loses some requests, or the answers to some, as a broken network does.
+"""A proxy in front of a broker that loses some requests or answers, as a broken network does.
 
 Owns a listening socket on loopback and a thread for each connection, each of which carries one request at a time. It
 must not know why.

@@ -1,4 +1,4 @@
-"""A TCP line on loopback that remembers what passes: what an eavesdropper between two brokers has.
+"""A TCP connection on loopback that records what passes, as an eavesdropper between two brokers would.
 
 It must not know what is said over it, but for the length before a frame.
 """

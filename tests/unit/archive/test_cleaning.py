@@ -1,4 +1,4 @@
-"""Cleaning: files go when nobody can need them any more, and not a moment before."""
+"""Cleaning: files are deleted only once nobody can need them."""
 
 from __future__ import annotations
 

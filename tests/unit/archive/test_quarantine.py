@@ -1,4 +1,4 @@
-"""Batches that nobody can decode in an archive: named by manifests, given back as they were, and looked after."""
+"""Undecodable batches in an archive: named by manifests, returned unchanged, and decoded again on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scan gives the rows that are wanted, in the columns that are wanted, and reads no more than it has to."""
+"""A scan returns only the requested rows and columns, and reads no more than necessary."""
 
 from __future__ import annotations
 

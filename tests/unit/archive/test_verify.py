@@ -1,4 +1,4 @@
-"""Verification of an archive: all that is wrong is found and named, and what is left over is not called wrong."""
+"""Verification of an archive: it names every problem, and does not count unused files as problems."""
 
 from __future__ import annotations
 

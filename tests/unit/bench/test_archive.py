@@ -1,4 +1,4 @@
-"""What the benchmarks of archives make of their samples."""
+"""How the archive benchmarks evaluate their samples."""
 
 from __future__ import annotations
 

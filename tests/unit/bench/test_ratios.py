@@ -1,4 +1,4 @@
-"""What the benchmark makes of its samples: medians, ratios, spreads, shares and growth."""
+"""How the benchmark evaluates its samples: medians, ratios, spreads, shares and growth."""
 
 from __future__ import annotations
 

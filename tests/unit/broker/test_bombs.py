@@ -1,4 +1,4 @@
-"""A few bytes that unpack to very much: nobody else waits for them, and the memory they take is bounded together."""
+"""Small batches that decompress to very much: nobody else waits, and their memory is bounded."""
 
 from __future__ import annotations
 

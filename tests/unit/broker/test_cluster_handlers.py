@@ -1,4 +1,4 @@
-"""What every API answers on a broker that is one of several: who leads, who is to be asked, what is refused."""
+"""What every API answers on a broker of a cluster: leaders, brokers to ask, refusals."""
 
 from __future__ import annotations
 

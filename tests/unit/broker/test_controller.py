@@ -1,4 +1,4 @@
-"""The controller at work: leaders for all partitions while brokers come and go, and no say once it is deposed."""
+"""The controller: leaders for all partitions while brokers come and go; a deposed controller changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is set while the broker runs: which keys, in which order of precedence, and what is told of it."""
+"""Settings that change at run time: which keys, their precedence, and how they are described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders: who is elected at a client's wish, and what it is told where nobody is."""
+"""ElectLeaders: which leaders a client's request elects, and the errors where none is elected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leadership that changes hands: the longest log follows a leader that is gone, one that is there loses nothing."""
+"""Leadership changes: the longest log succeeds a leader that is gone, and a handover loses nothing."""
 
 from __future__ import annotations
 

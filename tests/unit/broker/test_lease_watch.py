@@ -1,4 +1,4 @@
-"""A leader without a lease: it sends clients elsewhere where another may lead, and goes on where nobody else can."""
+"""A leader without a lease: it redirects clients where another may lead, and continues where none can."""
 
 from __future__ import annotations
 

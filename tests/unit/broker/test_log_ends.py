@@ -1,4 +1,4 @@
-"""Asking brokers how far their logs reach: whatever one of them answers, the election goes on."""
+"""Asking brokers for log ends: the election continues, whatever one of them answers."""
 
 from __future__ import annotations
 

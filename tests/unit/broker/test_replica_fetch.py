@@ -1,4 +1,4 @@
-"""What a leader answers to followers, here played by the test: how far they may read, and what their fetches tell."""
+"""What a leader answers to followers, which the test plays: how far they may read, and what their fetches report."""
 
 from __future__ import annotations
 

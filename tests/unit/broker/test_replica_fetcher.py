@@ -1,4 +1,4 @@
-"""One fetcher and a leader that the test plays: which answers count, which partitions wait, what is begun anew."""
+"""A fetcher against a leader that the test plays: which answers count, which partitions wait, what starts over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Followers that pull: logs become equal, whatever happened to leader, connection and disk in between."""
+"""Followers: their logs become equal to the leader's, whatever fails in between."""
 
 from __future__ import annotations
 

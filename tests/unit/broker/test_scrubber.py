@@ -1,4 +1,4 @@
-"""The scrub goes through all closed segments in its time, finds what is damaged, and has it served no more."""
+"""The scrub reads all closed segments in time, finds damaged batches, and stops serving them."""
 
 from __future__ import annotations
 

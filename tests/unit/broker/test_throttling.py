@@ -1,4 +1,4 @@
-"""Every response that has a field for it says for how long its client is throttled, as quotas say once per request."""
+"""Every response with a throttle field has its client's throttle time, which quotas give once per request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures and what ApiVersions tells of features, in clusters of real brokers of which one may be older."""
+"""UpdateFeatures, and what ApiVersions reports, in clusters of real brokers, one of which may be older."""
 
 from __future__ import annotations
 

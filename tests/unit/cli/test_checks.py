@@ -1,4 +1,4 @@
-"""The checks of `tailrace doctor` that need no data directory: each finds what it is for, and is content otherwise."""
+"""The checks of `tailrace doctor` that need no data directory: each finds its problem, and nothing otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tailrace config` and `tailrace topic alter` take for a mistake before they talk to anybody."""
+"""Mistakes that `tailrace config` and `tailrace topic alter` report before they ask a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What text on the command line may stand for."""
+"""The values that text on the command line may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `tailrace serve` stand for configuration keys."""
+"""The options of `tailrace serve` set configuration keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace sql` up to the moment at which Spark is needed: options, and what is refused without it."""
+"""`tailrace sql` before it needs Spark: options and refusals."""
 
 from __future__ import annotations
 

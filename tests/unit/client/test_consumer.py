@@ -1,4 +1,4 @@
-"""A start that makes no sense is refused before any broker is asked."""
+"""An invalid start is refused before any broker is asked."""
 
 from __future__ import annotations
 

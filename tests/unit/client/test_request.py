@@ -1,4 +1,4 @@
-"""Questions that librdkafka has no call for: which error a failure becomes, and whether the broker may have acted."""
+"""Requests that librdkafka does not support: the error for each failure, and whether the broker may have acted."""
 
 from __future__ import annotations
 

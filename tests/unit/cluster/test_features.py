@@ -1,4 +1,4 @@
-"""Levels of features: which changes are allowed, how they are stored, and what brokers make of what they find."""
+"""Feature levels: which changes are allowed, how they are stored, and how brokers react to what they find."""
 
 from __future__ import annotations
 

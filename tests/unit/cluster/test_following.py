@@ -1,4 +1,4 @@
-"""The image follows the store: what others do is seen, in order, and late news undo nothing."""
+"""The image follows the store: changes by others appear in order, and late news undoes nothing."""
 
 from __future__ import annotations
 

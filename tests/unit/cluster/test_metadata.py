@@ -1,4 +1,4 @@
-"""The image follows the store: every change is stored first, seen by all afterwards, and never half made."""
+"""Metadata changes: each is stored first, then seen by all, and never half made."""
 
 from __future__ import annotations
 

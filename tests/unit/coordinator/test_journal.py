@@ -1,4 +1,4 @@
-"""A journal that many write to at once: batches that they share, and the order in which all is written."""
+"""A journal with many concurrent writers: the batches they share, and the order of all writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards after a failover: loaded to the end of the new leader's log, and telling nothing that is not committed."""
+"""Shards after a failover: loaded to the end of the new leader's log, and silent about uncommitted records."""
 
 from __future__ import annotations
 

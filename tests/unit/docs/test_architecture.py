@@ -1,4 +1,4 @@
-"""The page on architecture names modules that there are, and counts the hops of its walks right."""
+"""The page on architecture names existing modules, and counts the hops of its walks correctly."""
 
 from __future__ import annotations
 

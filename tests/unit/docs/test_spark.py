@@ -1,4 +1,4 @@
-"""The page on Spark names the options that there are, with their defaults, and messages that are really given."""
+"""The page on Spark names the existing options with their defaults, and the messages that the code has."""
 
 from __future__ import annotations
 

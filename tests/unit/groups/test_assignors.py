@@ -1,4 +1,4 @@
-"""The coordinator's assignors: every partition once, only to who wants it, even, and with few moves."""
+"""The coordinator's assignors: every partition once, only to subscribers, evenly, and with few moves."""
 
 from __future__ import annotations
 

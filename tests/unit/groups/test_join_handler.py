@@ -1,4 +1,4 @@
-"""A join is always answered, also when the coordinator ends before its records are kept."""
+"""A join always gets an answer, even if the coordinator ends before its records are committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that joined and never came back take a bounded part of the broker, and nothing of them stays."""
+"""Members that join and never return use bounded memory of the broker, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are read where that is better and possible; whatever else is the case, it is left to the brokers."""
+"""Queries read files where that is better and possible, and leave everything else to brokers."""
 
 from __future__ import annotations
 

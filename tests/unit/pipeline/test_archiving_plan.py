@@ -1,4 +1,4 @@
-"""A round takes pieces that touch each other, as large as files should be, and no more than a round may have."""
+"""A round takes adjacent pieces of about a file's size, within the limit of a round."""
 
 from __future__ import annotations
 

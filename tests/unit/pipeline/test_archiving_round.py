@@ -1,4 +1,4 @@
-"""A round is told in one line, or as one object, with what it did and how much is left."""
+"""The report of a round, as one line or as one object: what it did, and what is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of one run of archiving: each fails, waits and recovers for itself."""
+"""Topics of one archiving run: each fails, waits and recovers on its own."""
 
 from __future__ import annotations
 

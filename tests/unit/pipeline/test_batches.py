@@ -1,4 +1,4 @@
-"""What is said of a batch: its lag, its pace, and when it catches up."""
+"""The report of a batch: its lag, its pace, and when it catches up."""
 
 from __future__ import annotations
 

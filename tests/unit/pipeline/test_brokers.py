@@ -1,4 +1,4 @@
-"""What queries ask brokers, and which error a user of Spark gets for what goes wrong."""
+"""What queries ask brokers, and the error that a Spark user gets for each failure."""
 
 from __future__ import annotations
 

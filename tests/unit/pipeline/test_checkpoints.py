@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, and whose they are."""
+"""Where checkpoints are, and which job each belongs to."""
 
 from __future__ import annotations
 

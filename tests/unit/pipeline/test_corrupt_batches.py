@@ -1,4 +1,4 @@
-"""Batches that nobody can decode, among others: each is named, or handed over, and all that is around it is decoded."""
+"""Undecodable batches among others: each is named or passed on, and everything around it is decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user is told of a failure in Spark: the problem first, where it is, and no stack trace of Java's."""
+"""What a user reads after a failure in Spark: the problem first, where it is, and no Java stack trace."""
 
 from __future__ import annotations
 

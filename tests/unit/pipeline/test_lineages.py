@@ -1,4 +1,4 @@
-"""Which topic a name stands for is asked of brokers that know it, and is its id with those that do not."""
+"""Brokers are asked for a topic's lineage; if they do not know lineages, its id counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a query's offsets, and what becomes of commits while no broker answers."""
+"""Reading a query's offsets, and what happens to commits while no broker answers."""
 
 from __future__ import annotations
 

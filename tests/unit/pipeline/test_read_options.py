@@ -1,4 +1,4 @@
-"""Options mean what they mean to Spark's Kafka connector; what is wrong with one is said with what would be right."""
+"""Options mean the same as to Spark's Kafka connector; errors name the problem and what is expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's filters leave: never less than Spark would, which looks at every row again."""
+"""What Spark's filters leave: never less than Spark itself, which checks every row again."""
 
 from __future__ import annotations
 

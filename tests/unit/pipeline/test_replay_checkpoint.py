@@ -1,4 +1,4 @@
-"""The checkpoint of a replay: the newest whole file counts, and a replay never goes on with that of another."""
+"""The checkpoint of a replay: the newest complete file counts, and another replay cannot use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives without their topics: how they are named, and which version of one is taken for its last."""
+"""Archives without their topics: their names, and which version counts as the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of a replay reads from the files of an archive that has batches which nobody can decode."""
+"""What a replay task reads from the files of an archive with undecodable batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's Python processes as forks of one that has PySpark loaded: what a fresh start would have been, or no fork."""
+"""Spark's Python processes as forks of one that has loaded PySpark: equal to a fresh start, or no fork."""
 
 from __future__ import annotations
 

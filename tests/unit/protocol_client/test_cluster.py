@@ -1,4 +1,4 @@
-"""A cluster behind several addresses: who is asked, how long, and what its answers mean."""
+"""A cluster behind several addresses: which broker is asked, for how long, and what its answers mean."""
 
 from __future__ import annotations
 

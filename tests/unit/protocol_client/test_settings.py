@@ -1,4 +1,4 @@
-"""Addresses, security and versions: what is taken, and what is refused with words that help."""
+"""Addresses, security and versions: what is accepted, and refusals that help."""
 
 from __future__ import annotations
 

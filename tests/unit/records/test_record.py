@@ -1,4 +1,4 @@
-"""Records of a batch: built and read back, with nothing believed that the bytes do not bear out."""
+"""Records of a batch: built and read back, and never trusted beyond their bytes."""
 
 from __future__ import annotations
 

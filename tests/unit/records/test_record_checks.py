@@ -1,4 +1,4 @@
-"""Looking at the records of a batch without decoding them: keys, times, and whether they are what the batch says."""
+"""Checks of a batch's records without decoding them: keys, times, and whether they match the header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A follower: the leader's batches as they are, and its own records cut off where the leader has others."""
+"""A follower: it keeps the leader's batches unchanged, and truncates its own records where the leader has others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which followers are in sync, which could be, and up to where records are committed while that changes."""
+"""Which followers are in sync, which could be, and what is committed while that changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica is what the image says: leader, follower or neither, and a new epoch begins its role anew."""
+"""A replica has the role in the image: leader, follower or neither; a new epoch restarts its role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes: told inside the call that ends them, once, with what `asyncio.Future` would say."""
+"""Outcomes: callbacks run once, inside the completing call, with the results that `asyncio.Future` would have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process is told to use is what it uses."""
+"""The reported usage of a process is its real usage."""
 
 from __future__ import annotations
 

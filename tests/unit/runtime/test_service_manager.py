@@ -1,4 +1,4 @@
-"""A service manager is told through the socket that it named, and only if it named one."""
+"""The service manager gets notifications through the socket that it named, if it named one."""
 
 from __future__ import annotations
 

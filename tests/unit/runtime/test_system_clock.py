@@ -1,4 +1,4 @@
-"""The machine's clocks: what the others count while this machine sleeps, its monotonic clock counts too."""
+"""The machine's clocks: its monotonic clock includes the time in which the machine sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog of the event loop: a step that computes for long is told with its stack, one that only waits is not."""
+"""The watchdog of the event loop: it reports a step that computes for long, with its stack, but not one that waits."""
 
 from __future__ import annotations
 

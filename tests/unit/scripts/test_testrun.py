@@ -1,4 +1,4 @@
-"""How a run of the tests is divided, scheduled and told."""
+"""How a test run is divided, scheduled and reported."""
 
 from __future__ import annotations
 

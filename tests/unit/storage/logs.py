@@ -1,4 +1,4 @@
-"""Partition logs in a temporary directory, with a clock that stands still and batches of known size."""
+"""Partition logs in a temporary directory, with a stopped clock and batches of known size."""
 
 from __future__ import annotations
 

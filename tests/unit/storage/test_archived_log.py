@@ -1,4 +1,4 @@
-"""A log whose older part is in an archive: what may go, what is still known of it, and where another one begins."""
+"""A log with an archived part: what may be removed, what is still known of it, and where another log starts."""
 
 from __future__ import annotations
 

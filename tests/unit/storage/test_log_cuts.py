@@ -1,4 +1,4 @@
-"""Cuts of logs through their directory: nothing that was cut comes back, whatever crashes."""
+"""Truncation of logs through their directory: nothing truncated comes back, whatever crashes."""
 
 from __future__ import annotations
 

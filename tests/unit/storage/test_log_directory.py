@@ -1,4 +1,4 @@
-"""A log directory: how it fails, how it goes on when the disk was full, and whose logs it holds."""
+"""A log directory: how it fails, how it continues after a full disk, and which logs it accepts."""
 
 from __future__ import annotations
 

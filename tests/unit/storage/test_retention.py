@@ -1,4 +1,4 @@
-"""Retention: which segments go, when, and what becomes of the log without them."""
+"""Retention: which segments are removed, when, and what the log is without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting a log: nothing that is known of it goes further than its new end."""
+"""Truncation of a log: nothing known of it extends beyond its new end."""
 
 from __future__ import annotations
 

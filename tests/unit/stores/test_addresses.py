@@ -1,4 +1,4 @@
-"""Addresses of stores that are servers: what is read from them, and what is said about bad ones."""
+"""Addresses of stores on servers: how they are parsed, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the etcd store makes of members that fail, hang and refuse: scripted, since real ones do so rarely."""
+"""How the etcd store handles members that fail, hang and refuse: scripted, since real ones rarely do."""
 
 from __future__ import annotations
 

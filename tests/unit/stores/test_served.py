@@ -1,4 +1,4 @@
-"""The store that a supervisor serves: who is alive, what outlives the server, and what strangers can do to it."""
+"""The store that a supervisor serves: which clients are alive, what outlives the server, and what strangers can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of a simulation runs, stands still and ends as a whole."""
+"""A process of a simulation runs, pauses and ends as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are not the protocol give a value or a WireError, at no more cost than a multiple of their size."""
+"""Bytes that are not the protocol give a value or a WireError, at a cost proportional to their size."""
 
 from __future__ import annotations
 
