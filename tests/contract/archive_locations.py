@@ -20,7 +20,7 @@ _number = count(1)
 
 
 class Place(Protocol):
-    """One new location, and what a test may do to it behind its back."""
+    """One new location, and the faults that a test may inject."""
 
     def open(self) -> Location: ...
 
@@ -29,11 +29,11 @@ class Place(Protocol):
         ...
 
     def open_refused(self) -> list[Location]:
-        """The same place with credentials that are not right."""
+        """The same location with wrong credentials."""
         ...
 
     def open_unreachable(self) -> Location | None:
-        """A place where nobody listens; None where there is no such thing."""
+        """A location where nobody listens; None if the kind has no server."""
         ...
 
     def remove(self) -> None:
@@ -41,7 +41,7 @@ class Place(Protocol):
         ...
 
     def overwrite(self, name: str, content: bytes) -> None:
-        """Change a file in place, as no location itself would."""
+        """Change a file in place, which no location itself does."""
         ...
 
 
@@ -57,7 +57,7 @@ class DirectoryPlace:
         return open_location(f"{self._root}-missing")
 
     def open_refused(self) -> list[Location]:
-        return []  # the tests may run as a user whom no directory refuses
+        return []  # the tests may run as root, whom no directory refuses
 
     def open_unreachable(self) -> Location | None:
         return None
@@ -85,7 +85,7 @@ class S3Place:
         return [self._open(self._bucket, secret_key="wrong"), self._open(self._bucket, access_key="nobody")]
 
     def open_unreachable(self) -> Location | None:
-        # One attempt: where nobody listens, each further one only waits.
+        # One attempt: further ones would only wait.
         return self._open(self._bucket, endpoint_override=f"http://127.0.0.1:{free_port()}", max_attempts="1")
 
     def _open(self, bucket: str, **changes: str) -> Location:
@@ -96,10 +96,10 @@ class S3Place:
         self._server.remove_bucket(self._bucket)
 
     def overwrite(self, name: str, content: bytes) -> None:
-        self.open().write_new(name, content)  # an object store lets a later upload take the place of an earlier one
+        self.open().write_new(name, content)  # in an object store a later upload replaces an earlier one
 
     def decay(self, name: str) -> None:
-        """Change a byte where the server keeps it, so that it does not know of it."""
+        """Change a byte in the server's own file, so that the server does not know it."""
         path = self._server.path(self._bucket, f"some/prefix/{name}")
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1

@@ -37,22 +37,22 @@ class Cable:
         return host, port
 
     def cut(self) -> None:
-        """Pass nothing on any more; nobody is told."""
+        """Pass nothing on from now on; neither side is notified."""
         self._whole.clear()
 
     def mend(self) -> None:
-        """Pass on what waited, and what comes."""
+        """Pass on what waits, and everything that follows."""
         self._whole.set()
 
     async def reset(self) -> None:
-        """Break every connection; new ones are taken at once."""
+        """Break every connection; new ones are accepted at once."""
         tasks = list(self._pairs)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Break everything for good."""
+        """Break everything permanently."""
         if self._server is not None:
             self._server.close()
         await self.reset()

@@ -21,7 +21,7 @@ from tests.support.stores.zookeeper_process import TICK_MS, ZooKeeperEnsemble
 
 _SHORT_MS = 3_000
 _LONG_MS = 15_000
-#: Longer than a server of Java takes to be back on a busy machine.
+#: Longer than a Java server takes to restart on a busy machine.
 _ZOOKEEPER_MAX_TTL_MS = 120_000
 
 
@@ -32,7 +32,7 @@ class Server(Protocol):
 
 
 class Ensemble(Protocol):
-    """Servers that keep one store together."""
+    """The servers of one store."""
 
     @property
     def endpoints(self) -> Sequence[str]: ...
@@ -109,7 +109,7 @@ class EnsembleStores(Stores):
 
 
 async def _answers(store: Store) -> bool:
-    """Whether a client has found its way, which takes its time where much else goes on."""
+    """Whether a client has reached the store, which takes a while on a busy machine."""
     try:
         await store.get("/anything")
     except Unavailable:
@@ -131,7 +131,7 @@ class _EnsembleKind(StoreKind):
         if self._ensemble is None:
             ensemble = self.make()
             ensemble.start()
-            # Only now: where it did not start the next test tries again.
+            # Only now: if it did not start, the next test tries again.
             self._ensemble = ensemble
         return self.stores(self._ensemble, f"/test-{next(self._prefixes)}")
 
@@ -159,7 +159,7 @@ class EtcdKind(_EnsembleKind):
 
 
 class EtcdClusterKind(EtcdKind):
-    """An etcd of three members, which goes on when one of them is killed."""
+    """An etcd of three members, which survives the death of one."""
 
     servers = 3
 
@@ -176,6 +176,6 @@ class ZooKeeperKind(_EnsembleKind):
 
 
 class ZooKeeperEnsembleKind(ZooKeeperKind):
-    """A ZooKeeper of three servers, which goes on when one of them is killed."""
+    """A ZooKeeper of three servers, which survives the death of one."""
 
     servers = 3

@@ -41,7 +41,7 @@ class Follower:
         return {key: self.entries[key].value for key in sorted(self.entries)}
 
     async def until(self, condition: Callable[[dict[str, bytes]], bool]) -> None:
-        """Wait until the directory is as it must become."""
+        """Wait until the directory has the expected state."""
         assert self._task is not None
         try:
             async with asyncio.timeout(self._patience_seconds):

@@ -123,7 +123,7 @@ class SimulatedKind3(SimulatedKind1):
 
 
 class SqliteStores(Stores):
-    """A file that one process owns: there is one client."""
+    """A file that one process owns, so there is one client."""
 
     ttl_ms = 1_000
 
@@ -205,7 +205,7 @@ class UnixStores(Stores):
             await cable.close()
         if self._server is not None:
             await self._server.close()
-        # Transports that were aborted end in the loop's next turn.
+        # Aborted transports end in the next turn of the loop.
         await asyncio.sleep(0)
 
 

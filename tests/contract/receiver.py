@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from tailrace.runtime.transport import Listener, Transport
 from tests.contract.world import World
 
-#: Longer than anything here takes, so that a broken promise fails the test and does not hang it.
+#: Longer than anything here takes, so that a broken promise fails the test instead of hanging it.
 PATIENCE_SECONDS = 180
 
 
@@ -54,7 +54,7 @@ class Recorder:
         self._changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that a call to this receiver can bring about."""
+        """Wait until a condition holds that calls to this receiver can make true."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not holds():
                 self._changed.clear()
@@ -97,7 +97,7 @@ class Acceptor:
 async def connection(
     world: World, *, client_buffer_bytes: int = 65_536, server_buffer_bytes: int = 65_536
 ) -> AsyncIterator[tuple[Recorder, Recorder, Listener]]:
-    """A client's and a server's end of one connection; both are gone, and were told so once, afterwards."""
+    """Both ends of one connection; afterwards both are closed, and were notified exactly once."""
     acceptor = Acceptor(server_buffer_bytes)
     listener = await world.network.listen("127.0.0.1", 0, acceptor)
     made: list[Recorder] = []
@@ -116,7 +116,7 @@ async def connection(
             recorder.transport.abort()
     for recorder in (client, server):
         await recorder.end()
-    # Whatever would still come, comes now.
+    # Anything still to come arrives now.
     await asyncio.sleep(0.01)
     for recorder in (client, server):
         assert len(recorder.ends) == 1

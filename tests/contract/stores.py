@@ -38,21 +38,21 @@ _TEST_SECONDS = 600.0
 
 
 class Stores(ABC):
-    """A new and empty key space for one test: its clients, and what the test may do to them."""
+    """A new, empty key space for one test: its clients, and the faults that the test may inject."""
 
     #: A time to live, in milliseconds, for tests that wait for its end: as short as a busy machine lets it be.
     ttl_ms: int
     #: One for all others, within which a client that was cut off for one call has long found its way back.
     long_ttl_ms: int = 24_000
-    #: By this clock the deadlines of sessions are told.
+    #: The clock for the deadlines of sessions.
     clock: Clock = SystemClock()
-    #: How long a condition that must come true may take.
+    #: How long an expected condition may take to become true.
     patience_seconds: float = 120.0
     #: Whether the first client is to be cut off, and must not wait for an answer for long.
     is_cut_off: bool = False
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
-        """Run a test in a loop of its own, then close every client."""
+        """Run a test in its own loop, then close every client."""
 
         async def whole() -> None:
             try:
@@ -65,7 +65,7 @@ class Stores(ABC):
             runner.run(whole())
 
     async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Wait until something is true that must become true."""
+        """Wait until an expected condition is true."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_seconds
         while not await condition():
@@ -91,7 +91,7 @@ class Stores(ABC):
         """A further client with a connection of its own; closed when the test ends."""
 
     async def die(self, client: Store) -> None:
-        """End a client as SIGKILL ends its process: no goodbye. It is not used afterwards."""
+        """End a client as SIGKILL ends its process, without a goodbye. It is not used afterwards."""
         raise NotImplementedError
 
     async def cut(self, client: Store) -> None:
@@ -106,16 +106,16 @@ class Stores(ABC):
         raise NotImplementedError
 
     async def restart(self) -> None:
-        """Start the killed server again on what it has on disk."""
+        """Restart the killed server on its data."""
         raise NotImplementedError
 
     @abstractmethod
     async def close(self) -> None:
-        """Close every client that is left, and take away what was made for this test."""
+        """Close the remaining clients, and remove what was created for this test."""
 
 
 class StoreKind(ABC):
-    """One kind of store: what it can do, and how to have it."""
+    """One kind of store: what it can do, and how to create one."""
 
     is_shared: ClassVar[bool] = True
     can_be_cut: ClassVar[bool] = True
@@ -127,7 +127,7 @@ class StoreKind(ABC):
 
     @abstractmethod
     def new(self, directory: Path) -> Stores:
-        """A key space for one test, which has a directory of its own."""
+        """A key space for one test, which has its own directory."""
 
     def shutdown(self) -> None:  # noqa: B027  most have started nothing
         """End what was started for all tests."""
@@ -155,12 +155,12 @@ def kind_class(name: str) -> type[StoreKind]:
 
 
 def kinds_that(can: Callable[[type[StoreKind]], bool]) -> list[str]:
-    """The names of the kinds that have a power."""
+    """The names of the kinds with a capability."""
     return [name for name in KINDS if can(kind_class(name))]
 
 
 class RunningKinds:
-    """The kinds that were asked for so far, each made once."""
+    """The kinds requested so far, each created once."""
 
     def __init__(self, make_directory: Callable[[str], Path]) -> None:
         self._make_directory = make_directory

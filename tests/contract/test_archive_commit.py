@@ -23,7 +23,7 @@ from tests.contract.stores import Stores
 
 TOPIC = TopicImage("orders", UUID(int=7), (PartitionState((1,), (1,), 1, 0),), {})
 ROUNDS = 10
-#: What a commit may end with that was not made, or of which nobody knows.
+#: How a commit may end that was not made, or whose outcome is unknown.
 REFUSED, UNKNOWN = ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -53,7 +53,7 @@ async def stored(store: Store) -> ArchiveState:
 
 
 class Archiver:
-    """Commits one offset more each time, and remembers which of its manifests it was told are the archive's."""
+    """Commits one more offset each time, and remembers which of its manifests were accepted."""
 
     def __init__(self, name: str, store: Store, broker: ClusterMetadata) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Archiver:
         self._broker = broker
 
     async def commit(self, known: ArchiveState) -> ErrorCode:
-        """Commit on what is known; how that ended."""
+        """Commit on top of the known version; return the outcome."""
         version = known.version + 1
         manifest = f"{version}-{self.name}"
         wanted = ArchiveCommit(known.version, "/archive", manifest, {0: ArchivedRange(0, version)})
@@ -75,13 +75,13 @@ class Archiver:
                 raise
             (self.unknown if error.code is UNKNOWN else self.refused)[manifest] = version
             return error.code
-        # By now it may be further.
+        # By now it may be at a later version.
         assert state.version >= version
         self.made[version] = manifest
         return ErrorCode.NONE
 
     async def commit_until(self, version: int) -> None:
-        """Commit until the archive is that far, by whomever."""
+        """Commit until the archive has reached an offset, by any archiver's commits."""
         while True:
             try:
                 known = await stored(self._store)
@@ -128,7 +128,7 @@ def test_a_commit_that_cannot_be_known_is_no_success_and_is_made_whole_or_not_at
             archiver = Archiver("cut", cut, broker)
 
             async def commits(known: ArchiveState) -> bool:
-                # On the same version: it is found to be made already, or made now, but not twice.
+                # On the same version: it was made already or is made now, but never twice.
                 return await archiver.commit(known) is ErrorCode.NONE
 
             await breakable_stores.until(partial(commits, await stored(other)), "a commit is made")

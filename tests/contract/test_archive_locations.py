@@ -25,7 +25,7 @@ from tailrace.archive.verify import Problem, verify
 from tests.contract.archive_locations import KINDS, Place, RunningLocations, S3Place
 from tests.unit.archive.rows import Row, commit, read_rows, row, store
 
-#: As long as they come in an archive, with all that a topic's name and id can have in them.
+#: As long as in an archive, with every character that a topic's name and id can have.
 NAME = "topic=a.b_c-d/id=-_9kQ1rYTmK3v0Zx8yLw-A/partition=0/00000000000000000000-00000000000000000004-ab.parquet"
 
 
@@ -39,7 +39,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLocatio
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, running: RunningLocations) -> Place:
-    """A new place of each kind."""
+    """A new location of each kind."""
     return running.new(request.param)
 
 
@@ -75,7 +75,7 @@ def test_files_are_listed_below_a_directory_in_order_and_deleted_once(location: 
         location.write_new(name, name.encode())
     listed = list(location.list("t"))
     assert [(entry.name, entry.size) for entry in listed] == [("t/a/1", 5), ("t/a/10", 6), ("t/b/2", 5), ("t/c", 3)]
-    # All of them were written just now; the clock of the place may be another one.
+    # All of them were written just now; the location's clock may differ.
     assert all(abs(entry.modified_ms - time.time() * 1000) < 600_000 for entry in listed)
     assert list(location.list("t/a")) == listed[:2]
     assert list(location.list("nothing/here")) == []

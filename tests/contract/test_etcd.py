@@ -29,7 +29,7 @@ SHORT_MS = "4000"
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One member, for tests that leave it as it is."""
+    """One member, for tests that do not change its configuration."""
     with EtcdCluster(tmp_path_factory.mktemp("etcd")) as cluster:
         yield cluster
 
@@ -121,12 +121,12 @@ def test_without_a_prefix_keys_are_as_they_are(etcd: EtcdCluster) -> None:
 def test_a_value_that_etcd_cannot_take_is_refused_by_its_size(
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As for an etcd that was told to take less than others.
+    # As for an etcd with a lower limit than usual.
     monkeypatch.setattr("tailrace.stores.transactions.MAX_TRANSACTION_BYTES", 4 << 20)
 
     async def test() -> None:
         async with opened(url_of(etcd, "/large")) as store:
-            for size in (1_600_000, 2 << 20):  # above what etcd takes, and above what its gRPC takes
+            for size in (1_600_000, 2 << 20):  # above the limit of etcd, and above that of its gRPC server
                 with pytest.raises(TooLarge, match=r"too large.*--max-request-bytes"):
                     await store.txn([], [Write("/a", bytes(size))])
             assert await store.get("/a") is None
@@ -180,7 +180,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secure_etcd(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[EtcdCluster]:
-    """One member that speaks to nobody without a certificate of its authority."""
+    """One member that requires clients to have a certificate of its authority."""
     options = [
         *("--cert-file", str(certificates / "server.pem")),
         *("--key-file", str(certificates / "server.key")),
@@ -235,7 +235,7 @@ def test_a_certificate_file_that_is_not_there_is_named(secure_etcd: EtcdCluster,
 
 @pytest.fixture(scope="module")
 def guarded_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One member where the user ann may read and write below /hers, and nobody else anything."""
+    """One member where only the user ann may read and write, and only below /hers."""
     with EtcdCluster(tmp_path_factory.mktemp("guarded-etcd"), options=["--bcrypt-cost", "4"]) as cluster:
         for command in (
             "user add root:toor",

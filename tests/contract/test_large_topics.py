@@ -23,7 +23,7 @@ BROKERS = range(1000, 1200)
 
 
 def moving_topic() -> TopicImage:
-    """Every partition of it is moving, no two have the same replicas, and no ISR is in their order."""
+    """Every partition is moving, no two have the same replicas, and each ISR has another order than the replicas."""
     random = Random(1)
 
     def moving() -> PartitionState:

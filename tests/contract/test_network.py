@@ -121,7 +121,7 @@ def test_nothing_is_received_while_reading_is_paused(world: World) -> None:
         async with connection(world) as (client, server, _):
             client.transport.pause_reading()
             server.transport.send([b"early"])
-            # The way back is open and longer than the way there: what was paused would have arrived.
+            # The way back is open and longer than the way there, so paused data would have arrived.
             client.transport.send([b"ping"])
             await server.until(lambda: bool(server.data))
             await asyncio.sleep(0.05)

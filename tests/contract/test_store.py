@@ -46,7 +46,7 @@ async def values_in(store: Store, directory: str) -> dict[str, bytes]:
 
 
 async def increment(store: Store, key: str) -> bool:
-    """Try once to count a key up; whether that was done."""
+    """Try once to increment a key; return whether that succeeded."""
     entry = await store.get(key)
     count = int(entry.value) if entry else 0
     check = Check(key, entry.version if entry else ABSENT)
@@ -246,7 +246,7 @@ def test_a_transaction_of_the_most_bytes_is_taken_and_one_with_more_is_refused_w
         for sizes in ((room + 1, 0), (room // 2 + 1, room // 2 + 1), (4 << 20, 4 << 20)):
             with pytest.raises(TooLarge, match="/things/a, /things/b"):
                 await store.txn([], [Write("/things/a", bytes(sizes[0])), Write("/things/b", bytes(sizes[1]))])
-        # Nothing of it was done, and it has cost nobody the connection.
+        # Nothing was applied, and every connection survived.
         assert await values_in(store, "/things") == {"/things/a": b"before"}
         assert await store.txn([], [Write("/things/a", bytes(room)), Write("/things/b", b"")]) is not None
         assert (await entry_of(store, "/things/a")).value == bytes(room)
@@ -349,7 +349,7 @@ def test_a_watch_tells_nothing_of_keys_beside_or_below_its_directory(stores: Sto
             for key in ("/things/inner/b", "/things/other/c", "/things0/d", "/thing/e"):
                 await put(store, key, b"1")
             await put(store, "/things/last", b"1")
-            # The follower itself refuses what is not directly in its directory.
+            # The follower itself refuses keys that are not directly in its directory.
             await follower.until(lambda seen: seen == {"/things/last": b"1"})
             await store.txn([], [Write("/things/inner/a", None), Write("/things/inner/b", None)])
             await put(store, "/things/last", b"2")
@@ -560,7 +560,7 @@ def test_a_session_is_held_for_as_long_as_its_holder_lives(stores: Stores) -> No
             now = clock.monotonic()
             slowest, last = max(slowest, now - last), now
             if session.is_lost or entry is None:
-                # So busy a machine that holder or store stood still for long: nothing is shown by that, once more.
+                # The machine was so busy that holder or store paused for long, which proves nothing: try again.
                 assert slowest > ttl_seconds / 4, "it was lost though its holder and the store were there"
                 session = await hold(stores, store, "/things/mine", stores.ttl_ms)
                 began = last = clock.monotonic()
@@ -613,7 +613,7 @@ def test_a_key_is_taken_over_from_the_session_of_another_client(shared_stores: S
         async with Follower(old, "/things", shared_stores.patience_seconds) as follower:
             assert await new.txn([found], [Write("/things/me", b"new", session)]) is not None
             await follower.until(lambda seen: seen == {"/things/me": b"new"})
-            # Neither a late write of the old owner nor the end of its session does anything to it.
+            # Neither a late write of the old owner nor the end of its session affects it.
             assert await old.txn([found], [Write("/things/me", b"late", old_session)]) is None
             await old_session.close()
             assert (await entry_of(new, "/things/me")).value == b"new"
@@ -645,7 +645,7 @@ def test_who_is_cut_off_is_told_and_can_go_on_after_it(breakable_stores: Stores)
         await answers_again(breakable_stores, store)
 
         async def is_written() -> bool:
-            # On a busy machine it may be lost once more; what had no answer then is found.
+            # On a busy machine it may be lost again; the unanswered write is found then.
             try:
                 await store.txn([Check("/things/a", version)], [Write("/things/a", b"2")])
                 return await values_in(store, "/things") == {"/things/a": b"2"}
@@ -687,7 +687,7 @@ def test_a_watch_misses_nothing_of_what_happened_while_it_was_cut_off(breakable_
                 await put(other, "/things/changes", value)
                 await put(other, f"/things/new-{attempt}", value)
                 await other.txn([], [Write("/things/goes", None)])
-                if attempt == 1:  # also where the connection is given up meanwhile
+                if attempt == 1:  # even if the connection is given up meanwhile
                     with pytest.raises(Unavailable):
                         await store.get("/things/changes")
                 await breakable_stores.mend(store)
@@ -733,7 +733,7 @@ def test_a_session_is_lost_to_its_holder_before_anybody_sees_its_keys_vanish(bre
             await vanished
             await breakable_stores.mend(store)
             await answers_again(breakable_stores, store)
-            # What is lost stays lost, whatever the store says later; another takes its place.
+            # A lost session stays lost, whatever the store says later; another one replaces it.
             assert session.is_lost
             with pytest.raises(Unavailable):
                 await store.txn([], [Write("/things/mine", b"2", session)])
@@ -789,7 +789,7 @@ def test_what_is_closed_while_cut_off_is_gone_within_its_time_to_live(breakable_
 def test_everything_goes_on_after_a_server_was_killed_and_started_again(restarting_stores: Stores) -> None:
     async def test() -> None:
         store, other = await restarting_stores.client(), await restarting_stores.client()
-        # So long that it outlives two starts of a server on a busy machine.
+        # Long enough to outlive two starts of a server on a busy machine.
         session = await store.open_session(4 * restarting_stores.long_ttl_ms)
         await store.txn([], [Write("/things/mine", b"1", session), Write("/things/a", b"1")])
         async with (
@@ -813,7 +813,7 @@ def test_everything_goes_on_after_a_server_was_killed_and_started_again(restarti
                 for seen_by in (follower, other_follower):
                     await seen_by.until(lambda seen: seen == {"/things/a": value, "/things/mine": b"1"})  # noqa: B023
                 assert not session.is_lost
-            # Who is back says goodbye, and nobody waits for the end of a session whose holder has closed it.
+            # The returning holder closes its session, so nobody waits for its end.
             await restarting_stores.patiently(lambda: store.txn([], [Write("/things/mine", b"1", session)]))
             await session.close()
             await other_follower.until(lambda seen: list(seen) == ["/things/a"])

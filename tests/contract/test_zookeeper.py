@@ -32,7 +32,7 @@ SHORT_MS = "4000"
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    """One server, for tests that leave it as it is."""
+    """One server, for tests that do not change its configuration."""
     settings = {"maxSessionTimeout": str(MAX_TTL_MS)}
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("zookeeper"), settings=settings) as ensemble:
         yield ensemble
@@ -40,7 +40,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEns
 
 @contextmanager
 def plain_client(ensemble: ZooKeeperEnsemble, **options: Any) -> Iterator[Any]:
-    """ZooKeeper as anybody else sees it."""
+    """ZooKeeper as another client sees it."""
     client = KazooClient(",".join(ensemble.endpoints), **options)
     client.start()
     try:
@@ -93,7 +93,7 @@ async def uses_all_of(store: ZooKeeperStore) -> None:
         await asyncio.sleep(0.05)
     await session.close()
     assert await anext(watch) == ([], ["/d/mine"], False)
-    # Many at once, which come back in few pieces.
+    # Many at once, whose answers arrive in few pieces.
     keys = [f"/many/{number:03}" for number in range(400)]
     for start in range(0, len(keys), 50):
         assert await store.txn([], [Write(key, key.encode() * 50) for key in keys[start : start + 50]])
@@ -159,7 +159,7 @@ def test_a_key_and_the_directory_of_its_name_do_not_disturb_each_other(zookeeper
             assert [entry.value for entry in await store.list("/d/a")] == [b"1"]
             assert await store.txn([], [Write("/d/a/inner", None), Write("/d/a", None)]) == [ABSENT, ABSENT]
             assert list(await store.list("/d")) == []
-            # Both in one transaction, the directory of which nobody has made.
+            # Both in one transaction, in a directory that does not exist yet.
             assert await store.txn([Check("/e", ABSENT)], [Write("/e", b"3"), Write("/e/f/g", b"4")]) is not None
             assert [entry.value for entry in await store.list("/e/f")] == [b"4"]
             assert await store.get("/e") is not None
@@ -184,7 +184,7 @@ def test_a_key_of_a_session_has_no_keys_below_it(zookeeper: ZooKeeperEnsemble) -
 def test_what_zookeeper_cannot_take_is_refused_by_its_size_and_named(
     zookeeper: ZooKeeperEnsemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As for a prefix that is so long that it counts.
+    # As for a prefix long enough to matter.
     monkeypatch.setattr("tailrace.stores.transactions.MAX_TRANSACTION_BYTES", 2 << 20)
 
     async def test() -> None:
@@ -194,7 +194,7 @@ def test_what_zookeeper_cannot_take_is_refused_by_its_size_and_named(
             with pytest.raises(TooLarge, match="/a, /b"):
                 await store.txn([], [Write("/a", bytes(600_000)), Write("/b", bytes(600_000))])
             assert list(await store.list("/")) == []
-            # Just below, it is taken.
+            # Just below the limit, it is accepted.
             assert await store.txn([], [Write("/a", bytes(990_000))]) is not None
 
     asyncio.run(test())
@@ -262,7 +262,7 @@ def test_nothing_is_written_in_the_session_that_follows_one_that_has_expired(zoo
         async with opened(url_of(zookeeper, "/following")) as store:
             session = await session_of(store, MAX_TTL_MS)
             connection, number = session.connection, session.session_id
-            connection.on_change = lambda _: None  # nobody hears that it is lost
+            connection.on_change = lambda _: None  # its loss is not reported
             identity = connection._client.client_id
 
             def end() -> None:
@@ -291,7 +291,7 @@ def test_a_key_that_another_session_has_made_anew_is_not_taken_for_the_old_one(z
             commit = store._commit
 
             async def commit_late(*arguments: Any) -> int | None:
-                # After everything was read: the node is another one now, and its own version is the same.
+                # After everything was read: the node was recreated with the same version.
                 nonlocal version
                 if version:
                     version = 0
@@ -373,7 +373,7 @@ def test_nodes_of_a_user_are_for_that_user_alone(
 def test_a_prefix_below_nodes_of_somebody_else_is_used_as_it_was_prepared(zookeeper: ZooKeeperEnsemble) -> None:
     async def test() -> None:
         with plain_client(zookeeper) as client:
-            # Made for ann by an administrator: she may do nothing above it.
+            # An administrator created it for ann, who has no rights above it.
             client.add_auth("digest", "root:toor")
             client.create("/closed", acl=[make_digest_acl("root", "toor", all=True)])
             client.create("/closed/ann", acl=[make_digest_acl("ann", "hers", all=True)])
@@ -404,7 +404,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secure_endpoint(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[str]:
-    """A server that speaks at this port to nobody without a certificate of its authority."""
+    """A server whose port requires clients to have a certificate of its authority."""
     port = free_port()
     settings = {
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",

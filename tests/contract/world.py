@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 SIMULATED_SEEDS = range(8)
 WORLDS = ["system", "system-uvloop", *(f"simulated-{seed}" for seed in SIMULATED_SEEDS)]
-#: Few, so that every contract also holds for files whose descriptor was closed in between.
+#: Few, so that every contract also covers files whose descriptor was closed in between.
 MAX_OPEN_FILES = 3
 
 
 @dataclass(frozen=True)
 class World:
-    """A disk with an empty directory, a network, and how to run a coroutine among them."""
+    """A disk with an empty directory, a network, and a way to run a coroutine with them."""
 
     disk: Disk
     root: str
@@ -39,7 +39,7 @@ class World:
 
 
 def _more_than_socket_buffers() -> int:
-    """More than the kernel lets the buffers of both sides of a connection grow to."""
+    """More than the largest size of the kernel's buffers on both sides of a connection."""
     limits = [Path(f"/proc/sys/net/ipv4/tcp_{kind}mem").read_text().split()[-1] for kind in "rw"]
     return sum(map(int, limits)) * 3 // 2
 

@@ -22,7 +22,7 @@ class MakeBroker(Protocol):
 
 @pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
-    """Starts brokers for one test, each with its own data; all are stopped at its end, whatever became of them."""
+    """Starts brokers for one test, each with its own data; all are stopped at the end, even after failures."""
     started: list[WatchedBroker] = []
 
     def make(**config: str) -> WatchedBroker:
@@ -37,6 +37,6 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
         if broker.is_running:
             broker.stop()
 
-    # Each is stopped, also where another does not end as it should.
+    # Each is stopped, even if another one does not end properly.
     with ExitStack() as stack:
         yield make

@@ -20,7 +20,7 @@ from tailrace.cluster.store import ABSENT, Check, Session, Store, Unavailable, W
 T = TypeVar("T")
 
 WRITERS = 4
-#: What a broker has by default.
+#: A broker's default.
 SESSION_TTL_MS = 9_000
 #: Until the others elect another leader in place of a silent one: on a busy machine that may outlast a usual session.
 LONG_SESSION_TTL_MS = 30_000
@@ -35,7 +35,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something that must come true."""
+    """Wait until an expected condition is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS} s: {what}"
@@ -72,12 +72,12 @@ class Writer:
                 await self._count_own()
                 await self._count_shared()
             except Unavailable:
-                pass  # it could not read; counted where it was a write
+                pass  # it could not read; failed writes are counted where they happen
 
     async def _count_own(self) -> None:
         entry = await self._store.get(self.key)
         value = int(entry.value) if entry else 0
-        # Nobody else writes it: what was acknowledged is there, and of the rest none twice.
+        # It has no other writer: everything acknowledged is there, and nothing else twice.
         assert self.acknowledged <= value <= self.acknowledged + self.unknown
         try:
             versions = await self._store.txn(
@@ -86,7 +86,7 @@ class Writer:
         except Unavailable:
             self.unknown += 1
             raise
-        # An earlier write of unknown outcome may still come, and then this one is refused.
+        # An earlier write of unknown outcome may still be applied, and then this one is refused.
         if versions is None:
             assert self.unknown
             return
@@ -127,7 +127,7 @@ class Follower:
 
 
 class Held:
-    """A session and its key, as a broker has them; opened again where its time was over."""
+    """A session and its key, as a broker has them; reopened when it has expired."""
 
     def __init__(self, store: Store, ttl_ms: int, *, may_be_late: bool) -> None:
         self._store = store
@@ -171,14 +171,14 @@ class Held:
 
 
 class Load(NamedTuple):
-    """What goes on while servers are disturbed."""
+    """What runs while servers fail."""
 
     tasks: list[asyncio.Task[None]]
     writers: list[Writer]
     held: Held
 
     def progress(self) -> int:
-        """How many writes every writer has had acknowledged at least."""
+        """The lowest number of acknowledged writes of any writer."""
         for task in self.tasks:
             if task.done():
                 task.result()
@@ -228,14 +228,14 @@ async def load_while(
             entries = await answer_of(lambda: stores[0].list("/counters"))
             return {entry.key: entry.value for entry in entries}
 
-        # What a cancelled write did is as unknown as one without an answer.
+        # The outcome of a cancelled write is unknown, like that of one without an answer.
         stored = {key: int(value) for key, value in (await counters()).items()}
         for writer in writers:
             assert writer.acknowledged <= stored[writer.key] <= writer.acknowledged + writer.unknown + 1
         acknowledged = sum(writer.shared_acknowledged for writer in writers)
         unknown = sum(writer.shared_unknown for writer in writers)
         assert acknowledged <= stored["/counters/shared"] <= acknowledged + unknown + WRITERS
-        # Looked at anew each time: a write that was cancelled may still come.
+        # Checked again each time: a cancelled write may still be applied.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while follower.values != (last := await counters()):
             assert time.monotonic() < deadline, f"the watch has {follower.values} and not what is stored, {last}"
@@ -267,7 +267,7 @@ async def without_a_majority(
     session_ttl_ms: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Take the majority of the servers away and give it back: nothing is promised meanwhile, and all comes back."""
+    """Stop the majority of the servers and restart it: nothing is promised meanwhile, and everything recovers."""
     versions = await store.txn([], [Write("/d/a", b"1")])
     assert versions is not None
     watch = store.watch("/d")
@@ -288,7 +288,7 @@ async def without_a_majority(
     assert [record for record in caplog.records if record.levelno == logging.WARNING], "it was said"
 
     await asyncio.to_thread(regain)
-    # The write of unknown outcome, and the end of the session, are seen like anything else.
+    # The watch shows the write of unknown outcome and the end of the session like any other change.
     async with asyncio.timeout(PATIENCE_SECONDS):
 
         async def write() -> Sequence[int] | None:

@@ -12,7 +12,7 @@ from tests.support.clients.raw_client import RawClient
 #: How much larger the broker may be after a test than it was before all of them. The allocator keeps some of what
 #: large requests took; growth with the number of tests would pass this soon.
 GROWTH_BYTES = 64 << 20
-#: How much it may take in the midst of one.
+#: How much it may grow during a test.
 PEAK_GROWTH_BYTES = 160 << 20
 #: How long another client may wait for one produce and one fetch while or after the broker is ill-treated.
 PATIENCE_SECONDS = 2.0
@@ -34,7 +34,7 @@ class Target:
         self.resident_bytes = broker.resident_bytes()
 
     def check(self) -> None:
-        """The broker is well."""
+        """Check that the broker is unharmed."""
         broker = self.broker
         assert broker.is_running, broker.error_output()
         assert broker.pid == self.pid
@@ -48,11 +48,11 @@ class Target:
         assert " CRITICAL " not in output, output[-6000:]
 
     def warnings_since(self, position: int) -> list[str]:
-        """What the broker wrote to stderr since a position, by line."""
+        """The lines that the broker wrote to stderr since a position."""
         return [line for line in self.broker.all_error_output()[position:].splitlines() if line]
 
     def refused_with_one_line(self, data: bytes) -> str:
-        """Send bytes that cost the connection; the one line in which the broker says why."""
+        """Send bytes that make the broker close the connection; return the one line that says why."""
         position = len(self.broker.all_error_output())
         with RawClient(self.broker.port) as client:
             client.send(data)

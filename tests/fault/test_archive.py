@@ -39,14 +39,14 @@ from tests.support.topics import create_topic, eventually
 TOPIC = "events"
 RECORDS = 3_000
 ARCHIVED = 2_000
-#: More than are sent before a test of a cluster is over.
+#: More than are sent during a test of a cluster.
 MOST_RECORDS = 60_000
 FETCH_VERSION = 11
 READ_SECONDS = 180
 
 
 class Archived(NamedTuple):
-    """A broker that has given up what its topic's archive has."""
+    """A broker that has deleted the archived records of its topic."""
 
     broker: WatchedBroker
     place: Path
@@ -66,7 +66,7 @@ def archived(make_broker: MakeBroker, tmp_path: Path) -> Archived:
 
 
 def fetch_error(broker: WatchedBroker, offset: int) -> int:
-    """How a fetch of an offset ends: with which error, 0 for records; it is asked until it ends somehow."""
+    """The error code of a fetch of an offset, 0 for records; repeats the fetch until it has a result."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1)
     request = FetchRequest(
         replica_id=-1,
@@ -89,14 +89,14 @@ def test_an_archive_that_is_away_is_waited_for_while_others_are_served(archived:
     away = place.with_name("away")
     place.rename(away)
     assert fetch_error(broker, 0) == ErrorCode.KAFKA_STORAGE_ERROR
-    # What the broker has itself is served, and so are other topics.
+    # Records in the broker's own log are served, and so are other topics.
     start = local_start(broker.bootstrap, TOPIC)
     received = client.consume(TOPIC, 0, RECORDS - start, start=start, timeout_seconds=READ_SECONDS)
     assert_is_what_was_sent(received, records, start)
     other = create_topic(broker.bootstrap, "other")
     client.produce(other, [Record(b"lives")])
     assert client.consume(other, 0, 1, timeout_seconds=READ_SECONDS)[0].value == b"lives"
-    # A consumer that came in between waits, and goes on when the archive is back.
+    # A consumer that arrives meanwhile waits, and continues when the archive is back.
     consumer = client.consumer()
     try:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
@@ -150,7 +150,7 @@ def test_what_is_quarantined_is_an_error_while_it_cannot_be_read_and_survives_ki
             side_file.unlink()
         else:
             side_file.write_bytes(altered)
-        # Never a hole, and nothing else suffers.
+        # Never a gap, and nothing else is affected.
         assert fetch_error(broker, 100) == ErrorCode.KAFKA_STORAGE_ERROR
         assert fetch_error(broker, 104) == ErrorCode.KAFKA_STORAGE_ERROR
         assert (fetch_error(broker, 0), fetch_error(broker, 105)) == (0, 0)
@@ -158,7 +158,7 @@ def test_what_is_quarantined_is_an_error_while_it_cannot_be_read_and_survives_ki
     assert fetch_batches(broker.port, TOPIC, 101)[21 : len(POISON)] == POISON[21:]
     for pid in _children(broker.pid):
         os.kill(pid, signal.SIGKILL)
-    # What was asked of the one that died is an error that clients try again.
+    # Requests to the dead process fail with a retriable error.
     assert eventually(lambda: fetch_error(broker, 100) == 0, timeout_seconds=READ_SECONDS)
     assert fetch_batches(broker.port, TOPIC, 100)[21 : len(POISON)] == POISON[21:]
     broker.kill()
@@ -180,7 +180,7 @@ def test_nothing_goes_that_is_not_archived(make_broker: MakeBroker, tmp_path: Pa
     records = some_records(RECORDS)
     client.produce(TOPIC, records)
     client.produce(topic, records)
-    # Retention has been over both when the one that may lose records has.
+    # Once retention has run on the topic that may lose records, it has run on both.
     assert eventually(lambda: local_start(broker.bootstrap, topic) == RECORDS, timeout_seconds=READ_SECONDS)
     assert local_start(broker.bootstrap, TOPIC) == 0
     assert_is_what_was_sent(client.consume(TOPIC, 0, RECORDS, timeout_seconds=READ_SECONDS), records)
@@ -220,11 +220,11 @@ def java_bridge(tmp_path: Path) -> Iterator[JavaBridge]:
 
 
 class Sending(threading.Thread):
-    """Sends records one after another until it is told to stop; each is taken once and in order, or the test fails."""
+    """Sends records one after another until told to stop; each must be appended once and in order."""
 
     def __init__(self, bootstrap: str, records: list[Record]) -> None:
         super().__init__(name="sending", daemon=True)
-        #: How many were acknowledged, from the first on.
+        #: The number of acknowledged records, from the first one on.
         self.acknowledged = 0
         self._wanted = 0
         self._records = records
@@ -234,7 +234,7 @@ class Sending(threading.Thread):
 
     def run(self) -> None:
         for number, record in enumerate(self._records):
-            # Slowly when nobody waits for more: they must last as long as the test does, on any machine.
+            # Slowly while nobody waits for more: records must last for the whole test, on any machine.
             if self._is_over.wait(0.01 if number > self._wanted else 0):
                 break
             self._producer.produce(
@@ -270,7 +270,7 @@ class Sending(threading.Thread):
         self._is_over.set()
 
     def finish(self) -> list[Record]:
-        """What was sent by now, all of it acknowledged."""
+        """What was sent so far, all acknowledged."""
         self.send_no_more()
         self.join(2 * READ_SECONDS)
         assert not self.is_alive(), "it does not end"
@@ -287,11 +287,11 @@ def sending(cluster: ClusterProcess) -> Iterator[Sending]:
 
 
 def leader_from(cluster: ClusterProcess, offset: int) -> ClusterBroker:
-    """Who leads, once its log begins beyond an offset."""
+    """The leader, once its log begins beyond an offset."""
     leaders: list[ClusterBroker] = []
 
     def has_given_up() -> bool:
-        # Asked anew: on a busy machine another may lead by now.
+        # Asked again: on a busy machine another broker may lead by now.
         leaders.append(cluster.leader_of(TOPIC, 0))
         return local_start(leaders[-1].bootstrap, TOPIC) > offset
 
@@ -309,12 +309,12 @@ def test_clients_read_everything_while_leaders_die_and_from_a_follower_that_bega
         sending.wait_for(count)
         archive_up_to(bootstrap, TOPIC, {0: count})
     sending.wait_for(RECORDS)
-    # The leader dies in the midst of a read that began in the archive, while records are produced.
+    # The leader dies during a read that began in the archive, while records are produced.
     cluster.wait_until_whole()
     first = leader_from(cluster, ARCHIVED // 2)
     java, confluent = JavaClient(bootstrap, java_bridge), ConfluentClient(bootstrap)
     received = java.consume(TOPIC, 0, RECORDS, after_first=first.kill, timeout_seconds=READ_SECONDS)
-    # It gives what one poll brought, which may be more than was asked for.
+    # It returns the result of one poll, which may be more than requested.
     assert_is_what_was_sent(received[:RECORDS], some_records(RECORDS))
     sending.wait_for(sending.acknowledged + 200)
     archived = sending.acknowledged
