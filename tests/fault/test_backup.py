@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 TOPICS = ("orders", "payments")
 PARTITIONS = 3
 _TIMEOUT_SECONDS = 180
-#: So that segments roll while they are copied: the least size, and a fifth of it.
+#: So that segments roll during the copy: the smallest size, and a fifth of it.
 _SEGMENT_BYTES = str(1 << 20)
 _VALUE = "x" * 200_000
 
@@ -42,14 +42,14 @@ def run_from_page(name: str, **places: Path) -> None:
         timeout=_TIMEOUT_SECONDS,
         check=False,
     )
-    # 1 is doctor's word for the warnings that a restored backup of a running broker may have.
+    # With exit code 1 doctor reports warnings, which a restored backup of a running broker may have.
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "problem  " not in done.stdout, done.stdout
 
 
 def contents(broker: WatchedBroker) -> dict[tuple[str, int], list[str]]:
-    """What each partition holds: values without their padding."""
+    """The values in each partition, without their padding."""
     logs: dict[tuple[str, int], list[str]] = {(topic, number): [] for topic in TOPICS for number in range(PARTITIONS)}
     for topic in TOPICS:
         with read(topic, bootstrap=broker.bootstrap) as messages:
@@ -61,7 +61,7 @@ def contents(broker: WatchedBroker) -> dict[tuple[str, int], list[str]]:
 
 
 class Load:
-    """Two producers that go on until they are told to stop; what was acknowledged is in the log before it counts."""
+    """Two producers that run until told to stop; a record counts once it is acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -150,7 +150,7 @@ def test_a_copy_made_under_load_holds_all_that_was_acknowledged_before_it(
     for (topic, number), values in copied.items():
         assert values == everything[topic, number][: len(values)], "not what the broker had there"
         assert len(values) >= promised[topic]
-    # Producers go on with it as with any broker, and none is given an id that the copied logs have seen.
+    # Producers continue with it as with any broker, and none gets an id that is in the copied logs.
     with Producer(restored.bootstrap) as producer:
         producer.send("orders", "after the restore", partition=0)
     assert contents(restored)["orders", 0] == [*copied["orders", 0], "after the restore"]

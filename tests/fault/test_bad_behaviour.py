@@ -34,9 +34,9 @@ from tests.support.clients.raw_client import RawClient, request_frame
 
 _FETCH_VERSION = 11
 _MIB = 1 << 20
-#: More than a client may have unanswered in the broker, and more than the sockets hold between them.
+#: More requests than the broker holds unanswered for a client, and more than fit into both sockets.
 _FULL_LOG_BYTES = 24 * _MIB
-#: What the broker may grow by for one client that does not read: its limit of unsent bytes, twice, and some.
+#: How much the broker may grow for one client that does not read: twice its limit of unsent bytes, and some.
 _SLOW_READER_BYTES = 40 * _MIB
 
 
@@ -89,7 +89,7 @@ def test_a_client_that_fetches_much_and_reads_nothing_costs_bounded_memory(targe
 
 
 def test_pipelined_fetches_that_exceed_what_may_be_unsent_are_all_answered(target: Target, full_topic: str) -> None:
-    """The client sends everything at once, and nothing more: what was held back must go on by itself."""
+    """The client sends everything at once and then nothing: held back requests must continue by themselves."""
     count = 60
     with RawClient(target.broker.port) as client:
         client.send(request_frame(fetch_request(full_topic, max_bytes=_MIB), _FETCH_VERSION) * count)
@@ -145,7 +145,7 @@ def test_thousands_of_requests_sent_before_the_first_answer_is_read_are_answered
 
 
 def test_waiting_fetches_beyond_what_may_be_open_are_answered_in_order(target: Target) -> None:
-    """Long polls hold a place each; the requests behind them come as those are answered."""
+    """Each long poll takes a place; requests behind them proceed as the long polls are answered."""
     count = 200
     with RawClient(target.broker.port) as client:
         end = target.broker.end_offset(TOPIC)
@@ -169,7 +169,7 @@ def test_five_hundred_silent_connections_hold_up_nobody(target: Target) -> None:
             clients.append(client)
             if number % 20 == 0:  # a round trip now and then, so that the listener's backlog does not overflow
                 client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
-            client.send(b"\0\0\0\x20\0"[: number % 5])  # some stop in the midst of a length
+            client.send(b"\0\0\0\x20\0"[: number % 5])  # some stop in the middle of a length
         assert worst_of(lambda: target.broker.serve_once(OTHER), 10) < PATIENCE_SECONDS
         assert target.broker.resident_bytes() - before < 16 * _MIB
     finally:
@@ -242,12 +242,12 @@ def is_served(broker: WatchedBroker) -> bool:
 def test_idle_connections_are_closed_and_waiting_ones_are_not(make_broker: MakeBroker) -> None:
     broker = make_broker(connections_max_idle_ms="2000")
     broker.create_topic(TOPIC)
-    # The one that waits is answered by a record, not by the end of its patience, which comes long after this test.
+    # A record answers the waiting fetch, not its timeout, which is long after this test.
     wait = request_frame(fetch_request(TOPIC, 0, max_wait_ms=600_000), _FETCH_VERSION)
     started = time.monotonic()
     with RawClient(broker.port) as waiting:
         waiting.send(wait)
-        broker.end_offset(TOPIC)  # by this answer the broker has read what was sent before
+        broker.end_offset(TOPIC)  # this answer shows that the broker has read everything before it
         with RawClient(broker.port) as idle, RawClient(broker.port) as stuck:
             stuck.send(b"\0\0\0\x20\0\x03")  # a frame whose rest never comes
             # They came later: the one that waits has been silent for longer when they are closed.
@@ -263,7 +263,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(make_broker: MakeB
 
 
 def _repeated(count: int) -> dict[str, tuple[Message, int]]:
-    """Requests that name the same thing, or as many different ones, over and over."""
+    """Requests that repeat one name, or have as many different ones."""
     fetched = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=_MIB)] * count
     looked_up = [ListOffsetsPartition(partition_index=0, timestamp=0)] * count
     broker = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
@@ -317,7 +317,7 @@ def test_metadata_goes_on_after_all_this(target: Target) -> None:
 
 
 def test_a_few_bytes_that_unpack_to_millions_of_records_block_nobody(make_broker: MakeBroker) -> None:
-    """The broker's own watchdog says so when it is stopped: no step above what tests allow."""
+    """At its stop, the broker's own watchdog reports no step above the limit for tests."""
     broker = make_broker()
     broker.create_topic("bombs")
     batch = bomb(count=4_000_000)

@@ -98,7 +98,7 @@ def test_bytes_that_make_no_sense_close_the_connection(target: Target) -> None:
     position = len(target.broker.all_error_output())
     for _ in range(200):
         with RawClient(target.broker.port) as client:
-            # A length that is in bounds makes the broker look at the rest.
+            # With a valid length, the broker decodes the rest.
             size = source.randrange(8, 300)
             client.send(struct.pack(">i", size) + source.randbytes(size))
             client.end_sending()
@@ -122,7 +122,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(target: Tar
         response = client.read_answer(0, ApiVersionsResponse)
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert {entry.api_key for entry in response.api_keys} == {key for key in APIS if key < FIRST_OWN_KEY}
-        # The connection goes on, as a client that learns the versions by this expects.
+        # The connection stays open, as clients that learn versions this way expect.
         again = client.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
         assert again.error_code == 0
 
@@ -153,13 +153,13 @@ def test_old_produce_versions_are_advertised_and_refused(version: int, target: T
 
 
 def with_crc(batch: bytearray) -> bytes:
-    """A batch made sound as far as its CRC goes."""
+    """The batch with a valid CRC."""
     batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(bytes(batch[_ATTRIBUTES_AT:])).to_bytes(4, "big")
     return bytes(batch)
 
 
 def patched(layout: str, position: int, value: int, *, values: tuple[bytes, ...] = (b"a", b"b")) -> bytes:
-    """A batch that says something else in one field, and has the right CRC for it."""
+    """A batch with another value in one field, and a valid CRC."""
     batch = bytearray(small_batch(*values))
     struct.pack_into(layout, batch, position, value)
     return with_crc(batch)
@@ -185,7 +185,7 @@ def test_a_batch_with_any_byte_changed_is_never_appended(target: Target) -> None
                         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
                     ), f"byte {position} changed by {flip}: error {result.error_code}"
                     assert result.base_offset == -1
-    # The base offset and the leader epoch are the broker's to write: what a producer puts there is overwritten.
+    # The broker writes the base offset and the leader epoch, and overwrites the producer's values.
     assert sorted(set(appended)) == [*range(8), *range(12, 16)]
     assert target.broker.end_offset(TOPIC) == before + 2 * len(appended)
 
@@ -262,7 +262,7 @@ def test_records_that_lie_inside_a_sound_batch_harm_no_reader(target: Target) ->
 
 
 def look_up_time(client: RawClient, topic: str, timestamp: int) -> int:
-    """The error that ListOffsets gives for a timestamp, which makes the broker look into batches."""
+    """The error of ListOffsets for a timestamp, for which the broker decodes batches."""
     asked = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
     response = client.ask(ListOffsetsRequest(replica_id=-1, topics=[asked]), 7, ListOffsetsResponse)
     return response.topics[0].partitions[0].error_code
@@ -290,7 +290,7 @@ def test_a_bad_batch_without_acknowledgement_closes_the_connection(target: Targe
 
 @pytest.mark.parametrize("key", sorted(APIS))
 def test_a_huge_length_anywhere_in_a_request_takes_no_memory(key: int, target: Target) -> None:
-    """Every place of a body in turn holds the largest length there is, in each version."""
+    """Every position of a body in turn has the largest possible length, in each version."""
     api = APIS[key]
     huge = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\x7f\xff")
     for version in range(api.first_decodable, api.max_version + 1):

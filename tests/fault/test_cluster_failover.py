@@ -45,7 +45,7 @@ def standing_cluster(
 
 @pytest.fixture
 def cluster(standing_cluster: ClusterProcess) -> Iterator[ClusterProcess]:
-    """The cluster of a store, whole before and after each test, however that ended."""
+    """The cluster of a store, complete before and after each test, even if the test fails."""
     standing_cluster.wait_until_whole()
     yield standing_cluster
     standing_cluster.heal()
@@ -80,7 +80,7 @@ def test_no_acknowledged_record_is_lost_when_leaders_are_killed_and_paused(
         promised = sender.finish()
         java.finish()
     finally:
-        # Neither goes on for the tests that follow.
+        # Neither may run during the following tests.
         sender.send_no_more()
         java.kill()
     logs = read_everything(cluster.bootstrap, {TOPIC: PARTITIONS, JAVA_TOPIC: PARTITIONS})
@@ -93,7 +93,7 @@ def test_no_acknowledged_record_is_lost_when_leaders_are_killed_and_paused(
 
 
 def fail_over(cluster: ClusterProcess, sender: TimedSender, partition: int, how: str, failovers: list[float]) -> None:
-    """Kill or pause who leads a partition until others are written to; notes how long each of its partitions took."""
+    """Kill or pause a leader until its partitions are writable again; record how long each of them took."""
     state = cluster.wait_until_whole()
     leaders = {each["partition"]: each["leader"] for each in state["partitions"] if each["topic"] == TOPIC}
     victim = cluster.broker(leaders[partition])

@@ -36,10 +36,10 @@ from tests.support.topics import create_topic, eventually
 
 PARTITIONS = 3
 ALL = {1, 2, 3}
-#: Longer than a busy machine keeps a replica from running that is to stay in sync.
+#: Longer than a busy machine delays a replica that must stay in sync.
 LAG_MS = 8000
 PATIENCE_SECONDS = 180
-#: How often a busy machine may be too slow to show something.
+#: How often to retry on a machine that is too busy.
 ATTEMPTS = 5
 SESSION_IS_OVER = "The session in the metadata store has expired"
 NOT_ENOUGH_REPLICAS = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -67,7 +67,7 @@ class Guarded:
         stack.enter_context(self.cluster)
 
     def hold(self, number: int) -> None:
-        """Let a broker fetch nothing any more from anybody."""
+        """Stop a broker's fetches from all others."""
         for door in self.doors.values():
             door.hold(number)
 
@@ -89,7 +89,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def cluster(guarded: Guarded) -> Iterator[ClusterProcess]:
-    """The cluster, whole before and after each test."""
+    """The cluster, complete before and after each test."""
     guarded.cluster.wait_until_whole()
     yield guarded.cluster
     guarded.release()
@@ -98,7 +98,7 @@ def cluster(guarded: Guarded) -> Iterator[ClusterProcess]:
 
 @pytest.fixture
 def start_sender(cluster: ClusterProcess) -> Iterator[Callable[[Load], TimedSender]]:
-    """Starts senders that send no more when the test is over, however it ended."""
+    """Starts senders that stop at the end of the test, even if it fails."""
     started: list[TimedSender] = []
 
     def start(load: Load) -> TimedSender:
@@ -159,7 +159,7 @@ def fill(cluster: ClusterProcess, topic: str, count: int = 3000) -> tuple[Load, 
 
 
 def check_alone(cluster: ClusterProcess, number: int, promised: list[tuple[Load, Acknowledged]]) -> None:
-    """One broker has everything that was acknowledged: the others are killed, and it is read from."""
+    """Check that one broker has everything acknowledged: kill the others, and read from it."""
     cluster.wait_until_whole()
     for broker in cluster.brokers:
         if broker.number != number:
@@ -182,7 +182,7 @@ def check_alone(cluster: ClusterProcess, number: int, promised: list[tuple[Load,
 
 
 def refusal_of(number: int, data_dir: Path, url: str) -> str:
-    """Start a broker that must not start; what it says."""
+    """Start a broker that must not start; return its output."""
     done = subprocess.run(
         [
             *(str(EXECUTABLE), "serve", "--node-id", str(number), "--data-dir", str(data_dir)),
@@ -215,7 +215,7 @@ def test_the_disk_of_another_cluster_is_refused_and_not_harmed(cluster: ClusterP
         )
         assert len(sent) == 90
         marker = victim.data_dir / CLEAN_SHUTDOWN
-        # Stopped rightly or killed, a disk is as it was after the refusal.
+        # Whether it was stopped or killed before, the refusal leaves the disk unchanged.
         for end, is_clean in ((victim.stop, True), (victim.kill, False)):
             end()
             assert marker.exists() == is_clean
@@ -338,7 +338,7 @@ def test_a_broker_whose_starter_is_gone_stops_as_it_should(tmp_path: Path) -> No
     try:
         assert process.stdout is not None
         assert b" ready on " in process.stdout.readline()
-        process.stdout.close()  # as when a supervisor is killed: nobody reads any more
+        process.stdout.close()  # as after the death of a supervisor: nobody reads the output
         process.terminate()
         assert process.wait(PATIENCE_SECONDS) == 0, errors.read_text()
     finally:
@@ -353,7 +353,7 @@ def test_a_broker_whose_starter_is_gone_stops_as_it_should(tmp_path: Path) -> No
 
 
 class Answers:
-    """What became of records that were sent without waiting: when each was answered, and with what."""
+    """The answers to records that were sent without waiting, with their times."""
 
     def __init__(self) -> None:
         self.errors: dict[str, KafkaError | None] = {}
@@ -386,7 +386,7 @@ def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_o
         produce(cluster, load.topic, "on two", "2", answers).flush(PATIENCE_SECONDS)
         if isrs(cluster.status(), load.topic) == {0: ALL}:
             break
-        # So slow that the ISR was another one by then: once more.
+        # The machine was so slow that the ISR had changed by then: try again.
         waiting.flush(PATIENCE_SECONDS)
         guarded.release()
         cluster.wait_until_whole()
@@ -400,7 +400,7 @@ def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_o
     assert isrs(state, load.topic) == {0: {1, 3}}
     assert [each["id"] for each in state["brokers"]] == [1, 2, 3]
     assert "changing the ISR from [1, 2, 3] to [1, 3]" in cluster.broker(1).all_error_output()
-    # It answers: it is dead only to those it should follow.
+    # It answers requests, and only its fetches are stopped.
     with RawClient(cluster.broker(2).port) as client:
         answer = client.ask(MetadataRequest(topics=None), 9, MetadataResponse)
         assert load.topic in [topic.name for topic in answer.topics]
@@ -409,7 +409,7 @@ def test_a_follower_that_lives_but_does_not_fetch_leaves_the_isr_and_writes_go_o
     guarded.release()
     cluster.wait_until_whole()
     first, *middle, last = [one.value for one in consume(cluster, load.topic, 0, 4)]
-    # The two were sent by two producers.
+    # Two producers sent them.
     assert (first, sorted(middle), last) == (b"before", [b"on all", b"on two"], b"after")
 
 
@@ -441,7 +441,7 @@ def test_too_few_replicas_in_sync_are_told_to_clients_before_and_after_the_appen
         assert refused.value.code == NOT_ENOUGH_REPLICAS
     finally:
         bridge.close()
-    # Who does not ask for more than the leader is served.
+    # A client that needs only the leader is served.
     produce(cluster, load.topic, "3 leader", "1", answers).flush(PATIENCE_SECONDS)
     assert answers.errors["3 leader"] is None
 
@@ -467,7 +467,7 @@ def test_what_is_safe_goes_on_while_the_store_is_away_and_all_is_well_when_it_is
     with ExitStack() as stack:
         etcd = stack.enter_context(EtcdCluster(tmp_path / "etcd"))
         url = f"etcd://{etcd.endpoints[0]}/tailrace?timeout-ms=2000"
-        # A session ends because the store is away, and not before, because the machine is busy: no ISR changes then.
+        # Sessions end only because the store is down, and not because the machine is busy: no ISR changes then.
         config = {"min_insync_replicas": "2", "broker_session_timeout_ms": "9000"}
         cluster = stack.enter_context(ClusterProcess(tmp_path, url, **config))
         load = create(cluster, "orders")
@@ -496,7 +496,7 @@ def test_what_is_safe_goes_on_while_the_store_is_away_and_all_is_well_when_it_is
 
 
 def wait_until_well(broker: ClusterBroker) -> None:
-    """Wait until a broker reaches the store again, and sees all others there."""
+    """Wait until a broker reaches the store again and sees all other brokers."""
 
     def is_well() -> bool:
         said = run("cluster", "status", "--bootstrap", broker.bootstrap)

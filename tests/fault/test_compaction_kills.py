@@ -76,7 +76,7 @@ class State:
             self.producer.poll(0)
 
     def wait_for_cleaning(self) -> None:
-        """Send something to compact, again if need be, until compaction is at work."""
+        """Send records until compaction runs."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             self.send(1200)
@@ -117,11 +117,11 @@ def test_the_newest_of_each_key_survives_kills_of_broker_and_helper(make_broker:
     in_a_row = 0
     for _ in range(KILLS):
         state.wait_for_cleaning()
-        time.sleep(choices.uniform(0, 0.05))  # at any moment of it
+        time.sleep(choices.uniform(0, 0.05))  # at a random moment
         helper = helper_pid(broker)
-        # A third time in a row would be taken for the log's own fault.
+        # A third death in a row would count as a fault of the log.
         if helper is not None and in_a_row < 2 and choices.random() < 0.6:
-            with suppress(ProcessLookupError):  # it may have ended by itself just now
+            with suppress(ProcessLookupError):  # it may have just ended by itself
                 os.kill(helper, signal.SIGKILL)
             victims["helper"] += 1
             in_a_row += 1
@@ -134,7 +134,7 @@ def test_the_newest_of_each_key_survives_kills_of_broker_and_helper(make_broker:
                 assert eventually(lambda pid=helper: is_gone(pid)), "the helper has outlived its broker"
         state.check()
     print(f"killed: {victims}, {state.sent} records sent")
-    # And after all that compaction still comes to an end.
+    # After all that, compaction still completes.
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while sum(path.stat().st_size for path in (broker.data_dir / "state-0").glob("*.log")) > 5 << 20:
         assert time.monotonic() < deadline, broker.error_output()

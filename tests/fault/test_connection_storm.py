@@ -33,7 +33,7 @@ def test_two_thousand_clients_that_come_at_once_are_all_let_in(tmp_path: Path) -
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, count + 500), hard), hard))
     frame = request_frame(ApiVersionsRequest(), 0)
     with WatchedBroker(tmp_path / "data") as broker, ExitStack() as stack:
-        # So busy that it accepts nobody: the kernel alone decides who gets in.
+        # The broker is too busy to accept: only the kernel decides which connections succeed.
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             clients = [stack.enter_context(socket.socket()) for _ in range(count)]

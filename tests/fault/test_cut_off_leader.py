@@ -35,7 +35,7 @@ VICTIM = 1
 FETCH_VERSION = 11
 METADATA_VERSION = 9
 PATIENCE_SECONDS = 180
-#: As most programs have it: acks=all, idempotent, and nothing that makes the client look elsewhere sooner.
+#: Typical settings: acks=all, idempotent, and nothing that makes the client look elsewhere sooner.
 DEFAULTS = {"enable_idempotence": True}
 
 
@@ -58,14 +58,14 @@ def test_a_leader_cut_off_from_the_store_alone_sends_its_clients_elsewhere(
     cluster, to_store = line
     victim = cluster.broker(VICTIM)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    # It leads all, so that no client is served anywhere while it does not let go.
+    # It leads all partitions, so no client is served anywhere until it redirects them.
     for name in (TOPIC, JAVA_TOPIC):
         wanted = NewTopic(name, PARTITIONS, replica_assignment=[[VICTIM, 2, 3]] * PARTITIONS)
         admin.create_topics([wanted], operation_timeout=60)[name].result(90)
     cluster.wait_for(lambda state: len(state["partitions"]) == 2 * PARTITIONS, "the topics to be known")
     cluster.wait_until_whole()
     with ExitStack() as stack:
-        # Before, and with no broker known but the one that will be cut off.
+        # Connected before the cut, and only to the broker that will be cut off.
         sender = start_sender(victim, "before", stack)
         reader = Follower(victim.bootstrap, {TOPIC: PARTITIONS})
         stack.callback(reader.read_no_more)
@@ -95,7 +95,7 @@ def test_a_leader_cut_off_from_the_store_alone_sends_its_clients_elsewhere(
         wait_for(lambda: reader.count > read + 100, "the reader to go on")
         say("a consumer that was there goes on", moment)
 
-        # Who comes now, and knows no other broker, finds the others.
+        # A new client that knows only this broker finds the others.
         began = time.monotonic()
         later = start_sender(victim, "later", stack)
         later.wait_for_more()

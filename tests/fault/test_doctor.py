@@ -1,6 +1,6 @@
 """`tailrace doctor` on real brokers: one that runs, one that was killed, and one with damaged files.
 
-What it foretells is held against what a broker then does.
+The tests compare its predictions with what a broker then does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def doctor(data_dir: Path, port: int, *options: str) -> Examination:
 
 
 def names_in(directory: Path) -> list[str]:
-    """Every name below a directory, but for what a running broker writes whenever its time has come."""
+    """Every name below a directory, except the files that a running broker writes periodically."""
     names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
     return [name for name in names if not name.endswith(("-checkpoint", ".tmp"))]
 
@@ -78,7 +78,7 @@ def test_a_running_broker_is_recognised_and_goes_on(broker: WatchedBroker) -> No
 
 
 def test_a_broker_under_load_shows_no_damage(broker: WatchedBroker) -> None:
-    """What is being written while it is read looks torn, and is not."""
+    """A batch that is being written looks torn and is not."""
     done = threading.Event()
     failures: list[object] = []
 
@@ -150,7 +150,7 @@ def test_damage_after_a_clean_stop_is_a_problem_and_the_advice_helps(broker: Wat
     (damage,) = [one for one in found.findings if one["status"] == "problem"]
     assert f"at position {10 * batch}" in damage["text"]
     assert str(broker.data_dir / CLEAN_SHUTDOWN) in damage["advice"]
-    # The advice for somebody without a backup: give up what follows, keep what is whole.
+    # The advice without a backup: give up what follows the damage.
     os.remove(broker.data_dir / CLEAN_SHUTDOWN)
     broker.start()
     assert broker.end_offset(TOPIC) == 10
@@ -199,7 +199,7 @@ def test_a_replica_without_a_directory_is_a_problem_only_where_no_other_replica_
         for topic, replicas in (("alone", "1"), ("copied", "2")):
             create = [str(EXECUTABLE), "topic", "create", topic, "--partitions", "2", "--replication-factor", replicas]
             subprocess.run([*create, "--bootstrap", f"127.0.0.1:{port}"], check=True, capture_output=True)
-        # The empty directory of a broker that lost its disk: nothing of it is there.
+        # The empty directory of a broker that lost its disk.
         (tmp_path / "lost").mkdir()
         found = doctor(tmp_path / "lost", 0, "--coordination", f"unix://{directory}/store.sock", "--node-id", "2")
         (problem,) = found.texts("problem")

@@ -37,7 +37,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
 
 
 def open_to(cluster: EtcdCluster) -> Callable[[int], EtcdStore]:
-    """Clients of their own, whose first choices differ."""
+    """Separate clients, each with another first member."""
 
     def open_store(number: int) -> EtcdStore:
         first = number % len(cluster.endpoints)

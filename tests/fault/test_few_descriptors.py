@@ -61,7 +61,7 @@ def test_connections_beyond_are_refused_at_once_and_the_others_served(broker: Wa
                 held.append(client)
         assert refused > LIMIT
         assert 10 <= len(held) < LIMIT
-        # More partitions than files may be open, written to while no connection could be made any more.
+        # More partitions than open files, written to while no further connection is possible.
         for partition in range(PARTITIONS):
             request = produce_request("many", small_batch(), partition=partition)
             client = held[partition % len(held)]

@@ -63,7 +63,7 @@ def files(broker: WatchedBroker, suffix: str) -> list[Path]:
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
-    """Change one bit of a file, on the disk and not only in memory."""
+    """Change one bit of a file on disk, not only in the page cache."""
     with path.open("r+b") as file:
         file.seek(position)
         (byte,) = file.read(1)
@@ -71,12 +71,12 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
         file.write(bytes([byte ^ 1 << bit]))
         file.flush()
         os.fsync(file.fileno())
-        # A broker that starts after years finds nothing of it in memory.
+        # Drop its pages: a broker that starts much later finds nothing cached.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_from(broker: WatchedBroker, offset: int, *, max_bytes: int = 300_000) -> tuple[int, list[int]]:
-    """Fetch from an offset: the error code, and the offsets of the records, each of which must be sound."""
+    """Fetch from an offset; return the error code, and the offsets of the records, which must be intact."""
     with RawClient(broker.port) as client:
         request = fetch_request(TOPIC, offset, max_bytes=max_bytes)
         (data,) = client.ask(request, 11, FetchResponse).responses[0].partitions
@@ -90,7 +90,7 @@ def read_from(broker: WatchedBroker, offset: int, *, max_bytes: int = 300_000) -
 
 
 def readable(broker: WatchedBroker) -> set[int]:
-    """Every offset that can be read, going around what cannot."""
+    """Every readable offset, skipping what cannot be read."""
     found: set[int] = set()
     offset = 0
     while offset < COUNT:
@@ -106,7 +106,7 @@ def readable(broker: WatchedBroker) -> set[int]:
 
 
 def check_others(broker: WatchedBroker) -> None:
-    """What was not damaged is served, and nothing went wrong in a way that nobody thought of."""
+    """Check that intact records are served and that nothing failed unexpectedly."""
     assert broker.produce(OTHER, small_batch()).error_code == 0
     output = broker.all_error_output()
     assert "Traceback" not in output, output[-4000:]
@@ -114,7 +114,7 @@ def check_others(broker: WatchedBroker) -> None:
 
 
 def continues(broker: WatchedBroker) -> None:
-    """The producer's next batch is taken after the last of before, and a repeated one is known."""
+    """Check that the producer's next batch is accepted, and that a repeated one is recognized."""
     records = [NewRecord(value_of(COUNT + step), timestamp=2000 + COUNT) for step in range(RECORDS)]
     batch = bytes(build_batch(records, producer_id=77, producer_epoch=0, base_sequence=COUNT))
     assert broker.produce(TOPIC, batch).base_offset == COUNT
@@ -221,7 +221,7 @@ def test_flipped_bits_in_small_files_cost_no_record(name: str, bit: int, way: st
     broker.start()
     directory = broker.data_dir / f"{TOPIC}-0"
     if broker.end_offset(TOPIC) == 0:
-        # Its own name for whose records they are was destroyed: then they lie beside, whole.
+        # The file that names the topic was damaged, so the records are set aside, complete.
         (directory,) = broker.data_dir.glob(f"{TOPIC}-0.*-stray")
         assert "delete it if you do not need it" in broker.all_error_output()
     else:
@@ -231,11 +231,11 @@ def test_flipped_bits_in_small_files_cost_no_record(name: str, bit: int, way: st
     check_others(broker)
 
 
-# --- what nothing can be done without
+# --- what a broker cannot start without
 
 
 def refusal_of(broker: WatchedBroker) -> str:
-    """Start a broker that must not start; the one line it ends with."""
+    """Start a broker that must not start; return its only line."""
     command = [str(EXECUTABLE), "serve", "--data-dir", str(broker.data_dir), "--port", str(free_port())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1, f"ended with {done.returncode}\n{done.stderr}"
@@ -248,7 +248,7 @@ def damage_header(path: Path) -> None:
 
 
 def damage_pages(path: Path) -> None:
-    """Change much of every page but the first's header, which SQLite finds sound."""
+    """Damage every page except the header of the first one, so that SQLite still opens the file."""
     source = random.Random(SEED)
     for position in range(200, path.stat().st_size, 5):
         flip(path, position, source.randrange(8))

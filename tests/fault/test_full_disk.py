@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[WatchedBroker]:
-    # stderr lies beside the small disk: it must not fill up with what it is about.
+    # stderr is not on the small disk, which it must not fill.
     process = WatchedBroker(disk.path / "data", config={"log.segment.bytes": str(4 << 20)})
     process._error_path = tmp_path / "stderr"
     process.start()
@@ -45,7 +45,7 @@ def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[WatchedBroker]:
 
 
 def fill_by_producing(broker: WatchedBroker) -> int:
-    """Produce until the broker refuses; how many batches it took."""
+    """Produce until the broker refuses; return the number of accepted batches."""
     for number in range(10_000):
         result = broker.produce(TOPIC, _BATCH)
         if result.error_code:
@@ -84,7 +84,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_serves_the_rest(broker: Watch
     assert count > 50
     for offset in (0, count // 2, count - 1):
         assert read_one(broker, offset) == 0
-    # The background syncs and checkpoints that run meanwhile must not take the directory down either.
+    # Background syncs and checkpoints must not take the directory offline either.
     started = time.monotonic()
     while time.monotonic() - started < 2.5:
         assert broker.produce(TOPIC, _BATCH).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -104,7 +104,7 @@ def test_a_producer_that_retries_gets_through_once_space_is_freed(broker: Watche
     sender.start()
     wait_until(lambda: disk.free_bytes() < 150_000 or sender.error is not None, "the disk did not fill up")
     assert sender.acknowledged > 0
-    # Nothing new, or a fast producer would fill the disk again before it ends.
+    # No new records: a fast producer would fill the disk again before it ends.
     sender.send_no_more()
     disk.free()
     check_sender(load, sender.finish(), read_everything(broker.bootstrap, {TOPIC: 2}))
@@ -145,7 +145,7 @@ def test_a_broker_on_a_full_disk_can_be(way: str, broker: WatchedBroker, disk: S
     for offset in (0, count // 2, count - 1):
         assert read_one(broker, offset) == 0
     assert broker.produce(TOPIC, _BATCH).base_offset == count
-    # A stop that finds no room for its checkpoints says that the directory is offline; recovery makes up for it.
+    # Without room for checkpoints, the stop reports the directory as offline; the next start recovers.
     assert "Traceback" not in broker.all_error_output()
 
 
@@ -175,7 +175,7 @@ def test_a_start_on_a_disk_that_is_still_full_says_so_and_harms_nothing(
 def test_a_second_directory_that_is_full_costs_only_its_partitions_and_they_come_back_by_themselves(
     tmp_path: Path, disk: SmallDisk
 ) -> None:
-    """Its partitions cannot be recovered while it is full; nobody has to restart the broker when it no longer is."""
+    """Its partitions cannot be recovered while it is full; once there is room, no restart is necessary."""
     broker = WatchedBroker(tmp_path / "data", more_dirs=[disk.path / "data"])
     topics = [f"topic-{number}" for number in range(6)]
     with broker:
@@ -186,7 +186,7 @@ def test_a_second_directory_that_is_full_costs_only_its_partitions_and_they_come
         in_second = [topic for topic in topics if (disk.path / "data" / f"{topic}-0").is_dir()]
         assert 0 < len(in_second) < len(topics)
         for topic in in_second:
-            # What a crash leaves: part of a write, and no index that could be trusted.
+            # What a crash leaves: part of a write, and untrustworthy indexes.
             with (disk.path / "data" / f"{topic}-0" / f"{0:020d}.log").open("ab") as log:
                 log.write(b"torn")
             (disk.path / "data" / f"{topic}-0" / "leader-epoch-checkpoint").unlink()

@@ -81,14 +81,14 @@ _INTERESTING = (
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[WatchedBroker]:
-    # Topics that fuzzed names would create are not what is looked for here, and would fill the memory.
+    # Topics with fuzzed names would fill the memory, and prove nothing here.
     config = {"auto.create.topics.enable": "false", "socket.request.max.bytes": str(1 << 20)}
     with WatchedBroker(tmp_path / "data", config=config) as process:
         yield process
 
 
 class Mutations:
-    """An endless supply of damaged requests; the same for the same seed."""
+    """Endless damaged requests, the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -113,7 +113,7 @@ class Mutations:
         ]
 
     def next_body(self) -> tuple[int, int, bytes]:
-        """API key, version and damaged body of a request, made with as little effort as possible."""
+        """API key, version and damaged body of a request, generated cheaply."""
         source = self._random
         chance = source.random
         key, version, body = self._bodies[int(chance() * len(self._bodies))]
@@ -125,7 +125,7 @@ class Mutations:
         return key, version, bytes(changed[: int(chance() * len(changed))] if chance() < 0.1 else changed)
 
     def next_batch(self) -> bytes:
-        """A record batch with changes, its length and CRC mostly made right for them."""
+        """A record batch with changes, mostly with a matching length and CRC."""
         return self._damaged(self._random.choice(self._batches))
 
     def _damaged(self, batch: bytes) -> bytes:
@@ -184,7 +184,7 @@ def _crc(data: bytes) -> bytes:
 
 
 class Regular(threading.Thread):
-    """A well-behaved client that produces and fetches all the while and notes how long it had to wait."""
+    """A well-behaved client that keeps producing and fetching, and records how long it waits."""
 
     def __init__(self, broker: WatchedBroker) -> None:
         super().__init__(daemon=True)
@@ -266,7 +266,7 @@ def send_group(broker: WatchedBroker, frames: list[bytes]) -> int:
 
 
 def connect(broker: WatchedBroker) -> RawClient:
-    """A connection that waits for answers only shortly; for itself it was waited as long as need be."""
+    """A connection that waits only briefly for answers; connecting may take longer."""
     client = RawClient(broker.port)
     client.socket.settimeout(_ANSWER_SECONDS)
     return client
@@ -302,7 +302,7 @@ class Crowd:
         self.answered = 0
 
     async def send_group(self, frames: list[bytes]) -> None:
-        """Have frames arrive one after another, on a new connection whenever the broker closed one."""
+        """Deliver frames one after another, on a new connection whenever the broker has closed one."""
         transport = self._connect()
         for frame in frames:
             if transport.is_closed or not transport.is_reading:
@@ -334,7 +334,7 @@ class Crowd:
 
 
 def is_decodable(key: int, version: int, body: bytes) -> bool:
-    """Decode a request; what is not one has to be a WireError and nothing else."""
+    """Decode a request; anything invalid must raise WireError and nothing else."""
     try:
         APIS[key].decode(version, memoryview(body))
     except WireError:
@@ -343,7 +343,7 @@ def is_decodable(key: int, version: int, body: bytes) -> bool:
 
 
 def look_into(batch: bytes) -> int:
-    """Read a batch in every way that the broker has; how many records that gave."""
+    """Read a batch in every way that the broker has; return the number of records."""
     found = 0
     for position, header in iterate_batches(batch):
         try:
@@ -370,7 +370,7 @@ def own_resident_bytes() -> int:
 
 
 async def fuzz_round(directory: Path, mutations: Mutations, frames: int) -> tuple[int, int]:
-    """One broker from its start to its end; how many frames were answered, and records found in damaged batches."""
+    """Run one broker; return the number of answered frames, and of records found in damaged batches."""
     config = BrokerConfig(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -412,7 +412,7 @@ def test_very_many_damaged_frames_and_batches_leave_memory_flat(tmp_path: Path) 
     unexpected = Unexpected()
     logger = logging.getLogger("tailrace")
     logger.addHandler(unexpected)
-    # A line for each refused frame is right, but nobody reads ten million of them.
+    # One line for each refused frame is right, but ten million are too many.
     logger.propagate = False
     logging.disable(logging.WARNING)
     try:
@@ -447,7 +447,7 @@ def test_very_many_damaged_frames_and_batches_leave_memory_flat(tmp_path: Path) 
 
 
 class Unexpected(logging.Handler):
-    """Keeps the first line that tells of a failure nobody thought of."""
+    """Keeps the first line about an unexpected failure."""
 
     def __init__(self) -> None:
         super().__init__()

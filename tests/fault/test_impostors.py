@@ -28,13 +28,13 @@ TOPIC = "orders"
 LEADER, VICTIM = 1, 2
 FETCH_VERSION = 17
 FEATURE = "tailrace.version"
-#: A broker that was just started for the first time is in the first of them.
+#: A broker that was started for the first time is in the first epoch.
 EPOCHS = range(1, 4)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[ClusterProcess, OverheardLine]]:
-    """Three brokers, and the line by which everybody else reaches the first, which leads."""
+    """Three brokers, and the line through which all others reach the first one, which leads."""
     with ExitStack() as stack:
         store = stack.enter_context(coordination_store("local", tmp_path / "store"))
         cluster = ClusterProcess(tmp_path, store, replica_lag_time_max_ms="10000")
@@ -55,7 +55,7 @@ def topic_id_of(broker: ClusterBroker) -> UUID:
 
 
 def claimed(client: RawClient, topic_id: UUID, offset: int, epoch: int, replica_id: int = VICTIM) -> FetchResponse:
-    """What the leader answers to a fetch that says it is a replica's, with a log up to an offset."""
+    """The leader's answer to a fetch that claims to be a replica's, with a log up to an offset."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         replica_state=ReplicaState(replica_id=replica_id, replica_epoch=epoch),

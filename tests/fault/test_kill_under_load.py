@@ -48,7 +48,7 @@ LOADS = (
 
 
 class Siege:
-    """The load on one broker, and the random moments at which something is done to it."""
+    """The load on one broker, and the random moments of its faults."""
 
     def __init__(self, broker: WatchedBroker, seed: int) -> None:
         print(f"seed {seed}")
@@ -66,7 +66,7 @@ class Siege:
         return sum(sender.acknowledged for sender in self.senders)
 
     def wait_for_a_moment(self) -> None:
-        """Wait until every sender got on since the last time, and then for a random number of acknowledgements."""
+        """Wait until every sender has made progress, and then for a random number of acknowledgements."""
         before = [sender.acknowledged for sender in self.senders]
         deadline = time.monotonic() + _PROGRESS_SECONDS
         goal = self.acknowledged + self.random.randrange(500, 8000)
@@ -83,14 +83,14 @@ class Siege:
             time.sleep(self.random.uniform(0.001, 0.02))
 
     def start_again(self, what: str) -> None:
-        """Start the broker and say how long that took."""
+        """Start the broker and print how long that took."""
         started = time.monotonic()
         self.broker.start()
         seconds = time.monotonic() - started
         print(f"{what}: {self.acknowledged} acknowledged so far, {self.follower.count} read, back in {seconds:.2f} s")
 
     def call_off(self) -> None:
-        """End the load, whatever is still under way."""
+        """End the load, even if requests are in flight."""
         for sender in self.senders:
             sender.send_no_more()
         self.follower.read_no_more()
@@ -110,7 +110,7 @@ class Siege:
 
 @pytest.fixture
 def besiege() -> Iterator[Callable[[WatchedBroker], Siege]]:
-    """Begins sieges that end with the test, however that ended."""
+    """Starts sieges that end with the test, even if it fails."""
     begun: list[Siege] = []
 
     def begin(broker: WatchedBroker) -> Siege:
@@ -172,7 +172,7 @@ def test_a_stopped_broker_ends_with_0_and_starts_without_recovery(
         assert marker.exists(), "a stop that left no marker of a clean shutdown"
         siege.start_again(f"stop {number}")
         assert not marker.exists(), "the marker must be gone before anything is written"
-        # A start that had to recover would begin new leader epochs.
+        # A start with recovery would begin new leader epochs.
         assert leader_epochs(broker) == epochs
     siege.finish()
     check_no_traceback(broker)

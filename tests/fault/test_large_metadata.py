@@ -31,7 +31,7 @@ def test_a_topic_that_is_larger_than_the_store_takes_is_refused_and_the_broker_g
         settings = {"tailrace.coordination": address, "offsets.topic.num.partitions": "1"}
         with WatchedBroker(tmp_path / "data", config=settings) as broker:
             pid = broker.pid
-            for _ in range(2):  # as a client that tries again
+            for _ in range(2):  # as a client that retries
                 with RawClient(broker.port) as client:
                     answer = client.ask(CreateTopicsRequest(topics=[large], timeout_ms=30_000), 7, CreateTopicsResponse)
                 (result,) = answer.topics

@@ -27,7 +27,7 @@ MOST_STEP_SECONDS = 0.5
 
 
 class Steps:
-    """The longest step of the event loop since it was last asked for."""
+    """The longest step of the event loop since the last call."""
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
@@ -59,7 +59,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
 
 
 async def answered_during(tested: TestedBroker, work: Awaitable[object]) -> int:
-    """How many requests of another client are answered while something is done."""
+    """Count the answered requests of another client while the block runs."""
     answered = 0
 
     async def ask() -> None:
@@ -115,7 +115,7 @@ def test_others_are_served_while_thousands_of_partitions_are_created_deleted_and
         assert log.segments.count == 1
         for directory in partitions.directories:
             assert directory.failure is None
-            # Not stopped in order: to sync thousands of logs takes longer than all of the above.
+            # No clean stop: syncing thousands of logs would take longer than the whole test.
             directory.fail(StorageError("the test is over"))
 
     with_broker(tmp_path, test, tailrace_flush_background_ms="-1")

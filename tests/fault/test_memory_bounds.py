@@ -26,7 +26,7 @@ REQUEST_MAX_BYTES = 16 * _MIB
 #: connection with all that Python needs for one, and what the allocator keeps.
 BOUND_BYTES = QUEUED_MAX_BYTES + REQUEST_MAX_BYTES + 16 * _MIB + CONNECTIONS * 32 * 1024 + 32 * _MIB
 PATIENCE_SECONDS = 5.0
-#: How long a large request may wait until those are closed that hold memory and do not move.
+#: How long a large request may wait until connections that hold memory without progress are closed.
 LARGE_REQUEST_SECONDS = 60.0
 OTHER = "others"
 
@@ -102,7 +102,7 @@ def test_requests_of_which_only_half_comes_take_bounded_memory(announced: int, b
                 if left[number]:
                     left[number] = left[number][send_what_goes(client, left[number][: 64 * 1024]) :]
             worst = max(worst, broker.serve_once(OTHER))
-        # Those that hold much and stand still make room, in the end, for a large request of somebody else.
+        # Connections that hold memory without progress eventually make room for another client's large request.
         large = bytes(build_batch([NewRecord(b"x" * (2 * _MIB), timestamp=1)]))
         started = time.monotonic()
         with RawClient(broker.port, timeout_seconds=LARGE_REQUEST_SECONDS) as regular:
@@ -135,7 +135,7 @@ def test_large_answers_that_nobody_reads_take_bounded_memory(broker: WatchedBrok
 
 
 def test_answers_of_many_small_pieces_that_nobody_reads_take_bounded_memory(broker: WatchedBroker) -> None:
-    """Each piece is so small that it is read into memory in better times."""
+    """Each piece is small enough to be read into memory normally."""
     partitions = 100
     broker.create_topic("small", partitions=partitions)
     batch = bytes(build_batch([NewRecord(b"x" * 15_000, timestamp=1)]))

@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[FailingDisk]:
 @pytest.fixture
 def broker(disk: FailingDisk, tmp_path: Path) -> Iterator[WatchedBroker]:
     """A broker with two directories, the second on the disk that fails, and records in both."""
-    # Synced before it is acknowledged: what is not may go with the disk.
+    # Synced before each acknowledgement, because unsynced records may be lost with the disk.
     config = {"log.flush.interval.messages": "1"}
     process = WatchedBroker(tmp_path / "data", config=config, more_dirs=[disk.path / "data"])
     process.start()
@@ -82,7 +82,7 @@ def test_a_directory_that_turns_read_only_costs_only_its_partitions(
     disk.turn_read_only()
     check_only_others_are_served(broker, lost, kept)
     check_message(broker, disk)
-    # New topics go where there is room for them.
+    # New topics use the other directory.
     broker.create_topic("later")
     assert broker.produce("later", small_batch()).error_code == 0
     broker.stop()

@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS = 180
 
 
 def refusal_of(data_dir: Path, *settings: str, port: int | None = None) -> str:
-    """Start a broker that must not start; the one line it writes."""
+    """Start a broker that must not start; return its only line."""
     command = [str(EXECUTABLE), "serve", "--data-dir", str(data_dir), "--port", str(port or free_port())]
     for setting in settings:
         command += ["--set", setting]
@@ -39,7 +39,7 @@ def refusal_of(data_dir: Path, *settings: str, port: int | None = None) -> str:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[WatchedBroker]:
-    """A broker that has run, has a topic with records, and was stopped."""
+    """A stopped broker with a topic and records."""
     broker = WatchedBroker(tmp_path / "data")
     broker.start()
     try:
@@ -55,7 +55,7 @@ def stopped(tmp_path: Path) -> Iterator[WatchedBroker]:
 
 @contextmanager
 def unharmed(broker: WatchedBroker) -> Iterator[None]:
-    """What is done within leaves the broker's data as it was."""
+    """Check that the block leaves the broker's data unchanged."""
     yield
     broker.start()
     assert broker.end_offset(TOPIC) == 3
@@ -85,7 +85,7 @@ def test_a_data_directory_that_another_broker_uses(stopped: WatchedBroker) -> No
 
 
 def test_a_data_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    if os.geteuid() == 0:  # permissions stop nobody here, a read-only file system does
+    if os.geteuid() == 0:  # as root, only a read-only file system prevents writes
         with SmallDisk(tmp_path / "disk", 1) as disk:
             disk.make_read_only()
             line = refusal_of(disk.path / "data")
@@ -154,7 +154,7 @@ def test_a_newer_format_of_the_metadata_store(stopped: WatchedBroker) -> None:
 
 
 def set_store_format(path: Path, version: int) -> int:
-    """Write another format into the store; the one that it had."""
+    """Write another format into the store; return the previous one."""
     store = sqlite3.connect(path)
     (before,) = store.execute("PRAGMA user_version").fetchone()
     store.execute(f"PRAGMA user_version={version}")
@@ -170,11 +170,11 @@ def test_a_metadata_store_that_is_something_else(stopped: WatchedBroker) -> None
 
 
 def test_a_refused_start_does_not_pass_a_crashed_directory_off_as_cleanly_stopped(stopped: WatchedBroker) -> None:
-    """A start that is refused before it recovered the logs must leave recovery to the next one."""
+    """A start that is refused before recovery must leave recovery to the next one."""
     stopped.start()
     stopped.kill()
     with (stopped.data_dir / f"{TOPIC}-0" / f"{0:020d}.log").open("ab") as log:
-        log.write(b"\0" * 30)  # what a write that the crash interrupted may leave
+        log.write(b"\0" * 30)  # what an interrupted write may leave
     refusal_of(stopped.data_dir, "node.id=2")
     assert not (stopped.data_dir / CLEAN_SHUTDOWN).exists()
     with unharmed(stopped):

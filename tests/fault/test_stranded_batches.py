@@ -28,7 +28,7 @@ from tests.support.topics import eventually
 
 TOPIC, OTHER_TOPIC = "orders", "greetings"
 OLD_LEADER = 1
-#: More than a broker remembers one by one.
+#: More batches than a broker remembers.
 LATER = 12
 PATIENCE_SECONDS = 180.0
 FAILED_PRODUCES = "kafka_server_brokertopicmetrics_failedproducerequests_total"
@@ -41,10 +41,10 @@ class Sending(Protocol):
     def send(self, topic: str, value: str) -> None: ...
 
     def send_elsewhere(self, topic: str, value: str) -> None:
-        """Send as soon as it is known that somebody else leads."""
+        """Send as soon as another leader is known."""
 
     def wait_for(self, value: str) -> None:
-        """Wait until a record was acknowledged."""
+        """Wait until a record is acknowledged."""
 
     def close(self) -> None: ...
 
@@ -97,7 +97,7 @@ class ConfluentSending:
         self._producer.produce(topic, value.encode(), on_delivery=self._delivered)
 
     def send_elsewhere(self, topic: str, value: str) -> None:
-        # What it has in flight with a former leader it waits for itself, before it sends to another.
+        # It waits for its requests to the former leader before it sends to another one.
         self.send(topic, value)
 
     def _delivered(self, error: object, message: Message) -> None:
@@ -155,12 +155,12 @@ class Stranding:
         )
         self.cluster.wait_until_whole()
         assert self.cluster.leader_of(TOPIC, 0).number == OLD_LEADER
-        # The Java client asks for news where it is connected to, rather than to connect to somebody else.
+        # The Java client prefers a connected broker for metadata requests.
         sending.send(OTHER_TOPIC, "hello")
         sending.wait_for("hello")
 
     def strand(self, sending: Sending, value: str) -> None:
-        """Have a record sent of which the producer hears nothing, and its leader killed."""
+        """Send a record whose answer is lost, and kill its leader."""
         sending.send(TOPIC, value)
         assert self._lost.wait(PATIENCE_SECONDS)
         self.cluster.broker(OLD_LEADER).kill()

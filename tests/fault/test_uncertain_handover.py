@@ -37,11 +37,11 @@ from tests.support.topics import eventually
 PATIENCE_SECONDS = 180
 #: Longer than the store's client waits for an answer, which is 5 s.
 STOPPED_SECONDS = 6.5
-#: A lease may be a third of it old when the store stops, and must not end while it is stopped.
+#: Long enough for a lease that is a third over when the store stops to outlast the stop.
 SESSION_MS = 30_000
-#: How often the store has to be stopped in the midst of a handover, and how often that may be tried.
+#: How often the store must stop during a handover, and how often this is tried at most.
 STOPS, ATTEMPTS = 3, 5
-#: What the store does when it goes on, it does before this; otherwise the stop came too early or too late.
+#: The store handles everything within this time after it continues; otherwise the stop came too early or too late.
 MISSED_SECONDS = 10
 #: The number of topics in a transaction: one check for all, and a check and a write for each topic.
 TOPICS_IN_TRANSACTION = (MAX_OPERATIONS - 1) // 2
@@ -56,7 +56,7 @@ ELECT_LEADERS_VERSION = 2
 
 
 class LocalCluster:
-    """The processes of `tailrace cluster start`, and what they say of themselves."""
+    """The processes of `tailrace cluster start`, and their output."""
 
     def __init__(self, directory: Path, port: int, supervisor: subprocess.Popen[str]) -> None:
         self.directory = directory
@@ -74,7 +74,7 @@ class LocalCluster:
             self._supervisor.send_signal(signal.SIGCONT)
 
     def end_broker(self, number: int) -> None:
-        """Stop a broker as one should, and return when the supervisor says that it has ended."""
+        """Stop a broker cleanly, and return when the supervisor reports its end."""
         command = [str(EXECUTABLE), "cluster", "status", "--bootstrap", self.bootstrap, "--json"]
         said = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=True).stdout
         (pid,) = [int(each["pid"]) for each in json.loads(said)["brokers"] if each["id"] == number]
@@ -83,7 +83,7 @@ class LocalCluster:
         assert any(f"broker {number} (pid {pid}) exited" in line for line in self._supervisor.stderr)
 
     def store_writes(self) -> tuple[int, int]:
-        """Something that changes with every transaction of the store."""
+        """A value that changes with every transaction of the store."""
         found = os.stat(self.directory / "metadata.sqlite-wal")
         return found.st_mtime_ns, found.st_size
 
@@ -141,15 +141,15 @@ def said_by(directory: Path, number: int) -> list[str]:
 
 
 def create_topics(cluster: LocalCluster) -> None:
-    """Topics that one broker should lead, with a partition for each attempt to have it lead them."""
+    """Topics that one broker should lead, with a partition for each attempt."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    # Where a third one confirms records, those with acks=2 could be lost as well.
+    # If a third replica confirmed records, those with acks=2 could be lost as well.
     replicas = {name: [HEIR, LEADER, 3] if name in LOADED else [HEIR, LEADER] for name in TOPICS}
     wanted = [NewTopic(name, ATTEMPTS, replica_assignment=[replicas[name]] * ATTEMPTS) for name in TOPICS]
     for created in admin.create_topics(wanted, operation_timeout=60).values():
         created.result(90)
     cluster.wait_until_whole()
-    # When all followers have these, none is further than the one that is to lead next.
+    # When all followers have these, none is ahead of the next leader.
     producer = ConfluentClient(cluster.bootstrap).producer(acks="all")
     for topic in LOADED:
         for partition in range(ATTEMPTS):

@@ -34,7 +34,7 @@ EXTERNAL = os.environ.get("TAILRACE_TEST_BOOTSTRAP")
 
 
 class Broker(Protocol):
-    """What a test may know of the broker it talks to."""
+    """What a test may know of its broker."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -54,7 +54,7 @@ class MakeBroker(Protocol):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a broker of our own when an outside one is named."""
+    """Skip tests that need their own broker when an outside one is named."""
     if EXTERNAL is None:
         return
     own = {"make_broker", "own_broker", "strict_broker", "data_dir"}
@@ -101,7 +101,7 @@ def _stop(process: BrokerProcess) -> None:
 def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
     """Starts brokers for one test, each with its own configuration and data; all are stopped at its end."""
     numbers = itertools.count()
-    # Each is stopped, also where another does not end as it should.
+    # Each is stopped, even if another one does not end properly.
     with ExitStack() as started:
 
         def make(**config: str) -> BrokerProcess:

@@ -24,7 +24,7 @@ from tests.support.topics import create_topic, topic_names
 
 #: A run of an idempotent producer across a restart: the broker stops when this many records are acknowledged …
 ANNOUNCE_AT = 3_000
-#: … and these are sent only after it came back.
+#: … and these are sent only after its return.
 HOLD_FROM = 9_000
 COUNT = 12_000
 PARTITIONS = 3
@@ -92,7 +92,7 @@ class NodeSpecification(ClientSpecification):
         assert node.call("describe", topic=topic)["configs"]["max.message.bytes"] == "1048588"
         node.call("alter_configs", topic=topic, configs={"max.message.bytes": "2000"}, validate_only=False)
         configs = node.call("describe", topic=topic)["configs"]
-        # AlterConfigs gives the whole configuration: what it does not name is the default again.
+        # AlterConfigs replaces the whole configuration: keys that it does not name return to their defaults.
         assert configs["max.message.bytes"] == "2000"
         assert configs["retention.ms"] != "3600000"
         with pytest.raises(RefusedError) as refused:

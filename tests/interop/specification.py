@@ -17,7 +17,7 @@ from tests.support.records import ACKS, CODECS, MESSAGE_TOO_LARGE, Received, Rec
 from tests.support.topics import create_topic, topic_names
 
 HEADERS = (("trace", b"4bf92f35"), ("tag", b"checkout"), ("tag", b"refund"))
-#: Compressible, so that no client falls back to sending it as it is.
+#: Compressible, so that no client sends it uncompressed.
 TEXT = b"the quick brown fox jumps over the lazy dog; " * 20
 
 
@@ -119,7 +119,7 @@ class ClientSpecification:
 
     def test_reading_starts_at_the_offset_that_is_sought(self, client: Client, topic_name: Callable[[], str]) -> None:
         topic = create_topic(client.bootstrap, topic_name())
-        # One batch each time, so that the offset sought lies inside a batch and not at its beginning.
+        # One batch each time, so that the requested offset is inside a batch and not at its beginning.
         for start in (0, 50):
             client.produce(topic, [Record(b"%d" % number) for number in range(start, start + 50)])
         for start in (0, 7, 50, 93):
@@ -205,7 +205,7 @@ class ClientSpecification:
             writer.produce(topic, [Record(b"second")])
             sent_at.append(time.monotonic())
 
-        # The fetch may wait 20 s: an answer long before that was given because of the record.
+        # The fetch may wait 20 s, so an answer long before that is due to the record.
         received = client.consume(topic, 0, 2, max_wait_ms=20_000, after_first=produce_second)
         assert [one.value for one in received] == [b"first", b"second"]
         assert time.monotonic() - sent_at[0] < 10

@@ -38,7 +38,7 @@ from tests.support.records import Record, RefusedError
 from tests.support.topics import create_topic, eventually
 
 MESSAGE_TOO_LARGE = 10
-#: When a busy machine is given up.
+#: The time limit on a busy machine.
 PATIENCE_SECONDS = 90
 
 
@@ -305,7 +305,7 @@ def test_aiokafka_administers_a_topic(broker: Broker, topic_name: Callable[[], s
         )
         ((_, _, _, _, entries),) = response.resources
         found = {entry[0]: (entry[1], entry[3]) for entry in entries}
-        # The older request, which is the one that aiokafka has, drops what it does not name.
+        # The older request, which aiokafka uses, resets what it does not name.
         assert found["segment.ms"] == ("8000", 1)
         assert found["retention.ms"][1] != 1
         partition = aiokafka.TopicPartition(topic, 0)

@@ -49,7 +49,7 @@ print(len(pandas.read_parquet(files, columns=["offset"], partitioning=None)))
 
 
 class Archived(NamedTuple):
-    """A topic of which the first part is in the archive alone."""
+    """A topic whose first part is only in the archive."""
 
     broker: BrokerProcess
     records: list[Record]
@@ -70,7 +70,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
         archive_up_to(broker.bootstrap, TOPIC, {0: ARCHIVED // 2})
         archive_up_to(broker.bootstrap, TOPIC, {0: ARCHIVED})
         assert eventually(lambda: local_start(broker.bootstrap, TOPIC) > ARCHIVED // 2, timeout_seconds=120)
-        # What is archived is gone but for the segment that also has records which are not.
+        # Archived segments are gone, except the one that also has unarchived records.
         assert local_start(broker.bootstrap, TOPIC) <= ARCHIVED
         yield Archived(broker, records, local_start(broker.bootstrap, TOPIC), metrics_port)
 

@@ -60,7 +60,7 @@ _started: list[subprocess.Popen[str]] = []
 
 @pytest.fixture(autouse=True)
 def nobody_left_behind() -> Iterator[None]:
-    """Ends what a test that failed has left running."""
+    """Ends what a failed test has left running."""
     yield
     for process in _started:
         with process:
@@ -106,7 +106,7 @@ class Programs:
         return report
 
     def refusal(self, program: str, workload: str, **options: object) -> tuple[int, str]:
-        """The exit code and the reason of a run that must fail and must not report."""
+        """Run a program that must fail without a report; return its exit code and reason."""
         ended = self.end(program, workload, **options)
         assert ended.stdout == ""
         return ended.returncode, ended.stderr
@@ -224,7 +224,7 @@ def test_rdbench_one_message_requests_carry_one_message_each(
     assert 0 < report["p50_ms"] <= report["p99_ms"]
     # Little's law: no more than the window over the mean round trip, which is at least half the median.
     assert report["requests_s"] <= 2 * in_flight / (report["p50_ms"] / 1000)
-    # A batch header for each record: they were not put together.
+    # One batch header for each record: they were not batched.
     assert log_bytes(broker, topic) >= 500 * (61 + 100)
 
 
@@ -344,7 +344,7 @@ def test_rawbench_produces_valid_batches_of_the_size_asked_for(
     assert report["requests"] == 20
     assert report["records"] == 20 * records_per_batch
     assert batch_bytes - 2 <= report["batch_bytes"] <= batch_bytes
-    # Beside them each partition has the one small record by which it was found ready.
+    # Each partition also has the small record that showed that it was ready.
     found = records_of(broker, topic, 2, 20 * records_per_batch + 2)
     assert Counter(message.partition() for message in found) == dict.fromkeys(range(2), 10 * records_per_batch + 1)
     assert report["bytes"] == 20 * report["batch_bytes"]
@@ -389,7 +389,7 @@ def test_rawbench_holds_idle_connections_open_while_it_measures(
             try:
                 count += os.readlink(path).startswith("socket:")
             except FileNotFoundError:
-                # Closed between the listing and the look at it.
+                # Closed between the listing and the check.
                 continue
         return count
 
@@ -445,8 +445,8 @@ def admin_of(broker: BrokerProcess) -> AdminClient:
 
 
 def committed(broker: BrokerProcess, group: str) -> dict[int, int]:
-    """What a group has committed, by partition, as another client sees it."""
-    # An admin that nobody holds is gone before it is answered.
+    """The committed offsets of a group by partition, as another client sees them."""
+    # Without a reference, the admin client would be collected before the answer.
     admin = admin_of(broker)
     found = (
         admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
@@ -499,7 +499,7 @@ def test_rawbench_heartbeats_are_those_of_members_and_all_of_them_leave(
     process.stdin.flush()
     report = json.loads(process.stdout.readline())
     assert (report["requests"], report["complete"]) == (120, True)
-    # It stays until nobody can ask for more.
+    # It stays until its standard input ends.
     assert members_and_state() == {(4, "STABLE")}
     output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert (process.returncode, output, errors) == (0, "", "")

@@ -68,7 +68,7 @@ class Tailrace:
         return [json.loads(line) for line in self.ok(*arguments, "--json", stdin=stdin).splitlines()]
 
     def refusal(self, *arguments: str, stdin: bytes = b"") -> str:
-        """What a command says that must fail, with exit code 1 and nothing but its message on stderr."""
+        """The message of a command that must fail with exit code 1 and only this message on stderr."""
         result = self.run(*arguments, stdin=stdin)
         assert result.returncode == 1
         message = result.stderr.decode()
@@ -88,7 +88,7 @@ class Tailrace:
         return process
 
     def end(self) -> None:
-        """End what was started and still runs."""
+        """End started processes that still run."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()
@@ -240,7 +240,7 @@ def test_fewer_acknowledgements_can_be_asked_for(tailrace: Tailrace, topic: str,
     result = tailrace.run("produce", topic, "--acks", acks, stdin=b"a\nb\n")
     assert (result.returncode, result.stderr.decode()) == (0, f"{said}\n")
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    # With acks 0 nobody says when the records are there.
+    # With acks 0 nothing tells when the records are there.
     while len(lines := tailrace.ok("consume", topic).splitlines()) < 2 and time.monotonic() < deadline:
         pass
     assert sorted(lines) == [b"a", b"b"]
@@ -435,7 +435,7 @@ def test_the_brokers_refusal_of_a_record_ends_with_1(tailrace: Tailrace, topic_n
 def test_a_live_log_can_be_dumped_and_holds_batches_as_they_were_compressed(
     tailrace: Tailrace, topic: str, data_dir: Path, compression: str
 ) -> None:
-    # librdkafka leaves a batch as it is where compressing would not make it smaller.
+    # librdkafka does not compress a batch if that would not make it smaller.
     values = ["a" * 1000, "b" * 1000]
     tailrace.ok("produce", topic, "--partition", "0", "--compression", compression, stdin="\n".join(values).encode())
     path = data_dir / f"{topic}-0" / "00000000000000000000.log"

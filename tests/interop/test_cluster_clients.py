@@ -35,7 +35,7 @@ from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 
 PARTITIONS = 6
-#: Of each acknowledgement, for each partition.
+#: The number of records for each partition and kind of acks.
 RECORDS = 20
 PATIENCE_SECONDS = kinds.PATIENCE_SECONDS
 
@@ -46,7 +46,7 @@ class Subject:
 
     name: str
     connect: Callable[[str, pytest.FixtureRequest], Any]
-    #: acks=0 comes last: nobody says when its records are in, so nothing may be written after them.
+    #: acks=0 comes last: nothing tells when its records are in the log, so nothing may be written after them.
     acks: tuple[str, ...]
     kinds: tuple[Kind, ...] = ()
 
@@ -89,7 +89,7 @@ SUBJECTS = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three brokers for all tests of this file; nobody harms them."""
+    """Three brokers for all tests of this file, without faults."""
     directory = tmp_path_factory.mktemp("cluster")
     config = {
         "min_insync_replicas": "2",
@@ -120,7 +120,7 @@ def states_of(cluster: ClusterProcess, topic: str) -> dict[int, dict[str, Any]]:
 
 
 def group_elsewhere(cluster: ClusterProcess, name: str) -> str:
-    """A group that another broker than the first coordinates."""
+    """A group whose coordinator is not the first broker."""
     found: list[str] = []
 
     def look() -> bool:
@@ -147,7 +147,7 @@ def coordinator_of(cluster: ClusterProcess, group: str) -> int:
 
 
 def committed(cluster: ClusterProcess, group: str, places: Mapping[Place, int]) -> dict[Place, int]:
-    """What a group has committed, as somebody outside it sees it."""
+    """The committed offsets of a group, as another client sees them."""
     consumer = Consumer({"bootstrap.servers": cluster.broker(1).bootstrap, "group.id": group, "log_level": 0})
     try:
         asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
@@ -197,7 +197,7 @@ def test_a_client_that_knows_one_broker_writes_to_and_reads_from_all(
             crew.wait_until_shared(members, ends)
             crew.wait_until_processed(ends)
             assert coordinator_of(cluster, group) != 1
-            # Who commits last may only just have begun to.
+            # The last commit may have just begun.
             crew.wait("all should be committed", lambda group=group: committed(cluster, group, ends) == ends)
             crew.stop()
             crew.check(ends)
@@ -263,7 +263,7 @@ class FreeSender(threading.Thread):
         assert not self.is_alive()
 
     def check(self, topic: str, logs: Mapping[tuple[str, int], list[bytes]]) -> None:
-        """Every record is there once, where it was said to be, and in order within its partition."""
+        """Check that every record is there once, at its acknowledged offset, and in order within its partition."""
         assert not self.failed, self.failed[:3]
         assert sorted(self.acknowledged.values()) == list(range(self.sent))
         for (partition, offset), number in self.acknowledged.items():
@@ -281,7 +281,7 @@ def test_partitions_are_added_while_clients_write_and_read_and_nothing_moves(
     at_first = states_of(cluster, topic)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     free = FreeSender(cluster.bootstrap, topic)
-    # Java's producer stays with a partition until it has given it a batch.
+    # Java's producer stays with a partition until it has filled a batch.
     java = JavaSender(cluster.bootstrap, topic, tmp_path, {"metadata.max.age.ms": 500, "batch.size": 200})
     calm = kinds.CALM_SESSION_TIMEOUT_MS
     with (

@@ -36,13 +36,13 @@ class Described(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three brokers for all tests of this file, whole again at the end of each."""
+    """Three brokers for all tests of this file, complete again after each."""
     directory = tmp_path_factory.mktemp("cluster")
     config = {
         # The tests assert who leads, so no broker may lose its session because the machine is busy. A killed broker
         # is noticed at once nevertheless.
         "broker_session_timeout_ms": "30000",
-        # Elections are asked for here. One that comes by itself, every five minutes, would come amid a test.
+        # Tests request elections. An automatic one, every five minutes, would disturb a test.
         "auto_leader_rebalance_enable": "false",
     }
     with coordination_store("local", directory / "store") as url, ClusterProcess(directory, url, **config) as made:
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture(autouse=True)
 def whole_again(cluster: ClusterProcess) -> Iterator[None]:
-    """Brings back the brokers that a test which failed has left dead."""
+    """Restarts brokers that a failed test has left dead."""
     yield
     cluster.heal()
 
@@ -79,7 +79,7 @@ def described(cluster: ClusterProcess, topic: str, *options: str, number: int = 
 
 
 def status_of(cluster: ClusterProcess, topic: str) -> dict[int, Described]:
-    """The same by our own command."""
+    """The same from our own command."""
     return {
         each["partition"]: Described(
             "none" if each["leader"] is None else str(each["leader"]), each["replicas"], set(each["isr"])
@@ -139,7 +139,7 @@ def test_kafka_topics_finds_what_is_missing_and_preferred_leaders_are_elected(
 
     cluster.broker(3).kill()
     cluster.wait_for(lambda state: len(state["under_replicated"]) == len(with_three) - 1 and bool(state["offline"]))
-    # All topics: what the tool lists is what lacks a replica.
+    # For all topics, the tool lists only partitions that lack a replica.
     listed = topics(cluster, "--describe", "--under-replicated-partitions")
     assert {(name, int(number)) for name, number in re.findall(r"Topic: (\S+)\s+Partition: (\d+)", listed)} == (
         with_three
@@ -220,7 +220,7 @@ def test_unclean_leaders_are_elected_where_none_in_sync_is_alive_and_only_then(
     client.produce(topic, [Record(b"broker 3 has it")])
     cluster.broker(2).start()
     wait_for("3", {2, 3})
-    # What only broker 2 had is lost: that is what was asked for. Both have the same now.
+    # Records that only broker 2 had are lost, as requested. Both replicas are equal now.
     assert "PREFERRED" in elect("preferred")
     wait_for("2", {2, 3})
     assert [one.value for one in client.consume(topic, 0, 2)] == [b"both have it", b"broker 3 has it"]
@@ -248,7 +248,7 @@ def test_kafka_configs_asked_of_any_broker_tells_and_changes_the_same(
     own = {"log.retention.ms": "DYNAMIC_BROKER_CONFIG:log.retention.ms=80000", "message.max.bytes": default}
     soon(lambda: dynamic_of(second), own)
     soon(lambda: dynamic_of(third), {"message.max.bytes": default})
-    # Every leader goes by it, whichever partition the record is for.
+    # Every leader applies it, in all partitions.
     writer = ConfluentClient(cluster.bootstrap)
 
     def refused() -> list[int]:
@@ -266,7 +266,7 @@ def test_kafka_configs_asked_of_any_broker_tells_and_changes_the_same(
 
 
 def soon(look: Callable[[], object], expected: object) -> None:
-    """Wait until what is seen is what was asked for: a broker that did not take the change itself hears of it later."""
+    """Wait until the requested value shows: brokers that did not handle the change learn of it later."""
     seen: list[object] = []
 
     def is_seen() -> bool:
@@ -277,7 +277,7 @@ def soon(look: Callable[[], object], expected: object) -> None:
 
 
 def dynamic_of(configs: Configs) -> dict[str, str]:
-    """What decides of those keys of a broker that were set while it ran."""
+    """The keys of a broker that were set at run time, with the values that apply."""
     found = configs.describe("--all")
     return {name: synonyms[0] for name, (_, synonyms) in found.items() if synonyms and "DYNAMIC" in synonyms[0]}
 

@@ -34,7 +34,7 @@ ROUNDS = 25
 
 
 def writes(rounds: int = ROUNDS, first: int = 0) -> list[Record]:
-    """Every key again and again, with a header; some end as tombstones."""
+    """Every key many times, with a header; some end as tombstones."""
     records = []
     for number, key in itertools.product(range(first, first + rounds), range(KEYS)):
         is_last = number == first + rounds - 1
@@ -52,7 +52,7 @@ def log_files(broker: BrokerProcess, topic: str) -> list[Path]:
 
 
 def wait_until_compacted(broker: BrokerProcess, topic: str) -> None:
-    """Wait until the checkpoint says that compaction has come to the end of the log."""
+    """Wait until the checkpoint says that compaction has reached the end of the log."""
     end = ConfluentClient(broker.bootstrap).offsets(topic, [0])[0][1]
     checkpoint = broker.data_dir / "cleaner-offset-checkpoint"
 
@@ -92,7 +92,7 @@ def test_every_client_reads_the_newest_record_of_each_key(
     wait_until_compacted(broker, topic)
     for client in every:
         check(client.consume(topic, 0, KEYS), sent)
-    # Who is in the midst of a gap gets what comes after it.
+    # A read inside a gap returns what follows it.
     first, *_, last = ConfluentClient(broker.bootstrap).consume(topic, 0, KEYS)
     for client in every:
         found, *_ = client.consume(topic, 0, 1, start=5)
@@ -111,12 +111,12 @@ def test_tombstones_go_when_they_have_had_their_time(make_broker: MakeBroker, to
     count = 3
 
     def is_gone() -> bool:
-        # A log in which nothing changes is not looked at again: that is so in Kafka, too.
+        # As in Kafka, an unchanged log is not compacted again.
         nonlocal count
         client.produce(topic, [Record(b"%d" % count, b"kept")])
         count += 1
         received = client.consume(topic, 0, count, timeout_seconds=2)
-        # What was written last is always there: who has not come to it has not seen all.
+        # The last record is always there: a reader without it has not read everything.
         is_all = bool(received) and received[-1].value == b"%d" % (count - 1)
         return is_all and b"gone" not in [one.key for one in received]
 
@@ -159,7 +159,7 @@ def test_kafkas_own_tool_reads_what_compaction_wrote(make_broker: MakeBroker, to
         own = [record for record in writes(5, first=number * 5) if number in (0, int((record.key or b"")[4:]) % 5)]
         ConfluentClient(broker.bootstrap).produce(topic, own, compression=codec)
     wait_until_compacted(broker, topic)
-    # Only then does nothing roll or replace them any more.
+    # From then on, nothing rolls or replaces them.
     broker.stop()
     files = [path for path in log_files(broker, topic) if path.stat().st_size]
     assert files

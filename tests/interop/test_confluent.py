@@ -23,7 +23,7 @@ from tests.support.records import (
 )
 from tests.support.topics import create_topic, eventually
 
-#: When a busy machine is given up.
+#: The time limit on a busy machine.
 PATIENCE_SECONDS = 90
 
 

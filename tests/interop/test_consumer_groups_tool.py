@@ -160,7 +160,7 @@ def test_offsets_of_an_empty_group_are_reset_in_every_way_and_deleted(
         rows = tool.table("--reset-offsets", "--group", group, *scope, *way, "--execute")
         assert offsets_in(rows, "NEW-OFFSET") == expected, way
     assert offsets_in(tool.table("--describe", "--group", group)) == {0: 3, 1: 8}
-    # A rehearsal changes nothing.
+    # A dry run changes nothing.
     tool.run("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--dry-run")
     assert "Successful" in tool.run("--delete-offsets", "--group", group, "--topic", f"{topic}:0")
     assert offsets_in(tool.table("--describe", "--group", group)) == {1: 8}
@@ -173,7 +173,7 @@ def test_offsets_of_an_empty_group_are_reset_in_every_way_and_deleted(
 def test_nothing_is_taken_from_under_a_running_member(
     broker: Broker, tool: Tool, topic: str, group: str, protocol: str
 ) -> None:
-    # The tool ends with 0 whatever it was told; only its words say that it failed.
+    # The tool exits with 0 even on failure; only its output shows it.
     with reader(broker, group, topic, protocol):
         reset = tool.run("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
         assert f"can only be reset if the group '{group}' is inactive, but the current state is Stable" in reset

@@ -23,7 +23,7 @@ from tests.support.topics import create_topic
 
 CLIENTS = ("confluent", "kafka-python", "aiokafka", "kcat", "java", "kafkajs", "platformatic")
 
-#: Where the attributes stand in a record batch on disk: base offset, length, leader epoch, magic and CRC before.
+#: The position of the attributes in a batch on disk: after base offset, length, leader epoch, magic and CRC.
 ATTRIBUTES_POSITION = 21
 
 
@@ -85,7 +85,7 @@ def test_all_clients_choose_the_same_partition_for_a_key(
     expected = {key: partition_for_key(key, partitions) for key in keys}
     assert len(set(expected.values())) > 6
     for client in clients.values():
-        # kcat sends an empty key as none at all, and librdkafka puts an empty key anywhere.
+        # kcat sends an empty key as null, and librdkafka sends an empty key to any partition.
         usable = keys[1:] if client.name in ("kcat", "confluent") else keys
         topic = create_topic(broker.bootstrap, topic_name(), partitions=partitions)
         client.produce(topic, [Record(b"v", key, partition=None) for key in usable])

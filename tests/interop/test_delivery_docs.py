@@ -89,7 +89,7 @@ class Shop:
         assert process.returncode == -signal.SIGKILL, errors
 
     def runs_until(self, program: str, condition: Callable[[], bool]) -> None:
-        """Run a program until something holds, then stop it as Ctrl-C does."""
+        """Run a program until a condition holds, then stop it as Ctrl-C does."""
         process = self.start(program)
         eventually(lambda: condition() or process.poll() is not None, timeout_seconds=DEADLINE_SECONDS)
         self.stop(process)
@@ -97,7 +97,7 @@ class Shop:
 
     @staticmethod
     def stop(process: subprocess.Popen[str]) -> str:
-        """Stop a program that serves, and what it printed."""
+        """Stop a running program; return its output."""
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=DEADLINE_SECONDS)
@@ -158,7 +158,7 @@ def test_at_least_once_repeats_what_was_done_and_not_committed(shop: Shop) -> No
 def test_idempotent_work_is_in_effect_done_once(shop: Shop) -> None:
     shop.run("send.py")
     shop.dies("idempotent.py", "before", 8)
-    # The sender, too, starts anew and sends everything again.
+    # The sender also starts over and sends everything again.
     shop.run("send.py")
 
     def shipped() -> list[object]:
@@ -216,7 +216,7 @@ def test_a_group_shares_records_and_groups_do_not(shop: Shop, groups: tuple[str,
 
 
 def wait_for_readers(shop: Shop, groups: tuple[str, ...]) -> None:
-    """Until every reader has its partitions: records sent later are spread over all of them."""
+    """Wait until every reader has its partitions, so that later records are spread over all."""
     expected = Counter(groups)
     admin = Groups(shop.broker.bootstrap)
 
@@ -234,7 +234,7 @@ def wait_for_readers(shop: Shop, groups: tuple[str, ...]) -> None:
 
 
 def wait_for_lag(shop: Shop, groups: set[str]) -> None:
-    """Until everything that was sent is committed, which these readers do every five seconds."""
+    """Wait until everything sent is committed, which these readers do every five seconds."""
     admin = Groups(shop.broker.bootstrap)
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:

@@ -21,7 +21,7 @@ BATCHES = 40
 BATCH_RECORDS = 100
 VALUE_BYTES = 900
 
-#: What the tool prints when something does not fit; it says so and ends with 0 all the same.
+#: What the tool prints about mismatches; it still exits with 0.
 COMPLAINTS = (
     "Found timestamp mismatch",
     "Found out of order timestamp",
@@ -48,7 +48,7 @@ _PRODUCER = re.compile(r"^producerId: (\d+) producerEpoch: (\d+) .*lastSequence:
 
 
 def value(number: int) -> bytes:
-    """Text that the codecs make smaller but not small, so that all of them fill several segments."""
+    """Moderately compressible text, so that every codec fills several segments."""
     return (b"%d-" % number + b"%x" % pow(7919, number + 400))[:VALUE_BYTES]
 
 
@@ -67,7 +67,7 @@ def fill(broker: BrokerProcess, topic: str, codec: str, start: int, *, idempoten
 def dump(*arguments: str, files: list[Path]) -> dict[str, list[str]]:
     """What the tool prints of each file; a complaint fails the test."""
     named = ",".join(map(str, files))
-    # It tells of mismatches on stderr.
+    # It reports mismatches on stderr.
     output = run_tool(DUMP_LOG, *arguments, "--files", named, timeout_seconds=180, with_errors=True)
     printed: dict[str, list[str]] = {}
     for line in output.splitlines():
@@ -90,7 +90,7 @@ def check_partition(directory: Path, codec: str, count: int, *, idempotent: bool
     printed = dump("--print-data-log", "--deep-iteration", files=[file for kind in files.values() for file in kind])
     batches = [found for file in files["log"] for line in printed[str(file)] if (found := _BATCH.search(line))]
     records = [found for file in files["log"] for line in printed[str(file)] if (found := _RECORD.match(line))]
-    # Nothing of a log is printed in a form that is not looked at here.
+    # This test checks every kind of line that the tool prints.
     shown = sum(line.startswith(("baseOffset", "| offset")) for file in files["log"] for line in printed[str(file)])
     assert shown == len(batches) + len(records)
     assert sum(int(batch[3]) for batch in batches) == len(records) == count

@@ -80,7 +80,7 @@ def member(bootstrap: str, group: str, protocol: str, topic: str, client: str = 
 
 
 def commit_alone(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
-    """Commit as a consumer without a subscription does, one offset for each partition."""
+    """Commit one offset for each partition, as a consumer without a subscription does."""
     consumer = make_consumer(bootstrap, group, "classic")
     try:
         places = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
@@ -90,7 +90,7 @@ def commit_alone(bootstrap: str, group: str, topic: str, *offsets: int) -> None:
 
 
 def committed(bootstrap: str, group: str, topic: str) -> list[int]:
-    """What another client says is committed in three partitions."""
+    """The committed offsets in three partitions, according to another client."""
     consumer = make_consumer(bootstrap, group, "classic")
     try:
         places = [TopicPartition(topic, number) for number in range(3)]
@@ -136,7 +136,7 @@ def test_a_group_is_listed_and_described_while_it_reads_and_after(
     assert (after["state"], after["members"]) == ("Empty", [])
     assert [each["committed"] for each in after["partitions"]] == [RECORDS, 5]
     assert "no members" in tailrace.ok("group", "describe", group, "--members").decode()
-    # Another client says the same.
+    # Another client agrees.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     described_there = admin.describe_consumer_groups([group])[group].result(DEADLINE_SECONDS)
     assert (described_there.state.name, described_there.type.name) == ("EMPTY", protocol.upper())
@@ -156,7 +156,7 @@ def test_offsets_are_not_reset_under_members(
         refused = tailrace.refusal("group", "delete", group)
         assert f"group '{group}' has members; stop them first" in refused
         assert "read that topic" in tailrace.refusal("group", "delete", group, "--offsets", topic)
-        # Also where the look at the members came too early.
+        # Even if the members were checked too early.
         with pytest.raises(GroupHasMembersError, match="has members; stop them first"):
             Groups(broker.bootstrap).set_offsets(group, {(topic, 0): 1})
     assert committed(broker.bootstrap, group, topic) == [9, 9, 9]

@@ -18,12 +18,12 @@ LAG = "kafka_consumergroup_lag"
 OFFSET = "kafka_consumergroup_current_offset"
 MEMBERS = "kafka_consumergroup_members"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
-#: When a busy machine is given up.
+#: The time limit on a busy machine.
 PATIENCE_SECONDS = 120
 
 
 def lags_by_client(bootstrap: str, group: str) -> dict[int, tuple[int, int]]:
-    """Committed offset and lag by partition, worked out by librdkafka's admin client."""
+    """Committed offset and lag by partition, computed with librdkafka's admin client."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_SECONDS)
     places = [place for place in asked.topic_partitions if place.offset >= 0]
@@ -97,5 +97,5 @@ def test_lag_and_members_are_what_a_client_finds(
     # A broker may be ready before it has read what its groups committed.
     assert eventually(lambda: lags_by_broker(Scrape(port), "billing", topic, 3) == expected)
     assert lags_by_client(broker.bootstrap, "billing") == expected
-    # Counters are the process's: Prometheus knows that they begin anew.
+    # Counters belong to the process: Prometheus handles their restart.
     assert Scrape(port).value(f"{COORDINATOR}_offset_commit_count_total") == 0
