@@ -21,6 +21,8 @@ BATCHES = 40
 BATCH_RECORDS = 100
 VALUE_BYTES = 900
 
+#: Kafka 4.3's tool expects every file to start at offset 0, and reports that the file's first offset follows -1.
+_FALSE_ALARM = re.compile(r"^Non-consecutive offsets in .*/(\d+)\.log\n  -1 is followed by (\d+)$\n?", re.MULTILINE)
 #: What the tool prints about mismatches; it still exits with 0.
 COMPLAINTS = (
     "Found timestamp mismatch",
@@ -69,6 +71,7 @@ def dump(*arguments: str, files: list[Path]) -> dict[str, list[str]]:
     named = ",".join(map(str, files))
     # It reports mismatches on stderr.
     output = run_tool(DUMP_LOG, *arguments, "--files", named, timeout_seconds=180, with_errors=True)
+    output = _FALSE_ALARM.sub(lambda found: "" if int(found[1]) == int(found[2]) else found[0], output)
     printed: dict[str, list[str]] = {}
     for line in output.splitlines():
         assert not any(complaint in line for complaint in COMPLAINTS), line

@@ -334,7 +334,7 @@ def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_d
         assert process.wait() == 0, process.error_output()
     assert "stopped; restart it to continue from here" in process.error_output()
     assert "Traceback" not in process.error_output()
-    assert "does not exist; list all topics with: tailrace topic list; trying again" in process.error_output()
+    assert "does not exist; list all topics with: tailrace topic list; retrying" in process.error_output()
 
     assert verified(bootstrap, sound).rows == len(sent)
     report = verified(bootstrap, poisoned)

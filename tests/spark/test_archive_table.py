@@ -283,7 +283,7 @@ def test_what_files_cannot_give_is_asked_of_the_brokers_or_said(
 ) -> None:
     gone = archived.reader(**{"tailrace.archive.uri": str(tmp_path / "not-mounted")})
     assert files_of(pieces_of(gone)) == []
-    assert "brokers are asked instead: the archive's directory" in caplog.text
+    assert "asking brokers instead: the archive's directory" in caplog.text
     assert len(set(offsets_of(gone))) == RECORDS + FEW
 
     damaged = tmp_path / "damaged"
@@ -328,4 +328,4 @@ def test_a_place_is_reached_with_the_options_of_the_query(
         given["tailrace.archive.secret_key"] = "wrong"
         denied = archived.reader(TOPIC, LessThan(("offset",), 10), EqualTo(("partition",), 0), **given)
         assert [offset for _, offset in offsets_of(denied)] == list(range(10))
-        assert "brokers are asked instead: s3://history/queue" in caplog.text
+        assert "asking brokers instead: access to s3://history/queue: " in caplog.text

@@ -144,15 +144,15 @@ def test_a_topic_without_records_and_a_pattern_without_topics_are_empty_tables(
     [
         ({"subscribe": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
         ({"assign": '{"batch-read-events": [0, 7]}'}, "partition 7 of topic 'batch-read-events' does not exist"),
-        ({}, "exactly one of the options subscribe, subscribePattern and assign is needed, none is given"),
-        ({"subscribe": "a", "assign": '{"a": [0]}'}, "needed, not both assign and subscribe"),
+        ({}, "exactly one of the options subscribe, subscribePattern and assign is required, none is given"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "required, not both assign and subscribe"),
         ({"subscribe": "a", "startingOffset": "latest"}, "unknown option 'startingoffset'; did you mean 'startingOffs"),
         ({"subscribe": "a", "kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.mechanism' is not supported yet"),
         ({"subscribe": "a", "startingOffsets": '{"a": 5}'}, 'expected JSON such as {"topicA":{"0":23,"1":-1}'),
         ({"subscribe": "a", "startingOffsets": "latest"}, "cannot be the latest (-1) in a batch query"),
         (
             {"subscribe": "batch-read-events", "startingOffsets": '{"batch-read-events": {"0": 5, "1": -2}}'},
-            "option 'startingOffsets' must have all partitions; it lacks batch-read-events-2",
+            "option 'startingOffsets' must name all partitions; it lacks batch-read-events-2",
         ),
         (
             {"subscribe": "batch-read-events", "startingOffsets": '{"batch-read-events": {"0":5,"1":-2,"2":0,"3":0}}'},

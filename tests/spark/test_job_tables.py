@@ -127,9 +127,9 @@ def test_a_table_takes_columns_that_are_added_and_refuses_types_that_do_not_fit(
     version("id", "CAST(id AS SHORT) AS amount", "struct(id AS x) AS more", send=2).once()
     before = sorted(file.name for file in path.rglob("*"))
     for wrong, problem in (
-        ("'x' AS amount", "gives column 'amount' as string, and table '.*' has it as int, in which it does not fit"),
-        ("CAST(id AS LONG) AS amount", "gives column 'amount' as bigint, and table '.*' has it as int"),
-        ("struct(id AS y) AS more", "gives column 'more' as struct<y:int>, and table '.*' has it as struct<x:int>"),
+        ("'x' AS amount", "has column 'amount' as string, which does not fit into int of table '.*'; cast it"),
+        ("CAST(id AS LONG) AS amount", "has column 'amount' as bigint, which does not fit into int of table '.*'"),
+        ("struct(id AS y) AS more", "has column 'more' as struct<y:int>, which does not fit into struct<x:int> of "),
     ):
         with pytest.raises(TailraceError, match=problem):
             version(wrong, send=3).once()

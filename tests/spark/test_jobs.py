@@ -168,7 +168,7 @@ def test_what_a_job_does_wrong_is_told_with_its_place_and_no_java(
     def nothing(records: DataFrame) -> DataFrame:
         records.where("id > 1")  # type: ignore[return]
 
-    assert "job 'nothing' gives NoneType, and a DataFrame is needed; is there a return missing?" in str(
+    assert "job 'nothing' returns NoneType, but a DataFrame is required; is a return missing?" in str(
         failure_of(nothing)
     )
 
@@ -193,7 +193,7 @@ def test_what_a_job_does_wrong_is_told_with_its_place_and_no_java(
     def no_key(records: DataFrame) -> DataFrame:
         return records
 
-    assert "has the key 'customer', and there is no such column; there are id" in str(failure_of(no_key))
+    assert "has the key 'customer', but there is no such column; the columns are id" in str(failure_of(no_key))
 
     @job(source=Topic(topic, schema="id LONGER"), sink=table)
     def no_schema(records: DataFrame) -> DataFrame:

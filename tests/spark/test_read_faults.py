@@ -197,7 +197,7 @@ def test_lost_records_fail_a_read_unless_that_is_accepted(
         expected, message = list(range(333, 400)), "offsets 100 to 332 of .* are lost: the log begins at 333"
     else:
         delete_topic(broker.bootstrap, topic)
-        expected, message = [], "does not exist, so that offsets 100 to 399 are lost"
+        expected, message = [], "does not exist, so offsets 100 to 399 are lost"
         if what == "is new":
             create_topic(broker.bootstrap, topic)
             produce(broker.bootstrap, topic, count=50)

@@ -298,9 +298,9 @@ def test_a_query_that_fails_leaves_no_file(shop: Shop, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "notes"),
     [
-        ("SELECT * FROM ordrs", "there is no topic 'ordrs'; did you mean `orders`?", []),
-        ("SELECT * FROM Orders", "there is no topic 'Orders'; did you mean `orders`?", []),
-        ("SELECT * FROM qqqq", "there is no topic 'qqqq'; topics are listed by `tailrace topic list`", []),
+        ("SELECT * FROM ordrs", "topic 'ordrs' does not exist; did you mean `orders`?", []),
+        ("SELECT * FROM Orders", "topic 'Orders' does not exist; did you mean `orders`?", []),
+        ("SELECT * FROM qqqq", "topic 'qqqq' does not exist; list all topics with: tailrace topic list", []),
         (
             "SELECT id,\n  totl FROM orders",
             "there is no column `totl`; did you mean `lines`, `id`, `_key`, `_value`, `status`?",
@@ -350,8 +350,8 @@ def test_columns_guessed_from_nothing_are_said_to_be(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"formats": (("nosuch", "json"),)}, "for 'nosuch', which the query does not read"),
-        ({"formats": ((None, "avro"),)}, "values of topic 'orders' are Avro, which needs --schema"),
+        ({"formats": (("nosuch", "json"),)}, "for 'nosuch', but the query does not read it"),
+        ({"formats": ((None, "avro"),)}, "values of topic 'orders' are Avro and need --schema"),
         ({"schemas": ((None, "id NUMBERS"),)}, "the schema is invalid: Unsupported data type"),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_topic_that_is_created_again_under_a_task_is_lost_data(
 
 
 def test_a_stream_has_no_end(reader: Callable[..., TopicStreamReader]) -> None:
-    with pytest.raises(OptionError, match="option 'endingOffsets' is not for streams"):
+    with pytest.raises(OptionError, match="option 'endingOffsets' is not allowed for streams"):
         reader(subscribe="orders", endingOffsets="latest")
 
 

@@ -329,7 +329,7 @@ def test_a_failing_task_fails_the_write_and_names_the_reason(
         ((b"k", b"v", None, topic, 7), {}, f"a row names partition 7, but topic '{topic}' has partitions 0 to 2"),
         ((b"k", b"v", None, topic, -1), {}, "a row names partition -1"),
         ((b"k", b"v", [(None, b"x")], topic, None), {}, "a row has a header without a name"),
-        ((b"k", b"v" * 2_000_000, None, topic, None), {}, f"is larger than topic '{topic}' takes"),
+        ((b"k", b"v" * 2_000_000, None, topic, None), {}, f"is larger than topic '{topic}' accepts"),
         ((b"k", b"v" * 300, None, topic, None), {"kafka.max.request.size": "200"}, "'kafka.max.request.size'"),
         ((b"k", b"v", None, "no/topic", None), {}, "'no/topic' cannot be the name of a topic"),
     ]

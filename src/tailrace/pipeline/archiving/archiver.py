@@ -426,7 +426,7 @@ class _Run:
             total += count
             first = aside[0]
             self._warn(
-                f"{name}: quarantined '1 batch' if count == 1 else f'{count} batches' that cannot be decoded, the "
+                f"{name}: quarantined {'1 batch' if count == 1 else f'{count} batches'} that cannot be decoded, the "
                 f"first from offset {first.first_offset} of partition {first.partition} on ({first.reason}). To "
                 f"find the producer, run: tailrace archive quarantine list {name}. To make brokers refuse such "
                 f"batches, run: tailrace config set topic {name} tailrace.records.validate=true"

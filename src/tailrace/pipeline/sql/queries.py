@@ -325,7 +325,7 @@ def _unknown(topic: str, topics: Sequence[str]) -> PipelineError:
     if near:
         hint = "did you mean " + " or ".join(f"`{name}`" for name in near) + "?"
     else:
-        hint = "list topics with `tailrace topic list`"
+        hint = "list all topics with: tailrace topic list"
     return PipelineError(f"topic '{topic}' does not exist; {hint}")
 
 
