@@ -55,14 +55,14 @@ ALL = [
     kinds.KAFKAJS,
     kinds.PLATFORMATIC,
 ]
-#: One of each way to look for topics: by the client in the classic protocol, by the broker in the newer one.
+#: Both ways to find topics: by the client in the classic protocol, by the broker in the newer one.
 SUBSCRIBERS = [kinds.CONFLUENT_RANGE, kinds.CONFLUENT_CONSUMER, kinds.KAFKA_PYTHON, kinds.AIOKAFKA, kinds.JAVA_CONSUMER]
 ROLLS = [
     (kinds.CONFLUENT_RANGE, kinds.CONFLUENT_CONSUMER),
     (kinds.CONFLUENT_COOPERATIVE, kinds.CONFLUENT_CONSUMER),
     (kinds.JAVA_COOPERATIVE, kinds.JAVA_CONSUMER),
 ]
-#: Sessions that no pause of a busy machine ends; the broker decides them in the newer protocol.
+#: Sessions that outlast the pauses of a busy machine; in the newer protocol the broker decides.
 PATIENT_MS = 120_000
 
 
@@ -85,19 +85,19 @@ def broker_with_sessions(directory: Path, session_timeout_ms: int) -> Iterator[B
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker whose groups gather sooner than by default, and whose members nobody kills."""
+    """A broker whose groups form sooner than by default, for tests without kills."""
     yield from broker_with_sessions(tmp_path_factory.mktemp("groups"), kinds.CALM_SESSION_TIMEOUT_MS)
 
 
 @pytest.fixture(scope="module")
 def impatient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker whose groups miss their members sooner, too."""
+    """A broker whose groups also notice dead members sooner."""
     yield from broker_with_sessions(tmp_path_factory.mktemp("impatient"), kinds.SESSION_TIMEOUT_MS)
 
 
 @pytest.fixture(scope="module")
 def patient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker whose groups miss nobody for a long time."""
+    """A broker with long sessions."""
     if EXTERNAL is not None:
         pytest.skip("needs a broker that this suite starts")
     yield from broker_with_sessions(tmp_path_factory.mktemp("patient"), PATIENT_MS)
@@ -115,7 +115,7 @@ def topic(broker: Broker, topic_name: Callable[[], str]) -> str:
 
 @pytest.fixture
 def crew(broker: Broker, topic: str, tmp_path: Path) -> Iterator[Fleet]:
-    """A group on the topic that has no members yet."""
+    """A group on the topic, without members yet."""
     with fleet(broker.bootstrap, f"group-{topic}", [topic], tmp_path, kinds.CALM_SESSION_TIMEOUT_MS) as made:
         yield made
 
@@ -125,7 +125,7 @@ def places_of(topic: str, partitions: int = PARTITIONS) -> set[Place]:
 
 
 def committed(crew: Fleet, places: set[Place]) -> dict[Place, int]:
-    """What the group has committed, as somebody outside it sees it."""
+    """The committed offsets of the group, as another client sees them."""
     consumer = Consumer({"bootstrap.servers": crew.bootstrap, "group.id": crew.group, "log_level": 0})
     try:
         asked = [TopicPartition(topic, number) for topic, number in sorted(places)]
@@ -135,7 +135,7 @@ def committed(crew: Fleet, places: set[Place]) -> dict[Place, int]:
 
 
 def wait_until_committed(crew: Fleet, ends: Mapping[Place, int]) -> None:
-    """Wait until the group has committed everything: who reads a part again after a rebalance is not done at once."""
+    """Wait until the group has committed everything; members may read a part again after a rebalance."""
     different: dict[Place, tuple[int, int]] = {}
 
     def is_committed() -> bool:
@@ -151,7 +151,7 @@ def wait_until_committed(crew: Fleet, ends: Mapping[Place, int]) -> None:
 
 
 def write_once_more(crew: Fleet, ends: Mapping[Place, int]) -> dict[Place, int]:
-    """Write one more record to each partition, and give the ends after that."""
+    """Write one more record to each partition; return the ends after that."""
     for topic in {topic for topic, _ in ends}:
         numbers = [number for name, number in sorted(ends) if name == topic]
         ConfluentClient(crew.bootstrap).produce(topic, [Record(b"x", partition=number) for number in numbers])
@@ -159,7 +159,7 @@ def write_once_more(crew: Fleet, ends: Mapping[Place, int]) -> dict[Place, int]:
 
 
 def group_of(crew: Fleet) -> ConsumerGroupDescription:
-    # The answer comes only while somebody holds the client.
+    # Without a reference, the client would be collected before the answer.
     admin = AdminClient({"bootstrap.servers": crew.bootstrap, "log_level": 0})
     group: ConsumerGroupDescription = admin.describe_consumer_groups([crew.group])[crew.group].result(PATIENCE_SECONDS)
     return group
@@ -179,7 +179,7 @@ def test_members_come_go_and_die_under_load_and_nothing_is_lost(
         crew.wait_until_processed(ends)
         crew.wait_until_shared(crew.running, places_of(topic))
         if kind.gives_late:
-            # A former owner may have committed last, and lower. Now that all is calm, the owner's word is the last one.
+            # A former owner may have committed last, and lower. In a stable group, the owner's commit is the last one.
             ends = write_once_more(crew, ends)
             crew.wait_until_processed(ends)
         wait_until_committed(crew, ends)
@@ -215,13 +215,13 @@ def test_members_go_on_with_what_they_keep_while_another_is_waited_for(
         newcomer = crew.start(kind, config=config)
         assert eventually(lambda: len(group_of(crew).members) == 3, timeout_seconds=PATIENCE_SECONDS)
         assert group_of(crew).state is not ConsumerGroupState.STABLE
-        # By then it has been told of the rebalance, has joined again and waits like the others.
+        # By then it knows of the rebalance, has joined again and waits like the others.
         since = time.monotonic() + 2 * kinds.HEARTBEAT_INTERVAL_MS / 1000
         steady.wait(
             "should go on with all that it has",
             lambda: steady.owned <= steady.processed_since(since),
         )
-        # The rebalance was under way all the time: whom it waits for is still stopped and still a member.
+        # The rebalance ran all the time: the member that it waits for is still paused and still a member.
         group = group_of(crew)
         assert (group.state is not ConsumerGroupState.STABLE, len(group.members)) == (True, 3)
         stopped.send_signal(signal.SIGCONT)
@@ -253,7 +253,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
         crew.wait_until_shared([witness, first], places_of(topic))
         its_own, seen = first.owned, witness.rebalances
         if kind.is_consumer_protocol:
-            # Its place is free when it said goodbye for a while, not before its session ends when it died.
+            # Its place is free at once if it left, and only after its session if it died.
             first.stop()
         else:
             first.kill()
@@ -345,7 +345,7 @@ def test_who_has_committed_out_of_range_goes_on_by_its_reset_rule(
         while message is None:
             assert time.monotonic() < deadline
             if reset == "latest":
-                # What comes after the reset is read: written again and again, as nobody says when that is.
+                # Records after the reset are read; write several, because the time of the reset is unknown.
                 client.produce(topic, [Record(b"x", partition=0)])
             message = consumer.poll(0.5)
         error = message.error()
@@ -391,7 +391,7 @@ def test_the_checks_see_what_must_not_be() -> None:
     for runs in ([(5, 7), (9, 9)], [(5, 7), (7, 9)], [(5, 7), (5, 7)]):
         with pytest.raises(FleetError, match="after 7"):
             check_order([Ownership("a", one, 1.0, runs=runs)])
-    # A client may repeat its last round after a rebalance: no more than that, and at no other time.
+    # A client may repeat its last round, but only after a rebalance.
     check_order([Ownership("a", one, 1.0, runs=[(3, 4), (5, 7), (5, 7), (8, 8)], repeats_after={2})])
     for runs in ([(3, 4), (5, 7), (3, 9)], [(3, 4), (5, 7), (6, 9)], [(3, 4), (5, 7), (8, 9), (5, 7)]):
         with pytest.raises(FleetError, match=r"after [79]"):

@@ -29,7 +29,7 @@ class TestKafkajs(NodeSpecification):
 def test_a_topic_is_not_created_twice(client: NodeClient, topic_name: Callable[[], str]) -> None:
     name = topic_name()
     assert client.call("create", topic=name, partitions=1, configs={}) is True
-    # kafkajs takes TOPIC_ALREADY_EXISTS for an answer and not for an error.
+    # kafkajs treats TOPIC_ALREADY_EXISTS as an answer and not as an error.
     assert client.call("create", topic=name, partitions=1, configs={}) is False
 
 

@@ -68,7 +68,7 @@ def id_of(cluster: ClusterProcess, topic: str) -> str:
 
 
 def change_id(cluster: ClusterProcess, topic: str) -> None:
-    """Give a topic another id, as a broker would, while brokers and clients run."""
+    """Change a topic's id, as a broker would, while brokers and clients run."""
 
     async def change() -> None:
         failures: list[BaseException] = []
@@ -148,7 +148,7 @@ def test_a_reader_of_lineages_takes_a_topic_for_the_same_whatever_its_id(
         for _ in range(2):
             change_id(cluster, topic)
             assert brokers.partitions(Selection(topics=(topic,))) == {name: first}
-        # A task of a query that was planned before asks only now.
+        # A task of a query that was planned before the change asks only now.
         assert not later.is_replaced(topic, first)
         assert later.leader_of(name, first)
         delete_topic(cluster.bootstrap, topic)

@@ -40,7 +40,7 @@ CONNECTIONS = "kafka_server_socketservermetrics_connection_count"
 CREATED = "kafka_server_socketservermetrics_connection_creation_total"
 CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 LISTENER = {"listener": "PLAINTEXT"}
-#: When a busy machine is given up.
+#: The time limit on a busy machine.
 PATIENCE_SECONDS = 120
 
 
@@ -63,7 +63,7 @@ def monitored(make_broker: MakeBroker) -> Monitored:
 
 
 class Statistics:
-    """librdkafka's own counts, the newest it gave."""
+    """librdkafka's own counters, as last reported."""
 
     def __init__(self) -> None:
         self.newest: dict[str, Any] = {}
@@ -74,11 +74,11 @@ class Statistics:
         self.count += 1
 
     def requests(self, api: str) -> int:
-        """How many requests of an API all its connections have sent."""
+        """The number of requests of an API on all its connections."""
         return sum(broker["req"].get(api, 0) for broker in self.newest["brokers"].values())
 
     def waiting(self) -> int:
-        """How many requests have no answer yet."""
+        """The number of requests without an answer."""
         return sum(broker["waitresp_cnt"] for broker in self.newest["brokers"].values())
 
     def partitions(self, topic: str) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def topic(monitored: Monitored, topic_name: Callable[[], str]) -> str:
 
 
 def fresh(statistics: Statistics, poll: Callable[[], object]) -> None:
-    """Wait for figures that were taken after now."""
+    """Wait for figures from after this call."""
     seen = statistics.count
     assert eventually(lambda: bool(poll() or True) and statistics.count >= seen + 2)
 
@@ -150,7 +150,7 @@ def test_records_bytes_and_requests_are_what_a_producer_and_a_consumer_counted(
             received += message is not None and message.error() is None
         consumer.pause([TopicPartition(topic, number) for number in range(3)])
         fresh(read, lambda: consumer.poll(0.05))
-        # The last fetch has to be answered: one that waits when the consumer closes is sent and not counted.
+        # The last fetch must be answered: one that waits when the consumer closes is sent but not counted.
         assert eventually(lambda: bool(consumer.poll(0.05) or True) and read.waiting() == 0)
     finally:
         consumer.close()
@@ -288,7 +288,7 @@ def test_the_health_check_of_the_image_knows_a_ready_broker_from_none(monitored:
         command = [sys.executable, option, code.replace("9404", str(port))]
         return subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS).returncode
 
-    # It gives a broker four seconds, and is asked more than once.
+    # It waits up to four seconds for a broker, and is called several times.
     assert eventually(lambda: check(monitored.port) == 0)
     assert check(free_port()) == 1
 

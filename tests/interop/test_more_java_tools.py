@@ -33,7 +33,7 @@ def test_the_versions_tool_finds_every_api_usable(broker: Broker) -> None:
     output = run_tool(java.API_VERSIONS, "--bootstrap-server", broker.bootstrap)
     assert output.startswith(broker.bootstrap)
     offered = re.findall(r"^\s+(\w+)\((\d+)\): (\d+)(?: to (\d+))? \[usable: (\d+)\]", output, re.MULTILINE)
-    # What the tool knows and the broker does not have is marked; all that is left is usable.
+    # The tool marks what the broker does not support; everything else is usable.
     known = output.count("UNSUPPORTED")
     assert len(offered) + known == len(re.findall(r"^\s+\w+\(\d+\): ", output, re.MULTILINE))
     by_key = {int(key): (name, int(last or first)) for name, key, first, last, _ in offered}

@@ -23,7 +23,7 @@ from tests.support.topics import create_topic
 
 PAGE = Path(__file__).parents[2] / "docs" / "moving-from-kafka.md"
 PARTITIONS = 3
-#: Older than what retention keeps by default.
+#: Older than the default retention.
 LONG_AGO_MS = 1_600_000_000_000
 _TIMEOUT_SECONDS = 180
 
@@ -52,7 +52,7 @@ def run_from_page(name: str, **variables: str) -> None:
 
 
 def records(bootstrap: str, topic: str) -> dict[int, list[Message]]:
-    """What each partition holds, in order."""
+    """The records of each partition, in order."""
     found: dict[int, list[Message]] = {number: [] for number in range(PARTITIONS)}
     with read(topic, bootstrap=bootstrap) as messages:
         for message in messages:

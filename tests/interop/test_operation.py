@@ -65,7 +65,7 @@ def test_a_flood_of_bad_requests_is_a_few_lines(make_broker: MakeBroker) -> None
             assert client.is_closed_by_broker()
     broker.stop()
     warnings = [line for line in log_lines(broker) if line["level"] == "WARNING"]
-    # The minute may have turned in between.
+    # A new minute may have begun in between.
     assert 10 <= len(warnings) <= 20
     assert all(line["peer"].startswith("127.0.0.1:") for line in warnings)
 

@@ -61,7 +61,7 @@ def test_producing_to_an_unknown_topic_says_why(
     platformatic_bridge: NodeBridge, strict_broker: Broker, topic_name: Callable[[], str]
 ) -> None:
     client, name = NodeClient(strict_broker.bootstrap, platformatic_bridge), topic_name()
-    # The client drops the broker's error code 3 and says it in its own words.
+    # The client replaces the broker's error code 3 by its own words.
     with pytest.raises(RefusedError, match=f"Unknown topic {name}"):
         client.produce(name, [Record(b"hello")], patience_ms=1000)
 

@@ -23,7 +23,7 @@ INVALID_RECORD = 87
 
 
 def records(count: int = 300) -> list[Record]:
-    """Some records, together far more than a broker recompresses without a thread."""
+    """Records that are together far larger than what a broker recompresses without a thread."""
     source = random.Random(3)
     return [
         Record(b"%d " % number + source.randbytes(300).hex().encode(), b"key-%d" % (number % 7), (("h", b"x"),))

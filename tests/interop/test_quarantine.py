@@ -26,7 +26,7 @@ TOPIC = "events"
 
 
 class Quarantine(NamedTuple):
-    """A broker with a topic whose archive has batches aside."""
+    """A broker with a topic whose archive has quarantined batches."""
 
     broker: BrokerProcess
     metrics_port: int
@@ -76,7 +76,7 @@ def test_quarantined_batches_are_shown_and_retried(quarantine: Quarantine, tmp_p
     assert code == 1
     assert "offset 99 of events-0 is not in a quarantined batch" in said
 
-    # Clients get both as the log had them.
+    # Clients get both unchanged.
     assert fetch_batches(broker.port, TOPIC, 101)[21 : len(POISON)] == POISON[21:]
     assert [each.value for each in ConfluentClient(broker.bootstrap).consume(TOPIC, 0, 2, start=103)] == [
         b"one",

@@ -25,9 +25,9 @@ COUNT = 20_000
 PARTITIONS = 3
 #: The broker stops when this many records are acknowledged …
 ANNOUNCE_AT = 4_000
-#: … and these are sent only after it came back, so that a run always lies on both sides.
+#: … and these are sent only after its return, so that every run has records before and after.
 HOLD_FROM = 15_000
-#: When a busy machine is given up.
+#: The time limit on a busy machine.
 PATIENCE_SECONDS = 240
 
 #: Runs a producer of the numbers from 0 to COUNT; it calls the first function when the broker may go away, and the
@@ -84,13 +84,13 @@ def run_kafka_python(bootstrap: str, topic: str, announce: Callable[[], None], h
         assert len([future.get(timeout=1) for future in sent]) == COUNT
     finally:
         producer.close(timeout=10)
-        # kafka-python leaves the sockets of refused connections to the collector: now, and not in a later test.
+        # kafka-python leaves the sockets of refused connections to the collector: collect them in this test.
         gc.collect()
 
 
 def run_aiokafka(bootstrap: str, topic: str, announce: Callable[[], None], hold: Callable[[], None]) -> None:
     async def run() -> None:
-        # So long a record may wait for the broker to come back.
+        # How long a record may wait for the broker's return.
         producer = AiokafkaClient(bootstrap).producer(
             enable_idempotence=True, max_batch_size=400, request_timeout_ms=120_000
         )
@@ -157,7 +157,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def restart_while(run: Run, broker: BrokerProcess, topic: str, end: Callable[[], None]) -> None:
-    """Run a producer, end the broker in its midst by `end`, start it again, and wait for the producer."""
+    """Run a producer, end the broker meanwhile with `end`, restart it, and wait for the producer."""
     may_go, is_back = threading.Event(), threading.Event()
     with ThreadPoolExecutor(max_workers=1) as executor:
         producer = executor.submit(run, broker.bootstrap, topic, may_go.set, lambda: _wait(is_back))

@@ -24,7 +24,7 @@ from tests.support.wheel import ROOT, build_wheel, run
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as a release has it."""
+    """The wheel of a release."""
     return build_wheel(tmp_path_factory.mktemp("dist"))
 
 

@@ -14,7 +14,7 @@ _FIRST_FRESH = 1_000_000
 
 
 def chunks_of_seeds(size: int, one_in: int = 1) -> list[list[int]]:
-    """The seeds in chunks, each for one test; of dear ones not as many are run as of others."""
+    """The seeds in chunks, one for each test; expensive tests run fewer seeds."""
     only = os.environ.get("TAILRACE_SIM_SEED")
     if only is not None:
         return [[int(only)]]
@@ -26,5 +26,5 @@ def chunks_of_seeds(size: int, one_in: int = 1) -> list[list[int]]:
 
 
 def name_of_chunk(seeds: list[int]) -> str:
-    """How a chunk is shown."""
+    """The name of a chunk."""
     return f"{seeds[0]}-{seeds[-1]}"

@@ -46,7 +46,7 @@ async def fill(world: World, random: Random, first: int, count: int) -> None:
 
 
 async def simulate(seed: int, crash_at: int) -> bool:
-    """One run with one crash; whether it came before the cleaning was done."""
+    """One run with one crash; return whether it came before the end of the cleaning."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     random = Random(seed)
@@ -74,7 +74,7 @@ async def simulate(seed: int, crash_at: int) -> bool:
     world.model.check_nothing_lost(world.read_all(), end_offset)
     assert not [name for name in world.disk.list("/data/state-0") if name.endswith((".swap", ".cleaned", ".deleted"))]
     for producer in (1, 2):
-        # Refused if the producer's last sequence number were not what it was.
+        # Refused unless the producer's last sequence number is unchanged.
         world.append(Batch([NewRecord(b"next", b"last", NOW_MS)], producer=producer))
     world.roll()
     await world.sync()
@@ -89,7 +89,7 @@ async def simulate(seed: int, crash_at: int) -> bool:
 
 
 def run_seed(seed: int) -> int:
-    """Crash one log at every few operations until a cleaning is over before its crash; how many crashes there were."""
+    """Crash one log every few operations until a cleaning ends before its crash; return the number of crashes."""
     step = 1
     crash_at = 0
     for crashes in range(10_000):
@@ -137,7 +137,7 @@ def test_the_checks_notice_a_recovery_that_drops_what_was_on_its_way_into_place(
 
 def test_the_checks_notice_a_recovery_that_does_not_know_of_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     async def say_nothing(swaps: SegmentSwaps, log: object, below: int) -> None:
-        """The log is not told that it may have gaps."""
+        """The log does not learn that it may have gaps."""
 
     monkeypatch.setattr(SegmentSwaps, "allow_gaps", say_nothing)
     print(f"caught after {crashes_until_caught()} seeds")

@@ -29,7 +29,7 @@ TOPIC, BROKER = 2, 4
 
 
 class SlowStore(MemoryStore):
-    """A store that takes a moment before and after each change, in which anything may happen."""
+    """A store with a pause before and after each change, in which anything may happen."""
 
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SlowStore(MemoryStore):
 
 
 class Changer:
-    """A client that gives two keys of a topic, and two of the broker, the same ever larger number."""
+    """A client that sets two keys of a topic, and two of the broker, to the same growing number."""
 
     def __init__(self, network: SimNetwork) -> None:
         self._network = network
@@ -121,7 +121,7 @@ async def simulate(loop: SimLoop) -> int:
         assert config.retention_ms == int(topic.get("retention.ms", str(config.retention_ms)))
         assert config.max_message_bytes == broker.config.get_int("message.max.bytes")
         assert config.max_message_bytes == int(own.get("message.max.bytes", str(config.max_message_bytes)))
-    # A broker that stays up takes changes again.
+    # A running broker accepts changes again.
     changer.heard.clear()
     await changer.heard.wait()
     changer.is_stopping = True

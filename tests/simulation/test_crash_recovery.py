@@ -32,14 +32,14 @@ from tailrace.testing.workload import Acknowledged, SimProducer, read_partition
 from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 
 SEEDS_PER_TEST = 50
-#: Seeds that once found a bug stay here for ever, with the bug as their name.
+#: Seeds that once found a bug, named after the bug.
 REGRESSIONS = {
     "the high watermark fell back after a crash, until the first sync": 50,
     "records that survived a kill were not synced afterwards and lost to a power cut": 129,
     "a new partition's directory was lost with acknowledged records in it": 541,
 }
 BACKGROUND_SECONDS = 1.0
-#: A sync that has started takes at most this long in these runs, on top of the interval.
+#: The longest sync in these runs, in addition to the interval.
 SYNC_SECONDS = 0.5
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)]
 
@@ -106,7 +106,7 @@ async def simulate(seed: int, more_settings: Mapping[str, str] | None = None) ->
 
 
 async def interrupt(run: Run) -> None:
-    """End the broker in one way or another, and start it again."""
+    """End the broker in a random way, and restart it."""
     how = run.random.choice(["unplug", "unplug", "unplug", "kill", "stop", "network"])
     if how == "network":
         await disturb_network(run)
@@ -137,7 +137,7 @@ async def disturb_network(run: Run) -> None:
 
 
 def promised(run: Run, partition: TopicPartition) -> list[Acknowledged]:
-    """What was acknowledged and, by the flush policy in force, has to have survived every power cut since."""
+    """Everything acknowledged that must have survived every power cut since, by the flush policy at that time."""
     acknowledged = [
         ack for producer in run.producers if producer.partition == partition for ack in producer.acknowledged
     ]
@@ -156,7 +156,7 @@ def promised(run: Run, partition: TopicPartition) -> list[Acknowledged]:
 
 
 async def check(run: Run) -> None:
-    """Look at the broker from outside."""
+    """Check the broker from outside."""
     client = await KafkaClient.connect(run.network.host("checker"), "broker", PORT, "checker")
     for partition in PARTITIONS:
         # What is acknowledged while reading may lie beyond what is read.
@@ -208,7 +208,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 def seeds_until_caught(limit: int = 60) -> int:
-    """How many seeds it takes until a checker objects."""
+    """Return how many seeds it takes until a checker fails."""
     for seed in range(limit):
         try:
             run_seed(seed)

@@ -22,12 +22,12 @@ from tailrace.wire.messages.produce import PartitionProduceData, ProduceRequest,
 
 ORDERS = TopicPartition("orders", 0)
 SEEDS = range(20)
-#: For worlds of many logs, which take longer.
+#: For worlds with many logs, which take longer.
 FEW_SEEDS = range(5)
 
 
 class World:
-    """One broker, one client, and what the client was told."""
+    """One broker, one client, and the client's acknowledgements."""
 
     def __init__(self, loop: SimLoop, settings: dict[str, str]) -> None:
         self.loop = loop
@@ -46,7 +46,7 @@ class World:
         return await KafkaClient.connect(self.network.host("client"), "broker", PORT, "client")
 
     async def produce(self, client: KafkaClient, size: int = 200) -> ErrorCode:
-        """Send one record and note it if it is acknowledged."""
+        """Send one record, and remember it if it is acknowledged."""
         value = f"{self._sent}:".encode().ljust(size, b".")
         self._sent += 1
         batch = build_batch([NewRecord(value, timestamp=self.node.clock.wall_ms())])
@@ -192,7 +192,7 @@ def test_a_power_cut_spares_what_many_logs_synced_together(seed: int) -> None:
             batch = build_batch([NewRecord(b"x", timestamp=world.node.clock.wall_ms())])
             for number in range(100):
                 broker.partitions.find("many", number).append(memoryview(bytearray(batch)), 1)
-            # Twice the time after which a sync begins, and time for it to be done.
+            # Twice the time until a sync begins, and time to finish it.
             await asyncio.sleep(3)
         world.node.unplug()
         broker = await world.start()

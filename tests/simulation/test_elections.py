@@ -26,7 +26,7 @@ TRIES = 20
 
 
 class MissedError(Exception):
-    """The moves did not come off as they were meant."""
+    """The moves did not happen as intended."""
 
 
 class Scene:
@@ -42,7 +42,7 @@ class Scene:
             "p", self.cluster.network.host("p"), self.cluster.addresses, loop.random_for("client")
         )
         self.partition = TopicPartition(TOPIC, 0)
-        #: Called when the store has changed, before anybody hears of it.
+        #: Called when the store has changed, before any broker learns of it.
         self.on_change: Callable[[], None] = lambda: None
         self.cluster.coordination.space.follow(lambda changed: self.on_change())
 
@@ -70,7 +70,7 @@ class Scene:
         return [node.broker.metadata.image for node in self.cluster.nodes if node.broker is not None]
 
     def _is_led(self, leader: ClusterNode) -> bool:
-        """Whether all have heard who leads."""
+        """Whether all brokers know the leader."""
         heard = [
             replica.leader_id
             for node in self.cluster.nodes
@@ -98,7 +98,7 @@ class Scene:
         return self.cluster.coordination.space.get(broker_key(node.broker_id)) is not None
 
     async def produce(self, value: bytes, acks: int) -> int:
-        """Have a record acknowledged; its offset."""
+        """Send a record; return its offset once it is acknowledged."""
         connection, _, _ = await self.client.leader_of(self.partition)
         records = build_batch([NewRecord(value, timestamp=1_700_000_000_000)])
         topic, number = self.partition
@@ -182,7 +182,7 @@ async def a_leader_dies_with_its_disk_as_another_is_missed(scene: Scene) -> tupl
 
 
 def play(moves: Callable[[Scene], Coroutine[Any, Any, tuple[int, int]]]) -> None:
-    """Play moves again and again, each time with other delays: who has the record leads each time."""
+    """Play the moves with several delays: a broker that has the record leads each time."""
     played = 0
     for seed in range(TRIES):
         loop = SimLoop(seed, max_virtual_seconds=300)

@@ -32,7 +32,7 @@ SEEDS_PER_TEST = 25
 GROUP, TOPIC, PARTITIONS = "billing", "orders", 5
 PROTOCOLS = ("classic", "consumer", "both")
 MAX_MEMBERS = 4
-#: Long enough for every session, rebalance and connection that is under way to come to its end.
+#: Long enough for every current session, rebalance and connection to end.
 CALM_SECONDS = 120
 NOTICE_SECONDS = 15
 SETTINGS = {
@@ -107,7 +107,7 @@ async def simulate(seed: int) -> Run:
 
 
 async def disturb(run: Run) -> None:
-    """One thing that happens to a member, to the coordinator or between them."""
+    """One fault of a member, of the coordinator or of the network between them."""
     random = run.random
     what = random.choice(
         ["come", "come", "leave", "die", "freeze", "freeze", "kill", "unplug", "unplug", "stop", "network"]
@@ -154,14 +154,14 @@ async def disturb(run: Run) -> None:
 
 
 def check_members(run: Run) -> None:
-    """A member that ended by itself ended by an objection."""
+    """A member that ended by itself has found a violation."""
     for _, task in run.members.values():
         if task.done():
             task.result()
 
 
 def is_settled(run: Run) -> bool:
-    """Whether members and coordinator agree that every partition has one owner, and have nothing left to do."""
+    """Whether members and coordinator agree that every partition has one owner, and nothing is in progress."""
     assert run.node.broker is not None
     try:
         group = run.node.broker.groups.shard(GROUP).describe(GROUP)
@@ -185,7 +185,7 @@ def is_settled(run: Run) -> bool:
 
 
 async def end_stable(run: Run) -> None:
-    """Nothing disturbs any more: the group becomes stable, and then its members are left in peace."""
+    """Without further faults the group becomes stable, and stays so."""
     # First, members must notice the last event: they may wait for an answer or for a session to end.
     await asyncio.sleep(NOTICE_SECONDS)
     deadline = run.loop.time() + CALM_SECONDS
@@ -212,7 +212,7 @@ def describe(run: Run) -> str:
 
 
 async def check_offsets(run: Run) -> None:
-    """What the group would go on from is what was acknowledged last, or sent after that."""
+    """Check that the group would continue from what was acknowledged last, or sent after that."""
     assert run.node.broker is not None
     offsets = run.node.broker.groups.shard(GROUP).offsets.of_group(GROUP)
     for partition in range(PARTITIONS):
@@ -221,7 +221,7 @@ async def check_offsets(run: Run) -> None:
 
 
 class Faults(logging.Handler):
-    """Collects what the broker itself calls its fault: a request that it did not answer."""
+    """Collects the faults that the broker itself reports: requests that it did not answer."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -270,7 +270,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 def seeds_until_caught(limit: int = 60) -> int:
-    """How many seeds it takes until somebody objects."""
+    """Return how many seeds it takes until a check fails."""
     for seed in range(limit):
         try:
             run_seed(seed)

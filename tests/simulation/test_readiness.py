@@ -22,7 +22,7 @@ SEEDS = range(5)
 
 
 class SlowStore(MemoryStore):
-    """A store that takes its time while it is told to."""
+    """A store that is slow on request."""
 
     seconds = 0.0
 
@@ -85,7 +85,7 @@ def test_a_broker_is_alive_before_it_is_ready_and_says_so_until_its_end(seed: in
         assert body["cluster_id"] == broker.metadata.image.cluster_id
         assert body["log_directories"] == [{"path": "/data", "online": True}]
 
-        # A disk that takes long to sync makes the stop long enough to be looked at.
+        # A slow disk makes the stop long enough to observe.
         await broker.metadata.create_topic(broker.metadata.plan_topic("orders", 1, 1, {}, {}))
         world.node.disk.latency_seconds = (5.0, 5.0)
         stopping = world.loop.create_task(world.node.stop())

@@ -24,17 +24,17 @@ from tests.simulation.seeds import chunks_of_seeds, name_of_chunk
 from tests.unit.storage.logs import append, batch, read_all
 
 SEEDS_PER_TEST = 25
-#: More logs than are synced one by one, in some seeds.
+#: In some seeds, more logs than are synced one by one.
 PARTITIONS = (2, 3, 12, 12, 40)
 ADOPTED, LOST, OFFLINE = "adopted", "lost", "offline"
 
 
 class Violation(AssertionError):
-    """What must hold did not; the first word says what."""
+    """A violated invariant; the first word names it."""
 
 
 class Run:
-    """One seed: a broker, and one topic after another under the same name."""
+    """One seed: a broker, and several topics, one after the other, with the same name."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
@@ -44,11 +44,11 @@ class Run:
         self.node = SimNode(loop, network, "broker", settings)
         self.node.disk.interleaved_probability = 0.8
         self.partitions = self.random.choice(PARTITIONS)
-        #: Synced one by one before they are promised, or many together in the background.
+        #: Whether logs are synced one by one before each promise, or many together in the background.
         self.configs = self.random.choice(({}, {"flush.messages": "1"}))
         self.topic: TopicImage | None = None
         self.incarnation = 0
-        #: By partition: how many records are in the log of this incarnation, and how many of them must survive.
+        #: By partition: the number of records in the log of this incarnation, and how many must survive.
         self.written: Counter[int] = Counter()
         self.promised: Counter[int] = Counter()
         self.done: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class Run:
         await metadata.create_topic(self.topic)
         self.done["created"] += 1
         if self.random.random() < 0.3:
-            # While the files of the former one are being removed.
+            # While the files of the previous topic are being removed.
             await asyncio.sleep(self.random.uniform(0, 0.06))
             await self.end("unplug")
 
@@ -88,7 +88,7 @@ class Run:
             self.done["deleted"] += 1
 
     async def write(self) -> None:
-        """Append here and there, and delete what is being synced now and then."""
+        """Append to some logs, and sometimes delete a topic during its sync."""
         self.note_promised()
         for _ in range(self.random.randint(1, 2 * self.partitions) if self.topic is not None else 0):
             number = self.random.randrange(self.partitions)
@@ -131,7 +131,7 @@ class Run:
             await self.end(how)
 
     async def end(self, how: str) -> None:
-        """End the broker, start it again, and look."""
+        """End the broker, restart it, and check."""
         self.give_descriptors()
         self.note_promised()
         if how == "stop":
@@ -184,7 +184,7 @@ def test_a_topic_has_its_own_records_and_no_others_and_its_directory_stays_onlin
     assert done["deleted"] > 0
 
 
-#: Seeds that bring a fault about which few do.
+#: Seeds that cause faults which few seeds cause.
 KNOWN_SEEDS = {"checkpoints of a deleted topic apply to its namesake": (818,)}
 
 

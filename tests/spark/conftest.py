@@ -19,7 +19,7 @@ from tailrace.pipeline.spark.worker_python import command_beside_python
 from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.spark.spark import connector_jars
 
-#: What pyspark, pandas and py4j do that Python warns about, and that no test here could change.
+#: Python's warnings about pyspark, pandas and py4j, which no test here can prevent.
 NOT_OURS = (
     # Sockets between the driver and the JVM are closed by the collector, not by pyspark.
     "ignore:unclosed <socket:ResourceWarning",
@@ -28,7 +28,7 @@ NOT_OURS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave warnings that are not ours out of the rule that each is an error."""
+    """Allow these warnings; all others are errors."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def brief_java() -> Iterator[None]:
-    """Every Java of these tests compiles once and quickly: none lives for long enough to gain from more."""
+    """Let every Java process compile quickly: none runs long enough to gain from more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
@@ -46,7 +46,7 @@ def brief_java() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session that all tests share: two cores, little memory, nothing left behind."""
+    """The Spark session of all tests: two cores, little memory, nothing left behind."""
     work = tmp_path_factory.mktemp("spark")
     for folder in ("tmp", "warehouse", "checkpoints"):
         (work / folder).mkdir()
@@ -69,9 +69,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    # Else Spark looks for an address of the machine, and says so.
+    # Otherwise Spark looks for an address of the machine, and warns.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Else its workers are the first python3 on the path, whatever is installed there.
+    # Otherwise its workers are the first python3 on the path, whatever is installed there.
     os.environ["PYSPARK_PYTHON"] = command_beside_python()
     builder = SparkSession.builder
     for name, value in conf.items():

@@ -77,7 +77,7 @@ MIXED_BATCHES = st.tuples(
 WINDOWS = st.tuples(st.integers(NOON_MS - 5000, NOON_MS + 5000), st.integers(0, 5000))
 
 
-#: One of each kind, so that they are there however few examples are tried.
+#: One of each kind, so that few examples include all.
 ODD_BATCHES: list[Batch] = [
     [RawRecord(b'{"n": %d}' % number, timestamp_ms=NOON_MS + 1000 * number) for number in range(3)],
     [
@@ -89,7 +89,7 @@ ODD_BATCHES: list[Batch] = [
     ],
     [RawRecord(b"\xff\xfe", timestamp_ms=NOON_MS + 500), RawRecord(b"5"), RawRecord(b"{}"), RawRecord(b"")],
 ]
-#: Each damage once, with a record before and behind it.
+#: Each damage once, with a record before and after it.
 EVERY_DAMAGE: list[Batch] = [
     batch for number, damage in enumerate(sorted(DAMAGES)) for batch in ([RawRecord(b"%d" % number)], damage)
 ] + [[RawRecord(b"last")]]
@@ -113,7 +113,7 @@ _numbers = itertools.count()
 
 
 def produced_by(broker: BrokerProcess, directory: Path, batches: Sequence[Batch]) -> Produced:
-    """Produce batches, in a topic of their own, and archive them to a file."""
+    """Produce batches to a new topic, and archive them to a file."""
     topic = f"any-records-{next(_numbers)}"
     create_topic(broker.bootstrap, topic, message_timestamp_after_max_ms=ANY_TIME)
     rows: list[Row] = []
@@ -195,14 +195,14 @@ def test_every_path_gives_the_other_records_where_batches_cannot_be_decoded(
             with pytest.raises(CorruptBatchError) as caught:
                 path.strict(produced)
             assert str(caught.value).startswith(produced.corrupt_batch()), name
-    # What a client makes of such a batch is up to it. It gets what was produced.
+    # How a client handles such a batch is its own matter. It gets what was produced.
     for each in produced.poison:
         for offset in (each.first, each.end - 1):
             sent = fetch_batches(broker.port, produced.topic, offset)
             assert (read_header(sent).base_offset, sent[8:12]) == (each.first, each.batch[8:12])
             # Before that is the leader epoch, which the broker writes as it does the offset.
             assert sent[16 : len(each.batch)] == each.batch[16:]
-    # The archive has these batches aside, and no others.
+    # Exactly these batches are quarantined in the archive.
     location = open_location(produced.archive.uri)
     side_file = produced.written.side_file
     assert side_file is not None
@@ -216,7 +216,7 @@ def test_every_path_gives_the_other_records_where_batches_cannot_be_decoded(
 
 
 def check_paths(produced: Produced, window: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
-    """Each path gives the rows that can be decoded; those that can know of others say how many."""
+    """Check that each path returns the decodable rows, and reports the others if it can know of them."""
     for name, path in PATHS.items():
         caplog.clear()
         assert path.read(produced) == [path.view(row) for row in produced.rows], name
@@ -278,7 +278,7 @@ def query_of(spark: SparkSession, topic: str, reading: TopicReading) -> TopicQue
 
 
 def check_query(query: TopicQuery, chosen: Sequence[Row]) -> None:
-    """A query gives the chosen records, their fields, and the values that have none."""
+    """Check that a query returns the chosen records, their fields, and the undecodable values."""
     frame = query.frame()
     frame.sparkSession.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     fields = [name for name in ("n", "m") if name in frame.columns]

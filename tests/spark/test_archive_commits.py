@@ -66,7 +66,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
 def test_a_commit_whose_answer_is_lost_and_that_others_have_followed_is_known_to_be_made(
     broker: BrokerProcess, make_door: Callable[..., LossyDoor], archived_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Who waits for its answer must not ask again before all the others are done, however long they take.
+    # The waiting archiver must not ask again before the others are done, however long they take.
     monkeypatch.setattr("tailrace.client.request.REQUEST_TIMEOUT", 300.0)
     monkeypatch.setattr("tailrace.pipeline.archiving.commit._PATIENCE_SECONDS", 600.0)
 
@@ -103,7 +103,7 @@ def test_an_archiver_keeps_to_what_it_knows_when_a_broker_is_behind(
     mine = archiver(broker.bootstrap, archived_topic)
     stale = mine.status
     assert mine.commit(write_files(broker.bootstrap, mine.status, {0: 50}))
-    # No real broker is behind for long enough to be asked.
+    # No real broker lags long enough for this test.
     monkeypatch.setattr("tailrace.pipeline.archiving.commit.describe", lambda bootstrap, topic: stale)
     mine.refresh()
     assert (mine.status.version, mine.archived_end(0)) == (1, 50)

@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that gives up what is archived as soon as it may."""
+    """A broker that deletes archived records as soon as it may."""
     config = {"log.retention.check.interval.ms": RETENTION_CHECK_MS}
     with BrokerProcess(tmp_path_factory.mktemp("archived") / "data", config=config) as process:
         yield process
@@ -119,13 +119,13 @@ def test_a_consumer_and_an_archiver_go_on_while_files_are_merged(
     checked = verify(open_location(found.uri), found.archive, found.partitions)
     assert (checked.findings, checked.rows, checked.files) == ([], 2600, report.new_files + 6)
 
-    # What an archiver has written and not committed yet stays, however old it is.
+    # Files that an archiver has written but not committed yet stay, however old they are.
     files = write_files(bootstrap, found, {0: 2800}, rows_per_file=100)
     later_ms = time.time_ns() // 1_000_000 + 2 * HOUR_MS
     before = in_files(place)
     assert compact(bootstrap, topic, CompactionSettings(min_files=100)).deleted_files == 0
     report = compact(bootstrap, topic, CompactionSettings(min_files=100), now_ms=later_ms)
-    # The 20 files, and the manifests of two commits that were not taken.
+    # The 20 files, and the manifests of two refused commits.
     assert (report.deleted_files, report.waiting_files) == (22, 0)
     assert in_files(place) == before - 20
     assert all((place / found.archive.directory / file.name).exists() for file in files)
@@ -172,7 +172,7 @@ def test_the_command_merges_files_and_writes_the_latest_value_of_each_key(
             None if number % 11 == 0 else f"key {number % 40}".encode(),
             (("n", str(number).encode()),),
             FIRST_TIME + number,
-            # A key is in one partition, but for one that moved.
+            # Every key is in one partition, except one that moved.
             (number % 40 % 2) if number % 40 != 5 else int(number > 200),
         )
         for number in range(500)

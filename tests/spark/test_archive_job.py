@@ -52,7 +52,7 @@ from tests.support.topics import create_topic, eventually
 
 RECORDS = 4_000
 LARGE_RECORDS = 16_000
-#: For topics of old records that are not archived from the beginning.
+#: For topics of old records that are archived only later.
 FOR_EVER = {"retention_ms": "-1"}
 WORKER_KILLS = 3
 #: How often a driver is killed at each moment.
@@ -62,7 +62,7 @@ PATIENCE_SECONDS = 300
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that gives up segments as soon as it may."""
+    """A broker that deletes segments as soon as it may."""
     config = {"log.retention.check.interval.ms": RETENTION_CHECK_MS}
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", config=config) as process:
         yield process
@@ -89,7 +89,7 @@ def offsets(received: list[Received]) -> list[int]:
 
 
 def lag_of(bootstrap: str, topic: str) -> int | None:
-    """The lag that people see; None before anything is committed, which is done beside the rounds."""
+    """The visible lag; None before the first commit to the group, which does not delay rounds."""
     group = Groups(bootstrap).find(group_of(topic))
     return None if group is None else group.lag
 
@@ -101,7 +101,7 @@ def test_the_archive_is_the_topic_byte_for_byte_for_every_reader(archiving: Arch
     records = some_records(RECORDS)
     step = RECORDS // len(CODECS)
     for number, codec in enumerate(CODECS):
-        if number == 3:  # of the last two parts, brokers write the times
+        if number == 3:  # brokers set the times of the last two parts
             Configs(bootstrap).change(ConfigOwner.topic(topic), to={"message.timestamp.type": "LogAppendTime"})
         client.produce(topic, records[number * step : (number + 1) * step], compression=codec)
     odd = [
@@ -120,7 +120,7 @@ def test_the_archive_is_the_topic_byte_for_byte_for_every_reader(archiving: Arch
     assert (report.rows, report.orphans) == (RECORDS + 9, [])
     assert [archived_records(bootstrap, topic, number) for number in (0, 1)] == whole
 
-    client.produce(topic, [Record(b"roll")] * 2)  # of an active segment nothing is given up
+    client.produce(topic, [Record(b"roll")] * 2)  # nothing of an active segment is deleted
     assert eventually(lambda: local_start(bootstrap, topic) > RECORDS // 2, timeout_seconds=PATIENCE_SECONDS)
     assert client.consume(topic, 0, RECORDS + 2, timeout_seconds=120)[:RECORDS] == whole[0]
     assert client.consume(topic, 1, 9, timeout_seconds=120) == whole[1]
@@ -151,7 +151,7 @@ def test_the_range_of_files_covers_records_that_were_deleted_before_they_were_ar
     assert dict(describe(bootstrap, topic).partitions) == {0: (10, 200)}
     verified(bootstrap, topic)
     assert offsets(archived_records(bootstrap, topic, 0)) == [*range(10, 100), *range(150, 200)]
-    # Where all that was left is deleted there is nothing to do.
+    # If all that was left is deleted, there is nothing to do.
     client.produce(topic, some_records(50))
     delete_below(250)
     before = len(archiving.rounds)
@@ -196,7 +196,7 @@ def test_several_topics_are_archived_in_rounds_that_say_how_far_they_came(
 
 
 class _Overtaken(TopicArchiver):
-    """Somebody else commits in the moment before its first commit."""
+    """Another archiver commits just before its first commit."""
 
     overtake: Callable[[], object] | None = None
 
@@ -225,7 +225,7 @@ def test_who_is_overtaken_by_another_driver_deletes_its_files_and_goes_on_from_t
     slow.overtake = overtake
     archiving.run([slow])
     assert [each.rows for each in faster.rounds] == [RECORDS]
-    assert archiving.rounds == []  # what it had to archive is archived
+    assert archiving.rounds == []  # everything to archive is archived
     assert archiving.warnings == [
         f"another archiver of {topic} was faster (version 1); deleted the files that were written here, continuing "
         "from its version"
@@ -267,7 +267,7 @@ def test_python_workers_that_are_killed_cost_a_round_and_no_record(archiving: Ar
     ConfluentClient(bootstrap).produce(topic, large_records(LARGE_RECORDS))
     archiving.file_bytes = SMALL_FILE_BYTES
     archivers = archiving.open(topic)
-    # A data file, whole or not: tasks of the round are at work.
+    # A data file, complete or not: tasks of the round are running.
     ambush = Ambush(archiving.place, lambda name: ".parquet" in name, kill_python_workers, WORKER_KILLS)
     ambush.start()
     try:
@@ -293,7 +293,7 @@ MOMENTS: dict[str, Callable[[str], bool]] = {
 def test_drivers_that_are_killed_at_any_moment_leave_archives_without_hole_and_duplicate(
     archiving: Archiving, broker: BrokerProcess, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Two topics, one of which has batches that nobody can decode, and a third that is not there."""
+    """Two topics, one of which has undecodable batches, and a third that does not exist."""
     bootstrap, place = archiving.bootstrap, archiving.place
     client = ConfluentClient(bootstrap)
     sound, poisoned = (create_topic(bootstrap, topic_name(), partitions=2, **archived_configs(place)) for _ in range(2))
@@ -424,7 +424,7 @@ def test_who_is_asked_to_stop_a_second_time_does_not_wait_for_the_round(archivin
     def stop_at_once() -> bool:
         archiving.stop.request(signal.SIGTERM)
         archiving.stop.request(signal.SIGTERM)
-        # Usually none yet, but files may be seen late.
+        # Usually none yet, but files may appear late.
         done.append(len(archiving.rounds))
         return True
 
@@ -500,7 +500,7 @@ def test_nothing_is_archived_to_a_place_that_a_broker_of_the_topic_cannot_read(
     ConfluentClient(broker.bootstrap).produce(topic, some_records(10))
     with S3Server(tmp_path / "s3") as store:
         store.create_bucket("history")
-        # This command may, the broker has no credentials.
+        # This command has credentials, the broker has none.
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
         why = refusal(broker, topic, "--to", f"s3://history/archive?endpoint_override={store.endpoint}", "--once")
@@ -510,7 +510,7 @@ def test_nothing_is_archived_to_a_place_that_a_broker_of_the_topic_cannot_read(
 
 
 def refusal(broker: BrokerProcess, *arguments: str) -> str:
-    """Why the command is refused, which is before Spark is started."""
+    """Return why the command is refused, before Spark starts."""
     result = CliRunner().invoke(archive_command, [*arguments, "--bootstrap", broker.bootstrap])
     assert isinstance(result.exception, TailraceError), result.output
     return str(result.exception)

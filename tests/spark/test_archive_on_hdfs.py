@@ -60,14 +60,14 @@ LATER_MS = 2 * 3_600_000
 
 @dataclass(frozen=True)
 class History:
-    """A topic of which the first part is on HDFS, its beginning nowhere else, and the last in the log alone."""
+    """A topic whose first part is on HDFS, its beginning only there, and whose last part is only in the log."""
 
     broker: BrokerProcess
     metrics_port: int
     hdfs: HdfsServer
-    #: Of each partition, in order of offsets.
+    #: For each partition, in order of offsets.
     sent: list[list[Record]]
-    #: What the command has printed of its rounds, and what it has said beside that.
+    #: The command's lines about rounds, and its other output.
     rounds: list[dict[str, Any]]
     said: list[str]
 
@@ -92,7 +92,7 @@ class History:
         return reader
 
     def reads_of_broker(self) -> float:
-        """How often the broker has read from the archive for somebody, when nobody is left who waits for it."""
+        """How often the broker has read from the archive, once no client waits for it."""
 
         def is_quiet() -> bool:
             return Scrape(self.metrics_port).value("tailrace_archive_reads_waiting") == 0
@@ -101,14 +101,14 @@ class History:
         return Scrape(self.metrics_port).value("tailrace_archive_reads_total")
 
     def check_consumer(self) -> None:
-        """Let librdkafka read all of the topic, through the broker alone."""
+        """Let librdkafka read the whole topic, only through the broker."""
         for number, sent in enumerate(self.sent):
             received = consume(self.bootstrap, TOPIC, number, len(sent))
             assert len(received) == len(sent), self.broker.error_output()
             assert_is_what_was_sent(received, sent)
 
     def check_table(self, spark: SparkSession) -> None:
-        """Let Spark read all of the topic, and the broker nothing from the archive for it."""
+        """Let Spark read the whole topic, without a read of the archive by the broker."""
         before = self.reads_of_broker()
         table = spark.read.format("tailrace").options(**self.options(), minPartitions="5").load()
         rows = table.selectExpr("*", "unix_millis(timestamp) AS ms", "timestampType AS kind").collect()
@@ -126,7 +126,7 @@ def consume(bootstrap: str, topic: str, partition: int, count: int) -> list[Rece
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], sent: list[list[Record]]) -> None:
-    """Every record that was sent is a row, once, with all that it carries."""
+    """Check that every sent record is a row, once, with all of its parts."""
     assert {row["topic"] for row in rows} == {TOPIC}
     found = [
         Received(
@@ -191,7 +191,7 @@ def test_the_command_archives_a_topic_to_hdfs_record_by_record(history: History)
     report = verified(history.bootstrap, TOPIC)
     assert (report.rows, report.orphans) == (ARCHIVED, [])
 
-    # A plain reader of Parquet, over a client of HDFS that knows nothing of tailrace.
+    # A plain Parquet reader, with an HDFS client that does not know tailrace.
     system = fsspec.filesystem("webhdfs", host="127.0.0.1", port=history.hdfs.port, user="reader")
     snapshot = history.snapshot()
     names = [f"/open/archive/{snapshot.directory}/{file.name}" for file in snapshot.files]
@@ -250,7 +250,7 @@ def test_files_are_merged_on_hdfs_and_deleted_later_and_every_reader_sees_everyt
     assert (checked.rows, checked.files, checked.orphans) == (ARCHIVED, len(PARTITIONS), [])
 
     before = history.reads_of_broker()
-    # Of a query that was planned before, all files are gone by now.
+    # All files of a query that was planned before are gone by now.
     found = [
         (batch.column("partition")[row].as_py(), batch.column("offset")[row].as_py())
         for task in tasks
@@ -291,7 +291,7 @@ def test_the_archive_on_hdfs_is_replayed_with_and_without_its_topic(
     whole, alone = f"{topic}-whole", f"{topic}-alone"
     assert [each.left for each in replay(TOPIC, whole)][-1] == 0
     check(whole, history.sent)
-    # By its directory, of which brokers know nothing.
+    # By its directory, which brokers do not know.
     batches = replay(history.uri(f"/open/archive/{history.snapshot().directory}"), alone)
     assert (len(batches), sum(each.records for each in batches)) == (3, ARCHIVED)
     check(alone, [sent[:ARCHIVED_OF_PARTITION] for sent in history.sent])

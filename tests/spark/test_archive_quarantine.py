@@ -27,14 +27,14 @@ from tests.support.records import Record
 from tests.support.topics import create_topic, eventually
 
 PATIENCE_SECONDS = 300
-#: Where poison lies in a topic of `poisoned`, and where it ends.
+#: The positions of undecodable batches in a topic of `poisoned`, and its end.
 POISON = [(50, 52), (102, 104)]
 END = 155
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that gives up segments as soon as it may."""
+    """A broker that deletes segments as soon as it may."""
     config = {"log.retention.check.interval.ms": RETENTION_CHECK_MS}
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", config=config) as process:
         yield process
@@ -76,7 +76,7 @@ def test_what_nobody_can_decode_is_set_aside_given_back_and_looked_after(
     assert (report.rows, report.quarantined_batches, report.orphans) == (END - 6, 2, [])
     assert [each.offset for each in archived_records(bootstrap, topic, 0)] == sound_offsets()
 
-    # The brokers give up the log, and send the raw batches from the archive as they sent them from the log.
+    # The brokers delete the log, and send the raw batches from the archive as before from the log.
     ConfluentClient(bootstrap).produce(topic, [Record(b"roll")] * 2)
     assert eventually(lambda: local_start(bootstrap, topic) > 104, timeout_seconds=PATIENCE_SECONDS)
     for batch, (first, last) in zip(raw, POISON, strict=True):
@@ -113,7 +113,7 @@ def test_the_log_is_queried_with_and_without_what_nobody_can_decode(
 
 
 def is_archived(bootstrap: str, topic: str, end: int) -> bool:
-    """Whether a topic comes to be archived up to an offset."""
+    """Whether a topic is eventually archived up to an offset."""
     return eventually(
         lambda: describe(bootstrap, topic).partitions.get(0) == (0, end), timeout_seconds=PATIENCE_SECONDS
     )
@@ -143,7 +143,7 @@ def test_a_topic_that_is_gone_and_a_place_that_is_missing_are_no_other_topics_ma
     assert describe(bootstrap, sound).partitions[0] == (0, 20)
     assert len([each for each in archiving.warnings if each.endswith("; continuing with the others")]) == 2
 
-    # Who goes on for ever archives the others meanwhile, and these two as soon as they are back.
+    # A running archiver archives the others meanwhile, and these two as soon as they are back.
     archiving.reopen = lambda name: open_archives(bootstrap, [name], None, archiving.said.append)[0]
     thread = threading.Thread(target=archiving.run, args=(archivers, 100))
     thread.start()

@@ -51,7 +51,7 @@ from tests.support.topics import create_topic, eventually
 TOPIC = "history"
 RECORDS = 3_000
 ARCHIVED = 2_500
-#: Of the second partition there is so little that its leader keeps all of it.
+#: The second partition is so small that its leader keeps all of it.
 FEW = 400
 ROWS_PER_FILE = 500
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -80,7 +80,7 @@ def pieces_of(reader: TopicReader) -> list[Piece]:
 
 
 def files_of(pieces: list[Piece]) -> list[tuple[int, int]]:
-    """The first offsets of the files that are planned to be read, each with its partition."""
+    """The first offsets of the planned files, each with its partition."""
     return [
         (file.partition, file.first_offset)
         for piece in pieces
@@ -111,7 +111,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
 
 
 def fill(archived: Archived, topic: str, partitions: int = 1) -> None:
-    """Produce records, archive most of them, and wait until the broker has given up what it may."""
+    """Produce records, archive most of them, and wait until the broker has deleted what it may."""
     bootstrap = archived.broker.bootstrap
     create_topic(bootstrap, topic, partitions=partitions, **archived_configs(archived.place))
     ConfluentClient(bootstrap).produce(topic, archived.records)
@@ -145,7 +145,7 @@ def test_every_record_is_read_once_with_all_it_carries_from_files_and_log(
         assert (row.topic, row.timestampType, headers) == (TOPIC, 0, record.headers or None)
         assert (row.key, row.value) == (record.key, record.value)
         assert row.timestamp.astimezone(UTC) == datetime.fromtimestamp(FIRST_TIME / 1000 + offset, UTC)
-    # Through the brokers alone, which read the same files themselves, it is the same table.
+    # Only through the brokers, which read the same files themselves, the table is the same.
     key = ("partition", "offset")
     by_brokers = read(includeHeaders="true", **{"tailrace.archive": "never"}).orderBy(*key).collect()
     assert by_brokers == sorted(rows, key=lambda row: (row.partition, row.offset))
@@ -154,7 +154,7 @@ def test_every_record_is_read_once_with_all_it_carries_from_files_and_log(
 def test_files_are_read_where_the_log_is_gone_and_the_log_for_the_rest(archived: Archived) -> None:
     pieces = pieces_of(archived.reader())
     assert files_of(pieces) == [(0, first) for first in (0, 500, 1000, 1250, 1750, 2250)]
-    # What is few and still in the log of the leader is read from there.
+    # Few records that the leader's log still has are read from there.
     assert [piece for piece in pieces if isinstance(piece, OffsetRange)] == [
         OffsetRange(TOPIC, 0, ARCHIVED, RECORDS),
         OffsetRange(TOPIC, 1, 0, FEW),
@@ -178,7 +178,7 @@ def time_of(offset: int) -> datetime:
     ("filters", "files", "offsets"),
     [
         ((GreaterThanOrEqual(("offset",), 600), LessThan(("offset",), 700)), [500], range(600, 700)),
-        # Of what comes later some may still be in the log, by how its batches fill segments.
+        # Some later records may still be in the log, depending on how batches fill segments.
         ((EqualTo(("timestamp",), time_of(1200)),), [1000], range(1200, 1201)),
         ((LessThan(("timestamp",), time_of(3)),), [0], range(3)),
         ((GreaterThanOrEqual(("timestamp",), time_of(ARCHIVED)),), [], range(ARCHIVED, RECORDS)),
@@ -203,7 +203,7 @@ def test_a_query_in_sql_sees_all_of_history_and_reads_the_files_that_it_needs(
     assert json.loads(capsys.readouterr().out) == {"n": RECORDS + FEW}
     where = "_partition = 0 AND _offset BETWEEN 598 AND 601"
     some = TopicQuery(spark, f"SELECT _offset FROM {TOPIC} WHERE {where}", reading, [TOPIC]).frame()
-    some.sparkSession.conf.set(PUSHDOWN, "true")  # which the command has from the beginning
+    some.sparkSession.conf.set(PUSHDOWN, "true")  # which the command always sets
     assert sorted(row[0] for row in some.collect()) == [598, 599, 600, 601]
     # Without the condition it would be one task for the files, and one for each of the two logs.
     assert some.rdd.getNumPartitions() == 1
@@ -234,7 +234,7 @@ def test_a_stream_reads_history_from_files_and_goes_on_in_the_log(
 
 
 def merge_files(archived: Archived, topic: str, starts: dict[int, int] | None = None) -> None:
-    """Put all files of partition 0 into one, as compaction of an archive does, and delete the old ones at once."""
+    """Merge all files of partition 0, as compaction does, and delete the old ones at once."""
     bootstrap = archived.broker.bootstrap
     status = describe(bootstrap, topic)
     location = open_location(status.uri)
@@ -262,7 +262,7 @@ def test_files_that_compaction_takes_away_while_a_query_runs_are_found_again(arc
     for batch in batches:
         seen += batch.column("offset").to_pylist()
     assert seen == list(range(ARCHIVED))
-    # A task that only begins now does not find any of the files that were planned.
+    # A task that only begins now finds none of the planned files.
     assert offsets_of(reader, [archived_task, log_task]) == [(0, offset) for offset in range(RECORDS)]
     assert len(files_of(pieces_of(reader))) == 1
 

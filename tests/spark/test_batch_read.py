@@ -61,14 +61,14 @@ def read(spark: SparkSession, broker: BrokerProcess) -> Callable[..., DataFrame]
 
 @pytest.fixture(params=["off", "on"])
 def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether Spark tells a source what the query filters by."""
+    """Whether Spark passes a query's filters to a source."""
     spark.conf.set(PUSHDOWN, str(request.param == "on").lower())
     yield request.param == "on"
     spark.conf.unset(PUSHDOWN)
 
 
 def message_of(query: Callable[[], object]) -> str:
-    """The last line of the traceback that Spark quotes: what the user has to read."""
+    """The last line of the traceback that Spark quotes, which is what the user reads."""
     with pytest.raises(PySparkException) as caught:
         query()
     found = re.findall(r"^tailrace\.pipeline\.failures\.\w+Error: (.*)$", str(caught.value), re.MULTILINE)
@@ -111,7 +111,7 @@ def test_filters_give_the_same_rows_whether_they_are_pushed_down_or_not(
     assert sorted(row.offset for row in offsets.collect()) == list(range(101, 151))
     assert sorted((row.partition, row.offset) for row in some.collect()) == [(0, 7), (0, 1999), (2, 7), (2, 1999)]
     assert none.count() == 0
-    # With pushdown there is nothing to do for the other partitions: no task is planned for them.
+    # With pushdown, no task is planned for the other partitions.
     one = table.where("partition = 1 and offset >= 10")
     assert one.rdd.getNumPartitions() == (1 if pushdown else PARTITIONS)
 

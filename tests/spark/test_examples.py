@@ -36,7 +36,7 @@ def _payment(number: int, clock: str) -> dict[str, Any]:
 
 @pytest.fixture
 def runs_of(spark: SparkSession, broker: BrokerProcess, tmp_path: Path, topic: str) -> Callable[[Job[...]], JobRuns]:
-    """Runs of an example on topics of its own, with one partition each, and a table of its own."""
+    """Runs of an example on its own topics, with one partition each, and its own table."""
 
     def make(job: Job[...]) -> JobRuns:
         def own(source: Topic) -> Topic:
@@ -59,7 +59,7 @@ def test_order_totals_are_written_when_a_minute_is_over_and_leave_out_what_comes
     assert isinstance(totals, Topic)
 
     def after(*sent: dict[str, Any]) -> tuple[list[tuple[str | None, dict[str, Any]]], int]:
-        """All totals so far, and how many of the orders sent were too late."""
+        """All totals so far, and how many of the orders were too late."""
         send_json(runs.bootstrap, orders, sent)
         late = sum(batch.late_rows for batch in runs.once())
         return sorted(read_json(runs.bootstrap, totals.name), key=lambda record: record[0] or ""), late
@@ -71,7 +71,7 @@ def test_order_totals_are_written_when_a_minute_is_over_and_leave_out_what_comes
     first = total("09:00", "09:01", 2, 15.5)
     second = total("09:02", "09:03", 1, 2.0)
     third, fourth = total("09:07", "09:08", 1, 1.0), total("09:10", "09:11", 1, 3.0)
-    # 09:07 less five minutes: the minute of 09:00 is over, and that of 09:02 is not.
+    # 09:07 minus five minutes: the minute 09:00 is over, the minute 09:02 is not.
     assert after(_order(1, "09:00:10", 10.0), _order(2, "09:00:50", 5.5), _order(3, "09:07:00")) == ([first], 0)
     # One comes late, but for a minute that is still open; one for a minute that has been written.
     assert after(_order(4, "09:02:30", 2.0), _order(5, "09:00:20", 99.0), _order(6, "09:10:00", 3.0)) == (
@@ -91,7 +91,7 @@ def test_orders_are_joined_with_payments_in_time_and_written_alone_when_none_can
     seen: set[str] = set()
 
     def after(placed: list[dict[str, Any]], paid: list[dict[str, Any]]) -> dict[str, str | None]:
-        """The orders that were written since, and when each was paid."""
+        """The orders written since, and when each was paid."""
         send_json(runs.bootstrap, orders, placed)
         send_json(runs.bootstrap, payments, paid)
         runs.once()
@@ -112,9 +112,9 @@ def test_orders_are_joined_with_payments_in_time_and_written_alone_when_none_can
     # A payment that comes before its order waits for it, also while the job is not running.
     assert after([], [_payment(3, "09:20:00")]) == {}
     assert after([_order(3, "09:15:00")], []) == {"o-3": at("09:20:00")}
-    # When both topics are past the hour, orders without a payment are written.
+    # Once both topics are past the hour, orders without a payment are written.
     assert after([_order(5, "11:30:00")], [_payment(6, "11:30:00")]) == {"o-2": None, "o-4": None}
-    # A payment that comes after that is left out; one in time counts.
+    # A later payment is left out; one in time counts.
     assert after([], [_payment(2, "09:30:00"), _payment(5, "12:00:00")]) == {"o-5": at("12:00:00")}
 
 
@@ -132,10 +132,10 @@ def test_each_order_is_in_the_table_once_until_its_id_is_forgotten(runs_of: Call
 
     expected = [("o-1", "09:00"), ("o-2", "09:01")]
     assert after(_order(1, "09:00:00"), _order(1, "09:00:00"), _order(2, "09:01:00")) == expected
-    # What was seen before the restart is still known.
+    # Ids from before the restart are still known.
     expected.append(("o-3", "09:02"))
     assert after(_order(1, "09:00:00"), _order(3, "09:02:00"), _order(2, "09:01:00")) == expected
-    # At 10:30 less ten minutes, the ids of 09:00 to 09:02 are forgotten.
+    # At 10:30 minus ten minutes, the ids of 09:00 to 09:02 are forgotten.
     expected.append(("o-4", "10:30"))
     assert after(_order(4, "10:30:00")) == expected
     # So that one of them counts as new, and an order of 09:30 is too late.

@@ -20,7 +20,7 @@ Ask = Callable[[str], tuple[list[dict[str, object]], str]]
 
 @pytest.fixture
 def ask(spark: SparkSession, broker: BrokerProcess, topic: str, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The rows of a query over the topic, and what was said beside them."""
+    """The rows of a query over the topic, and its warnings."""
 
     def asked(query: str) -> tuple[list[dict[str, object]], str]:
         reading = reading_of(broker.bootstrap, (), (), "earliest", "latest")
@@ -56,7 +56,7 @@ def test_values_that_are_no_objects_are_in_corrupt_and_are_said(broker: BrokerPr
     rows, said = ask("SELECT count(n) AS n, count(_corrupt) AS corrupt FROM {topic}")
     assert rows == [{"n": 4997, "corrupt": 3}]
     assert f"Warning: some values of topic '{topic}' are not JSON objects: their fields are null" in said
-    # Nobody is told about values by a query that needs none.
+    # A query that needs no values reports none.
     rows, said = ask("SELECT count(*) AS n FROM {topic}")
     assert rows == [{"n": 5000}]
     assert "Warning" not in said

@@ -22,7 +22,7 @@ from tests.support.topics import create_topic
 
 PARTITIONS = 2
 RECORDS = 3000
-#: So few that a job is far from its end when it is killed or stopped, however late that is.
+#: Small batches, so that a job is far from its end when it is killed or stopped.
 RECORDS_PER_BATCH = 100
 
 COPY = """
@@ -72,7 +72,7 @@ def test_a_job_that_is_killed_and_stopped_and_started_again_fills_its_table_exac
     assert 0 < lag() < RECORDS
 
     send(RECORDS)
-    # What is left need not be many batches.
+    # The rest need not be many batches.
     with JobProcess([*command, "--max-offsets-per-trigger", str(RECORDS)], errors) as process:
         numbers = []
         while (batch := process.next_batch()) is not None:

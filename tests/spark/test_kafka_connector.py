@@ -44,7 +44,7 @@ def client(broker: BrokerProcess) -> ConfluentClient:
 
 @pytest.fixture(scope="module")
 def orders(broker: BrokerProcess) -> str:
-    """A topic that the tests only read: three partitions, every codec, keys, headers, nulls."""
+    """A topic that tests only read: three partitions, every codec, keys, headers, nulls."""
     topic = create_topic(broker.bootstrap, "connector-orders", partitions=PARTITIONS)
     for first, codec in zip(range(0, RECORDS, RECORDS // len(CODECS)), CODECS, strict=True):
         numbers = range(first, first + RECORDS // len(CODECS))
@@ -91,7 +91,7 @@ def offsets(rows: DataFrame) -> dict[tuple[str, int], list[int]]:
 
 
 def copy_available(rows: DataFrame, folder: Path) -> StreamingQuery:
-    """Bring what there is into a folder of Parquet files, from where the last run stopped."""
+    """Append what is new since the last run to a folder of Parquet files."""
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = started(lambda: writer.trigger(availableNow=True).start(str(folder / "rows")))
     try:
@@ -216,7 +216,7 @@ def test_partitions_can_be_assigned_and_topics_found_by_pattern(
     for topic in (first, second, topic_name()):
         create_topic(broker.bootstrap, topic)
         client.produce(topic, numbered(3))
-    # As Spark does it: a name matches if the pattern is found anywhere in it.
+    # As in Spark, a name matches if it contains the pattern.
     found = batch(spark, source, broker, subscribePattern=f"{source[1:]}-patt[e]rn")
     assert offsets(found) == {(first, 0): [0, 1, 2], (second, 0): [0, 1, 2]}
     both = batch(spark, source, broker, subscribe=f"{first},{second}")
@@ -267,7 +267,7 @@ def test_a_batch_write_keeps_keys_and_headers_and_goes_where_rows_say(
             if n % 3 == partition and n % 5 != 2
         )
     assert sum(len(records) for records in got.values()) == 60
-    # Without a column that says where to, a key goes where every client's default partitioner puts it.
+    # Without a column that names the partition, a key goes to the default partition of Kafka's clients.
     keyed = rows.select("key", "value").where("key is not null")
     keyed.write.format(source).mode("append").options(**server(broker), topic=hashed).save()
     places = {
@@ -304,7 +304,7 @@ def test_available_now_reads_in_bounded_batches_and_goes_on_from_its_checkpoint(
     first = copy_available(stream(spark, source, broker, **options), tmp_path)
     assert batch_sizes(first) == [40, 40, 10]
     client.produce(topic, numbered(25, first=90))
-    # Where it starts is said by the checkpoint now.
+    # Now the checkpoint decides where it starts.
     again = copy_available(stream(spark, source, broker, **{**options, "startingOffsets": "latest"}), tmp_path)
     assert sum(batch_sizes(again)) == 25
     nothing = copy_available(stream(spark, source, broker, **options), tmp_path)
@@ -339,7 +339,7 @@ def test_a_running_query_sees_what_comes_after_its_start_and_writes_it_on(
         .writeStream.format(source)
         .options(**server(broker), topic=target, checkpointLocation=str(tmp_path), includeHeaders="true")
     )
-    # Its start is fixed when its first batch has been planned.
+    # Planning its first batch fixes its start.
     query = started(writer.start)
     try:
         for partition in (0, 1):

@@ -28,7 +28,7 @@ TOO_BUSY = "the machine is too busy"
 
 
 def describe(bootstrap: str, group: str) -> dict[str, Any]:
-    """What a person sees of a group, as JSON."""
+    """The description of a group that users see, as JSON."""
     command = [sys.executable, "-m", "tailrace", "group", "describe", group, "--json", "--bootstrap", bootstrap]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -63,7 +63,7 @@ def test_the_lag_of_a_job_shrinks_to_nothing_and_never_runs_ahead(
     warnings: list[str] = []
 
     def report(batch: Batch) -> None:
-        # What is committed while the next batch runs already.
+        # The commit while the next batch is already running.
         seen.append((batch.lag, RECORDS - sum(groups.committed(group).values())))
 
     run_job(spark, _job(filled, tmp_path), settings, report=report, warn=warnings.append, stop=Stop())
@@ -71,9 +71,9 @@ def test_the_lag_of_a_job_shrinks_to_nothing_and_never_runs_ahead(
     lags = [lag for lag, _ in seen]
     assert lags == sorted(lags, key=lambda lag: lag or 0, reverse=True)
     assert len(lags) >= 3
-    # A commit may come a moment after its batch, but not before it.
+    # A commit may follow its batch, but never precede it.
     assert all(lag is not None and committed >= lag for lag, committed in seen)
-    # A job does not wait for its last commit for longer than ten seconds.
+    # A job waits at most ten seconds for its last commit.
     assert eventually(lambda: sum(groups.committed(group).values()) == RECORDS, timeout_seconds=60)
     described = describe(broker.bootstrap, group)
     assert described["lag"] == 0

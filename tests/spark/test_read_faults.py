@@ -60,7 +60,7 @@ def produce(bootstrap: str, topic: str, *, count: int = COUNT, batch: int = 50, 
 
 
 def read_with_a_fault(plan: FetchPlan, wanted: OffsetRange, fault: Callable[[], None]) -> list[int]:
-    """Everything in a range, with something that happens after a part of it was read."""
+    """Read a range, with a fault after a part of it."""
     found: list[int] = []
     happened = False
     for batch in read_range(plan, wanted):
@@ -108,7 +108,7 @@ def test_a_broker_that_stops_answering_is_given_up_and_asked_again(own: BrokerPr
     create_topic(own.bootstrap, "orders")
     produce(own.bootstrap, "orders")
     plan = plan_for(own.bootstrap, request_timeout_ms="700")
-    # Longer than a request may take.
+    # Longer than the timeout of a request.
     resume = threading.Timer(1.5, os.kill, (own.pid, signal.SIGCONT))
 
     def fault() -> None:
@@ -218,7 +218,7 @@ def test_what_is_no_broker_is_said_not_to_be_one() -> None:
                 connection.recv(1000)
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        # Nobody wakes it up where no connection comes.
+        # Without a connection, nothing would wake it up.
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"

@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 def offsets_between(broker: BrokerProcess, topic: str, *filters: Filter, **options: str) -> list[int]:
-    """The offsets that the data source reads with these filters pushed down to it."""
+    """The offsets that the data source reads with these filters pushed down."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
     reader: Any = TailraceSource(CaseInsensitiveDict(given)).reader(spark_schema(("offset",)))
     list(reader.pushFilters(list(filters)))

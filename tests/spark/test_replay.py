@@ -33,7 +33,7 @@ Run = Callable[..., list[ReplayedBatch]]
 
 @pytest.fixture
 def warnings() -> list[str]:
-    """What replays have warned of."""
+    """The warnings of replays."""
     return []
 
 
@@ -74,7 +74,7 @@ def test_archive_and_log_are_replayed_byte_by_byte_and_the_archive_when_its_topi
     bootstrap = broker.bootstrap
     create_topic(bootstrap, topic, partitions=2, **archived_configs(tmp_path / "archive"))
     records = some_records(COUNT)
-    # A time that is decades from those around it in its batch.
+    # A time that is decades away from the others in its batch.
     records[50] = records[50]._replace(timestamp_ms=1)
     ConfluentClient(bootstrap).produce(topic, records)
     ConfluentClient(bootstrap).produce(topic, [each._replace(partition=1) for each in records])
@@ -87,7 +87,7 @@ def test_archive_and_log_are_replayed_byte_by_byte_and_the_archive_when_its_topi
     assert sum(each.records for each in batches) == 2 * COUNT
     assert (batches[-1].left, batches[-1].as_text().endswith("nothing left")) == (0, True)
     assert [seen(consume(broker, whole, number)) for number in range(3)] == [sent(records), sent(records), []]
-    # None of them is that records were not read from files.
+    # None says that records were not read from files.
     assert [each.partition(",")[0] for each in warnings] == [
         f"some records are older than the retention of topic '{whole}'"
     ]
@@ -167,7 +167,7 @@ def test_what_cannot_be_replayed_is_refused_in_plain_words(
     assert "syntax" in refusal(topic, same, PipelineError, where="value >").lower()
     assert "is not a boolean" in refusal(topic, same, PipelineError, where="offset + 1")
     assert consume(broker, same, 0) == consume(broker, same, 1) == []
-    # A range without records is nothing to complain about.
+    # A range without records is not an error.
     assert run(topic, same, bounds=Bounds({None: 1})) == []
 
 
@@ -205,7 +205,7 @@ def test_a_replay_that_is_killed_goes_on_and_repeats_only_what_the_crash_cut_sho
     assert "resuming after" in process.error_output()
     for number in range(partitions):
         found = [json.loads(each.value or b"")["n"] for each in consume(broker, target, number)]
-        # All of it in order, but for one step back, to where the batch began that was cut short.
+        # Everything in order, except one step back to the start of the interrupted batch.
         back = [at for at in range(1, len(found)) if found[at] <= found[at - 1]]
         assert len(back) <= 1
         cut = back[0] if back else len(found)
@@ -254,5 +254,5 @@ def test_a_replay_ends_at_a_batch_that_nobody_can_decode_and_goes_on_without_it(
         f"{step + 8} to {step + 9} ("
     )
     assert [each[: len(line)] for each in said if "skipped" in each] == [line], said
-    # The strict one wrote nothing of the batch in which it failed, so there are no duplicates here.
+    # The strict replay wrote nothing of the batch in which it failed, so there are no duplicates.
     assert [read["n"] for _, read in read_json(broker.bootstrap, target)] == list(range(step + 9))

@@ -74,7 +74,7 @@ def avro(value: dict[str, Any]) -> bytes:
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """Orders as JSON, one a day, with three that are none; payments as Avro in both framings; lines of text."""
+    """Orders as JSON, one a day, with three invalid ones; payments as Avro in both framings; lines of text."""
     bootstrap = broker.bootstrap
     folder = tmp_path_factory.mktemp("shop")
     (folder / "payment.avsc").write_text(json.dumps(PAYMENT))
@@ -143,7 +143,7 @@ def test_aggregates_count_every_record_once(rows_of: Callable[..., list[dict[str
         {"status": "sent", "n": 20, "ids": sum(range(1, ORDERS, 3))},
         {"status": None, "n": 3, "ids": None},
     ]
-    # A query that needs no column at all still reads records.
+    # A query that needs no columns still reads records.
     assert rows_of("SELECT count(*) AS n FROM orders") == [{"n": ORDERS + 3}]
 
 
@@ -160,7 +160,7 @@ def test_a_given_schema_chooses_fields_and_types(rows_of: Callable[..., list[dic
     schemas = (("orders", "id STRING, status INT, missing DOUBLE"),)
     (row,) = rows_of("SELECT * EXCEPT (_timestamp, _headers) FROM orders WHERE id = '5'", schemas=schemas)
     assert (row["id"], row["status"], row["missing"], row["_key"]) == ("5", None, None, "customer-5")
-    # "paid" is no INT: the value is kept where it can be seen.
+    # "paid" is not an INT: the value is kept in _corrupt.
     assert json.loads(row["_corrupt"])["status"] == "paid"
 
 
@@ -253,7 +253,7 @@ def test_describe_and_explain_work_on_topics(shop: Shop, capsys: pytest.CaptureF
     shop.query("EXPLAIN SELECT id FROM orders WHERE _offset > 5")
     plan = capsys.readouterr().out
     assert plan.startswith("== Physical Plan ==\n")
-    # No column is read that the query does not need.
+    # Only columns that the query needs are read.
     assert "BatchScan tailrace[value#" in plan
     assert "timestamp#" not in plan
 
@@ -332,7 +332,7 @@ def test_a_wrong_query_is_told_in_the_users_words(shop: Shop, text: str, problem
     with pytest.raises(TailraceError) as caught:
         shop.query(text)
     if "did you mean `lines`" in problem:
-        # The order of near names is Spark's.
+        # Spark determines the order of similar names.
         problem = problem.split(";")[0]
     assert str(caught.value).startswith(problem)
     assert "\tat " not in str(caught.value)

@@ -69,7 +69,7 @@ def plain(offset: object) -> dict[str, dict[str, int]]:
 
 
 def values_between(reader: TopicStreamReader, start: object, end: object) -> list[int]:
-    """What the tasks of a batch read."""
+    """What the tasks of a batch have read."""
     return [
         int(value)
         for partition in reader.partitions(start, end)  # type: ignore[arg-type]
@@ -172,13 +172,13 @@ def test_a_topic_that_is_deleted_or_created_again_is_lost_data(
     )
     with pytest.raises(DataLossError, match="ends at offset 4 but was read up to 10"):
         reader(subscribe=topic).latestOffset(read_so_far, ALL)
-    # Who accepts the loss reads the new topic from its beginning, and has been told.
+    # A query that accepts the loss warns, and reads the new topic from its beginning.
     end = lenient.latestOffset(read_so_far, ALL)
     assert plain(end) == {topic: {"0": 4}}
     assert values_between(lenient, read_so_far, end) == [50, 51, 52, 53]
     assert lenient.latestOffset(end, ALL) == end
     assert "created again" in caplog.text
-    # As many records as before do not hide it from a query that was running all the time.
+    # A running query notices it even if the new topic has as many records as the old one.
     produce(topic, 20, first=60)
     watching = reader(subscribe=topic)
     before = watching.latestOffset(watching.initialOffset(), ALL)
@@ -215,7 +215,7 @@ def test_a_checkpoint_knows_which_topic_of_a_name_it_is_of(
     assert values_between(lenient, checkpoint, end) == list(range(100, 120))
     assert values_between(lenient, end, lenient.latestOffset(end, ALL)) == list(range(120, 130))
     assert values_between(lenient, {topic: {"0": 5}}, checkpoint) == []
-    # A checkpoint of an earlier version has no ids, and is gone on from.
+    # A checkpoint of an earlier version has no ids, and the stream continues from it.
     old = reader(subscribe=topic)
     assert values_between(old, {topic: {"0": 27}}, old.latestOffset({topic: {"0": 27}}, ALL)) == [127, 128, 129]
 
@@ -334,7 +334,7 @@ def test_a_running_query_outlives_restarts_of_the_broker(spark: SparkSession, tm
             .writeStream.format("memory")
             .queryName("outlives_restarts")
         )
-        # A table in memory cannot go on from a checkpoint, not even from one without a batch.
+        # A table in memory cannot continue from a checkpoint, not even from one without a batch.
         places = (str(tmp_path / f"checkpoint-{number}") for number in itertools.count())
         query = started(lambda: writer.option("checkpointLocation", next(places)).start())
         try:

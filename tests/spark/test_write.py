@@ -55,7 +55,7 @@ def connection(bootstrap: str) -> dict[str, str]:
 
 
 def received(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> list[Received]:
-    """Everything in a topic, by a client that is neither Spark nor ours."""
+    """Everything in a topic, read with a client that is neither Spark nor ours."""
     client = ConfluentClient(broker.bootstrap)
     found = []
     for partition, (start, end) in client.offsets(topic, range(partitions)).items():
@@ -188,7 +188,7 @@ def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
 
 def put_rows(folder: Path, name: str, numbers: range, width: int = 1) -> None:
     folder.mkdir(exist_ok=True)
-    # Long enough that nothing between the tasks holds back many of them.
+    # Long enough that buffers between the tasks hold few of them.
     text = "".join(f'{{"key":"{n % 10}","value":"{n:0{width}}"}}\n' for n in numbers)
     (folder / f".{name}").write_text(text)
     (folder / f".{name}").rename(folder / f"{name}.json")
@@ -238,7 +238,7 @@ def test_in_complete_mode_every_micro_batch_appends_the_whole_result(
 
 
 def held_up(halfway: str, go_on: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Lets the first half of a task's rows pass, says so, and waits until it may go on."""
+    """Passes the first half of a task's rows, reports it, and waits until it may continue."""
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
@@ -265,7 +265,7 @@ def test_a_broker_that_crashes_in_the_middle_costs_no_row_and_doubles_none(spark
                 wait_for(halfway.exists)
                 broker.kill()
             finally:
-                # Else the task would wait for ever.
+                # Otherwise the task would wait forever.
                 go_on.touch()
             broker.start()
 
