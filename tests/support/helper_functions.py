@@ -22,7 +22,7 @@ def repeat(byte: bytes, count: int) -> bytes:
 
 
 def repeat_when_there_is(path: str, byte: bytes, count: int) -> bytes:
-    """The same when there is such a file."""
+    """The same, once such a file exists."""
     wait_for_file(path)
     return repeat(byte, count)
 
@@ -40,7 +40,7 @@ def refuse_in_kafkas_way(message: str) -> None:
 
 
 def write(disk: Disk, path: str, content: bytes) -> int:
-    """Append to a file, and say how long it is then."""
+    """Append to a file, and return its new length."""
     file = disk.open(path, create=True)
     file.append(content)
     file.sync()
@@ -54,7 +54,7 @@ def write_slowly(disk: Disk, path: str, pieces: int) -> None:
 
 
 def read_twice(disk: Disk, path: str, size: int) -> float:
-    """Read a file twice; the seconds that took."""
+    """Read a file twice; return the duration in seconds."""
     file = disk.open(path)
     began = time.monotonic()
     for _ in range(2):
@@ -63,7 +63,7 @@ def read_twice(disk: Disk, path: str, size: int) -> float:
 
 
 def policy() -> int:
-    """How the kernel shares out processors to this process."""
+    """The kernel's scheduling policy for this process."""
     return os.sched_getscheduler(0)
 
 
@@ -72,7 +72,7 @@ def niceness() -> int:
 
 
 def wait_for_file(path: str) -> str:
-    """Return when there is such a file."""
+    """Return once such a file exists."""
     while not os.path.exists(path):
         time.sleep(0.005)
     return "seen"

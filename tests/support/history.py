@@ -18,15 +18,15 @@ from tests.support.clients.confluent_client import ConfluentClient, place_of, va
 
 #: Records of one sender that are not yet acknowledged; what a kill may catch in flight.
 _MAX_OUTSTANDING = 600
-#: What a client reports while the broker is away; everything else is a finding.
+#: The errors of clients while the broker is down; any other error is a finding.
 _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
-#: Longer than a client tries to send a record: what fails then says how, and is no mere wait that ended.
+#: Longer than a client tries to send a record, so that its error appears, and not just a timeout.
 _DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """One sender's topic and manner."""
+    """One sender's topic and settings."""
 
     name: str
     topic: str
@@ -36,13 +36,13 @@ class Load:
     value_bytes: int = 100
     #: Without idempotence a client may send a batch while one before it, which was refused, waits to be sent again.
     keeps_order: bool = True
-    #: Between records to all partitions, where the machine is needed for other things, too.
+    #: The pause between records to all partitions, to leave the machine time for other things.
     pause_seconds: float = 0.0
 
 
 @dataclass
 class Acknowledged:
-    """What a sender was promised, by partition: the number of each record and its offset, in order of delivery."""
+    """The acknowledgements of a sender by partition: each record's number and offset, in order of delivery."""
 
     sent: dict[int, int] = field(default_factory=dict)
     offsets: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -50,12 +50,12 @@ class Acknowledged:
 
 
 class Sender(threading.Thread):
-    """Sends numbered records to the partitions of a topic in turn until it is told to end."""
+    """Sends numbered records to the partitions of a topic in turn until told to stop."""
 
     def __init__(self, bootstrap: str, load: Load) -> None:
         super().__init__(name=load.name, daemon=True)
         self.load = load
-        # All of it is there before the thread runs: others ask at once how much was sent.
+        # All of it exists before the thread runs: others ask at once how much was sent.
         partitions = range(load.partitions)
         self.result = Acknowledged(dict.fromkeys(partitions, 0), {partition: {} for partition in partitions})
         self.acknowledged = 0
@@ -107,11 +107,11 @@ class Sender(threading.Thread):
             self.acknowledged += 1
 
     def send_no_more(self) -> None:
-        """Only what is under way is still tried."""
+        """Only records in flight are still retried."""
         self._ending.set()
 
     def finish(self) -> Acknowledged:
-        """Send no more, wait for what is under way, and give everything that was promised."""
+        """Stop, wait for records in flight, and return all acknowledgements."""
         self.send_no_more()
         self.join(2 * _DEADLINE_SECONDS)
         assert not self.is_alive(), f"{self.name} does not end"
@@ -153,7 +153,7 @@ class Follower(threading.Thread):
         self._ending.set()
 
     def finish(self) -> dict[tuple[str, int], list[bytes]]:
-        """Read no more, and give what was read."""
+        """Stop reading, and return what was read."""
         self.read_no_more()
         self.join(_DEADLINE_SECONDS)
         assert not self.is_alive(), "the follower does not end"
@@ -200,7 +200,7 @@ def _is_away(message: Message) -> bool:
 
 
 def _remember(seen: dict[tuple[str, int], list[bytes]], message: Message) -> None:
-    """Offsets must come one after the other: a gap or a return would show here."""
+    """Check that offsets are consecutive."""
     topic, partition, offset = place_of(message)
     values = seen[topic, partition]
     assert offset == len(values), f"{topic}-{partition}: offset {offset} after {len(values) - 1}"
@@ -221,7 +221,7 @@ def _numbers(values: list[bytes], sender: str) -> Iterator[int]:
 
 
 def check_sender(load: Load, promised: Acknowledged, logs: Mapping[tuple[str, int], list[bytes]]) -> None:
-    """Everything that a sender was promised is where it was said to be, in the order of sending where that is kept."""
+    """Check that every acknowledged record is at its offset, in the order of sending if that is promised."""
     for partition, offsets in promised.offsets.items():
         values = logs[load.topic, partition]
         where = f"{load.topic}-{partition}"
@@ -235,13 +235,13 @@ def check_sender(load: Load, promised: Acknowledged, logs: Mapping[tuple[str, in
         if load.is_idempotent:
             assert found == list(range(promised.sent[partition])), f"{where}: {first_oddity(found)}"
         elif load.keeps_order:
-            # A batch may be there twice when its acknowledgement was lost; the first of each is in order.
+            # A batch may be there twice if its acknowledgement was lost; first occurrences are in order.
             firsts = list(dict.fromkeys(found))
             assert firsts == list(range(promised.sent[partition])), f"{where}: {first_oddity(firsts)}"
 
 
 def first_oddity(numbers: list[int]) -> str:
-    """Where a run of numbers stops being 0, 1, 2 and so on."""
+    """Where numbers stop being 0, 1, 2 and so on."""
     for index, number in enumerate(numbers):
         if number != index:
             return f"record {number} stands where {index} belongs (after {numbers[max(0, index - 3) : index]})"
@@ -251,6 +251,6 @@ def first_oddity(numbers: list[int]) -> str:
 def check_unchanged(
     earlier: Mapping[tuple[str, int], list[bytes]], later: Mapping[tuple[str, int], list[bytes]]
 ) -> None:
-    """What was once read at an offset is read there again."""
+    """Check that an offset always has the same value."""
     for key, values in earlier.items():
         assert later[key][: len(values)] == values, f"{key}: an offset has two values, or was read and is gone"

@@ -42,7 +42,7 @@ class Received(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
     def content(self) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
-        """Key, value and headers: what no broker may change."""
+        """Key, value and headers, which no broker may change."""
         return self.key, self.value, self.headers
 
 

@@ -46,7 +46,7 @@ CONFIG = LogConfig(
 
 
 class SmallMemory(BrokerConfig):
-    """A configuration whose cleaner remembers few keys, fewer than may be configured."""
+    """A configuration whose cleaner has room for few keys, fewer than configuration allows."""
 
     dedupe_bytes = 128 << 20
 
@@ -56,7 +56,7 @@ class SmallMemory(BrokerConfig):
 
 @dataclass(frozen=True)
 class Batch:
-    """What is appended at once."""
+    """Records that are appended together."""
 
     records: Sequence[NewRecord]
     compression: Compression = Compression.NONE
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass
 class Model:
-    """What must be in the log."""
+    """The expected content of the log."""
 
     appended: dict[int, Record] = field(default_factory=dict)
     clean_offset: int = 0
@@ -79,7 +79,7 @@ class Model:
         self.appended[record.offset] = record
 
     def cleaned(self, up_to: int) -> None:
-        """A cleaning has been through the log up to an offset."""
+        """Note that a cleaning has processed the log up to an offset."""
         newest = self._newest(up_to)
         for offset in newest.values():
             if self.appended[offset].value is None:
@@ -92,7 +92,7 @@ class Model:
         return {record.key: offset for offset, record in self.appended.items() if offset < below}
 
     def expected(self) -> list[Record]:
-        """Every record that has to be there, and none else."""
+        """Check that exactly the expected records are there."""
         newest = self._newest(self.clean_offset)
         return [
             record
@@ -110,7 +110,7 @@ class Model:
             if record.value is not None or not self.tombstones_go:
                 assert offset in offsets, f"the newest record of {key!r}, at {offset}, is gone"
             else:
-                # A tombstone may go, but then nothing older of its key may be there.
+                # A tombstone may be gone, but then so is every older record of its key.
                 older = [one.offset for one in found if one.key == key and one.offset < offset]
                 assert offset in offsets or not older, f"{key!r} came back with {older}"
         assert [record.offset for record in found] == sorted(offsets)
@@ -150,7 +150,7 @@ class World:
         self.config = self.log.config = config
 
     def append(self, batch: Batch) -> None:
-        """Append without a check of keys, which the broker makes elsewhere."""
+        """Append without checking keys, which the broker does elsewhere."""
         identity = {}
         if batch.producer is not None:
             sequence = self._sequences.get(batch.producer, 0)
@@ -175,13 +175,13 @@ class World:
             self.log._roll()
 
     async def remove_expired(self) -> list[Segment]:
-        """Take out of the log what retention has ended."""
+        """Remove from the log what retention has ended."""
         return await self.directory.starts.take_out_expired(
             self.log, lambda: self.log.remove_expired(self.partition.high_watermark)
         )
 
     async def clean(self) -> bool:
-        """One cleaning, as the broker's; the model learns of it."""
+        """Run one cleaning, like the broker; the model learns of it."""
         done = await self.cleaner.clean_dirtiest()
         assert self.cleaner.uncleanable == {}
         assert self.directory.failure is None
@@ -199,7 +199,7 @@ class World:
             self.disk.kill()
 
     def crash_after(self, disk_operations: int, *, power_cut: bool) -> None:
-        """Crash before some disk operation to come, wherever it is made."""
+        """Crash before a later disk operation, wherever it happens."""
         left = disk_operations
 
         def is_the_one(path: str) -> bool:
@@ -214,12 +214,12 @@ class World:
         self._ending = self.disk.fail(is_the_one, error=end, times=None)
 
     def is_over(self) -> bool:
-        """Whether the crash that was ordered has happened; it will not any more."""
+        """Whether the requested crash has happened; cancel it otherwise."""
         self._ending.lift()
         return self.disk.generation > 0
 
     async def reopen(self) -> None:
-        """Let what was cancelled end, and start again."""
+        """Let cancelled work end, and restart."""
         await asyncio.sleep(1)
         self.open()
         self.partition.advance()

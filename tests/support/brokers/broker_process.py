@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-#: Much more than it takes, also on a busy machine: they only end a wait for what will never come.
+#: Much more than necessary, even on a busy machine: they only end endless waits.
 READY_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 120
 #: More CPU time than this for one step of a broker's event loop fails the test.
@@ -38,7 +38,7 @@ _BLOCKS, _BLOCK_PORTS = 90, 100
 
 
 class BrokerFailedError(Exception):
-    """The broker did not start, or did not end as it was asked to; the message carries its output."""
+    """The broker did not start, or did not stop as requested; the message has its output."""
 
 
 def _candidate_ports() -> Iterator[int]:
@@ -124,11 +124,11 @@ class BrokerProcess:
             self.stop()
 
     def start(self) -> None:
-        """Start the broker and return when it says that it is ready."""
+        """Start the broker and return when it reports that it is ready."""
         self._wait_until_ready(self._launch())
 
     def _launch(self) -> queue.SimpleQueue[str]:
-        """Begin the process; the lines that it prints."""
+        """Start the process; return the lines that it prints."""
         if self._process is not None:
             raise BrokerFailedError("the broker is running already")
         directories = ",".join(map(str, [self.data_dir, *self._more_dirs]))
@@ -150,7 +150,7 @@ class BrokerProcess:
         return lines
 
     def _wait_until_ready(self, lines: queue.SimpleQueue[str]) -> None:
-        """Return when the broker says that it is ready, or say why it ended."""
+        """Return when the broker reports that it is ready, or raise with the reason of its end."""
         try:
             self.ready_line = lines.get(timeout=READY_TIMEOUT_SECONDS)
         except queue.Empty:
@@ -176,7 +176,7 @@ class BrokerProcess:
         self.check_steps()
 
     def check_steps(self) -> None:
-        """Fail where the broker's event loop was kept busy for so long at once that clients notice."""
+        """Fail if one step of the broker's event loop was so long that clients notice."""
         with self._error_path.open(errors="replace") as errors:
             errors.seek(self._checked_to)
             text = errors.read()
@@ -197,7 +197,7 @@ class BrokerProcess:
         self.start()
 
     def error_output(self) -> str:
-        """The last part of what the broker wrote to stderr, over all its starts."""
+        """The end of the broker's stderr, over all starts."""
         text = self._error_path.read_text(errors="replace") if self._error_path.exists() else ""
         return text[-8000:]
 

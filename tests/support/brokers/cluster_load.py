@@ -43,7 +43,7 @@ class TimedSender(Sender):
             self.times[place_of(message)[1]][record_of(value_of(message))[1]] = time.monotonic()
 
     def numbers_sent(self, partitions: list[int]) -> dict[int, int]:
-        """How many records each partition was sent so far."""
+        """The number of records sent to each partition so far."""
         return {partition: self.result.sent[partition] for partition in partitions}
 
     def acknowledged_from(self, partition: int, number: int) -> float | None:
@@ -129,7 +129,7 @@ class JavaSender(threading.Thread):
                 self.failed.append(line)
 
     def finish(self) -> None:
-        """End it; it first sends what it still holds, which takes as long as a record may take."""
+        """End it; it first sends what it still holds, which may take as long as a record's timeout."""
         self._is_ending = True
         try:
             self._process.terminate()
@@ -151,7 +151,7 @@ class JavaSender(threading.Thread):
         self._process.stdout.close()
 
     def check(self, topic: str, logs: Mapping[tuple[str, int], list[bytes]]) -> None:
-        """Everything that was acknowledged is where it was said to be, and once."""
+        """Check that every acknowledged record is at its offset, and only there."""
         assert not self.failed, self.failed[:3]
         assert self.acknowledged, "the Java client had nothing acknowledged"
         for (partition, offset), value in self.acknowledged.items():

@@ -22,18 +22,18 @@ from tests.support.stores.etcd_process import EtcdCluster
 from tests.support.stores.store_process import READY
 from tests.support.stores.zookeeper_process import ZooKeeperEnsemble
 
-#: What `tailrace cluster status --json` says, but for pids.
+#: The output of `tailrace cluster status --json`, without pids.
 Status: TypeAlias = dict[str, Any]
 
 STORES = ("local", "etcd", "zookeeper")
 SESSION_TIMEOUT_MS = 3000
-#: Much more than it takes, also on a busy machine: it only ends a wait for what will never come.
+#: Much more than necessary, even on a busy machine: it only ends endless waits.
 _PATIENCE_SECONDS = 180.0
 _POLL_SECONDS = 0.05
 
 
 class NobodyAnswersError(AssertionError):
-    """No broker says how the cluster is."""
+    """No broker reports the state of the cluster."""
 
 
 class ClusterBroker(WatchedBroker):
@@ -46,7 +46,7 @@ class ClusterBroker(WatchedBroker):
         self.is_paused = False
 
     def configure(self, **config: str) -> None:
-        """Set more from the next start on, with `_` for `.` in names."""
+        """Set more keys from the next start on, with `_` for `.` in names."""
         self._config.update({name.replace("_", "."): value for name, value in config.items()})
 
     def pause(self) -> None:
@@ -64,7 +64,7 @@ class ClusterBroker(WatchedBroker):
 
 
 class ClusterProcess:
-    """Three brokers, or as many as asked for."""
+    """Three brokers, or another number."""
 
     def __init__(self, directory: Path, coordination: str, brokers: int = 3, **config: str) -> None:
         names = {
@@ -85,7 +85,7 @@ class ClusterProcess:
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def __enter__(self) -> ClusterProcess:
-        # Those that run are ended where another does not start.
+        # If one does not start, the running ones are ended.
         with ExitStack() as stack:
             stack.push(self.__exit__)
             for broker in self.brokers:
@@ -95,7 +95,7 @@ class ClusterProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Each is ended, also where one before it does not end as it should.
+        # Each is ended, even if an earlier one does not end properly.
         with ExitStack() as stack:
             for broker in reversed(self.brokers):
                 stack.callback(_end, broker)
@@ -135,7 +135,7 @@ class ClusterProcess:
         raise NobodyAnswersError(f"nobody says how the cluster is: {failure}")
 
     def wait_for(self, condition: Callable[[Status], bool], what: str = "all brokers to be there") -> Status:
-        """Wait until a condition on the cluster's status holds; the status then."""
+        """Wait until a condition on the cluster's status holds; return the status."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
@@ -151,7 +151,7 @@ class ClusterProcess:
             time.sleep(_POLL_SECONDS)
 
     def wait_until_whole(self) -> Status:
-        """Wait until every broker is there and every partition has all its replicas in sync."""
+        """Wait until every broker runs and all replicas are in sync."""
         return self.wait_for(
             lambda state: (
                 len(state["brokers"]) == sum(broker.is_running for broker in self.brokers)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class FailingDisk:
-    """An ext4 file system at a path of one's own; a context manager."""
+    """An ext4 file system at its own path; a context manager."""
 
     def __init__(self, path: Path, megabytes: int = 48) -> None:
         self.path = path
@@ -34,12 +34,12 @@ class FailingDisk:
         _run("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.path))
 
     def turn_read_only(self) -> None:
-        """Have the kernel take note of an error: from then on every write is refused."""
+        """Report an error to the kernel, which then refuses every write."""
         device = _run("findmnt", "--noheadings", "--output", "SOURCE", str(self.path)).strip()
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
 
     def repair(self) -> None:
-        """Check and mount it anew; nobody may have files open there."""
+        """Check and remount it; no file may be open there."""
         _run("umount", str(self.path))
         # 1 says that errors were found and corrected.
         _run("e2fsck", "-f", "-y", str(self._image), accepted=(0, 1))

@@ -43,16 +43,16 @@ _REMEMBERED = 5
 _SERVED: tuple[type[Message], ...] = (ApiVersionsRequest, MetadataRequest, InitProducerIdRequest, ProduceRequest)
 _FLEXIBLE_FROM = {int(kind.API_KEY): kind.FLEXIBLE_FROM for kind in _SERVED}
 
-#: What may happen to a batch in place of being taken and acknowledged.
+#: What may happen to a batch instead of append and acknowledgement.
 FAULTS = ("refuse", "refuse after append", "move", "hang up", "hang up after append", "too large")
 
 
 class _HangUpError(Exception):
-    """The connection ends here, without an answer."""
+    """End the connection without an answer."""
 
 
 class PartitionLog:
-    """What is in one partition, and what is remembered of the producer."""
+    """The content of one partition, and the state of the producer."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -65,7 +65,7 @@ class PartitionLog:
         return header.base_sequence in self._remembered
 
     def append(self, data: memoryview, header: BatchHeader) -> ErrorCode:
-        """Take a batch that follows the last one, know one that is there already, refuse any other."""
+        """Accept a batch that follows the last one, recognize a duplicate, refuse any other."""
         if self.has(header):
             return ErrorCode.NONE
         if header.producer_id >= 0 and header.base_sequence != self._next_sequence:

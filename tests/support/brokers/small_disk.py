@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class SmallDisk:
-    """A tmpfs at a path of one's own; a context manager."""
+    """A tmpfs at its own path; a context manager."""
 
     def __init__(self, path: Path, megabytes: int) -> None:
         self.path = path
@@ -28,19 +28,19 @@ class SmallDisk:
         _run("umount", "--lazy", str(self.path))
 
     def free_bytes(self) -> int:
-        """What can still be written."""
+        """The free space in bytes."""
         state = os.statvfs(self.path)
         return state.f_bavail * state.f_frsize
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take all space but some, with a file that `free` removes."""
+        """Fill the disk except for some space, with a file that `free` removes."""
         surplus = self.free_bytes() - leave_bytes
         if surplus > 0:
             with self._ballast.open("ab") as ballast:
                 os.posix_fallocate(ballast.fileno(), 0, ballast.tell() + surplus)
 
     def free(self) -> None:
-        """Give the space back that `fill` took."""
+        """Free the space that `fill` took."""
         self._ballast.unlink(missing_ok=True)
 
     def make_read_only(self) -> None:

@@ -58,7 +58,7 @@ def small_batch(*values: bytes) -> bytes:
 
 
 class WatchedBroker(BrokerProcess):
-    """A broker whose health can be asked for."""
+    """A broker that can be checked."""
 
     def resident_bytes(self) -> int:
         """The memory that the broker's process really takes."""
@@ -75,11 +75,11 @@ class WatchedBroker(BrokerProcess):
         raise AssertionError("the kernel does not say how much memory the broker had")
 
     def forget_peak(self) -> None:
-        """Start measuring the peak anew."""
+        """Reset the measured peak."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def start_and_kill(self, after_seconds: float) -> bool:
-        """Start the broker and kill it a while later, ready or not; whether it was ready by then."""
+        """Start the broker and kill it a while later; return whether it was ready by then."""
         lines = self._launch()
         # Counted from here on: a busy machine may take longer than that to begin a process, and none would be killed.
         timer = threading.Timer(after_seconds, self._running().kill)
@@ -100,20 +100,20 @@ class WatchedBroker(BrokerProcess):
         return self._error_path.read_text(errors="replace") if self._error_path.exists() else ""
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic, or be content that it is there."""
+        """Create a topic, unless it exists."""
         wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         with RawClient(self.port) as client:
             (result,) = client.ask(CreateTopicsRequest(topics=[wanted]), 4, CreateTopicsResponse).topics
         assert result.error_code in (0, 36), result
 
     def produce(self, topic: str, batch: bytes, version: int = PRODUCE_VERSION) -> PartitionProduceResponse:
-        """Send one batch and give the answer of its partition."""
+        """Send one batch; return the answer for its partition."""
         with RawClient(self.port) as client:
             response = client.ask(produce_request(topic, batch), version, ProduceResponse)
         return response.responses[0].partition_responses[0]
 
     def end_offset(self, topic: str) -> int:
-        """Where partition 0 of a topic ends."""
+        """The end offset of partition 0 of a topic."""
         asked = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=_LATEST)])
         with RawClient(self.port) as client:
             response = client.ask(ListOffsetsRequest(replica_id=-1, topics=[asked]), 5, ListOffsetsResponse)

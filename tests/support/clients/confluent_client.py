@@ -26,7 +26,7 @@ def refusal(error: KafkaError) -> RefusedError:
 
 
 def place_of(message: Message) -> tuple[str, int, int]:
-    """Topic, partition and offset of a message; nobody tells the offset of one that was sent with acks=0."""
+    """Topic, partition and offset of a message; with acks=0 the offset is unknown."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
     assert partition is not None
@@ -41,7 +41,7 @@ def value_of(message: Message) -> bytes:
 
 
 def headers_of(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a message that was read; the library's type also covers what one may send."""
+    """The headers of a received message; the library's type also covers sent ones."""
     pairs: Any = message.headers()
     return tuple(pairs or ())
 
@@ -55,7 +55,7 @@ class ConfluentClient:
         self.bootstrap = bootstrap
 
     def producer(self, **config: object) -> Producer:
-        """A producer that keeps its log lines to itself."""
+        """A producer that prints no log lines."""
         names = {name.replace("_", "."): value for name, value in config.items()}
         return Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **names})
 

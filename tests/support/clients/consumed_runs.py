@@ -58,7 +58,7 @@ def consume_apart(bootstrap: str, topic: str, runs: Sequence[Run]) -> list[Consu
 
 
 def consume(consumer: Consumer, topic: str, run: Run) -> list[Consumed]:
-    """The records of one run of partition 0; an error with what came where that is not all in time."""
+    """The records of one run of partition 0; an error with the received ones if they are not complete in time."""
     consumer.assign([TopicPartition(topic, 0, run.first)])
     found: list[Consumed] = []
     errors: list[str] = []
@@ -81,12 +81,12 @@ def main() -> None:
     found: list[tuple[object, ...]] = []
     consumers = []
     for first, records in runs:
-        # Python closes a consumer as soon as nobody holds it.
+        # Python closes a consumer without references.
         consumers.append(ConfluentClient(bootstrap).consumer(max_partition_fetch_bytes=1))
         found += map(tuple, consume(consumers[-1], topic, Run(first, records)))
     sys.stdout.buffer.write(pickle.dumps(found))
     sys.stdout.buffer.flush()
-    # Without the end of Python, which would close them all.
+    # Not a normal exit of Python, which would close them all.
     os._exit(0)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.records import Received, RefusedError
 
-#: Much more than it takes, also on a busy machine: it only ends a wait for what will never come.
+#: Much more than necessary, even on a busy machine: it only ends endless waits.
 END_SECONDS = 60
 
 
@@ -75,12 +75,12 @@ class LineBridge:
 
 
 def to_text(content: bytes | None) -> str | None:
-    """Bytes as they stand in a line."""
+    """Bytes in the form of a line."""
     return None if content is None else base64.b64encode(content).decode()
 
 
 def to_bytes(text: str | None) -> bytes | None:
-    """Bytes that stood in a line."""
+    """Bytes from the form of a line."""
     return None if text is None else base64.b64decode(text)
 
 

@@ -52,14 +52,14 @@ class RawClient:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all bytes; a broker that closed the connection meanwhile is no error."""
+        """Send all bytes; it is no error if the broker closes the connection meanwhile."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
             pass
 
     def end_sending(self) -> None:
-        """Say that nothing more will come, while still reading."""
+        """Close the sending side, and keep reading."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def receive_frame(self) -> bytes | None:

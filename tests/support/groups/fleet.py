@@ -31,11 +31,11 @@ MEMBER_PROGRAM = Path(__file__).with_name("member.py")
 ROOT = Path(__file__).resolve().parents[3]
 JAVA_SOURCE = ROOT / "tests/interop/java/GroupMember.java"
 
-#: Everything is waited for by condition; this is when a busy machine is given up.
+#: The time limit of every wait, for a busy machine.
 PATIENCE_SECONDS = 180
-#: Where members die and the others wait for that.
+#: The session timeout of tests in which members die.
 SESSION_TIMEOUT_MS = 10_000
-#: Where nobody dies: so long may a busy machine keep a member from saying that it lives.
+#: The session timeout of tests without deaths: longer than a busy machine delays heartbeats.
 CALM_SESSION_TIMEOUT_MS = 30_000
 HEARTBEAT_INTERVAL_MS = 500
 
@@ -53,9 +53,9 @@ class Kind:
     name: str
     client: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether its members go on with what stays theirs while a rebalance waits for others.
+    #: Whether its members keep reading their partitions while a rebalance waits for others.
     is_incremental: bool = False
-    #: Whether its members are given records that they had fetched, and commit them, after the partition was taken.
+    #: Whether its members still get fetched records, and commit them, after losing the partition.
     gives_late: bool = False
     #: Whether a rebalance may give a member its last round again of what it keeps: docs/findings.md.
     repeats_rounds: bool = False
@@ -143,7 +143,7 @@ class Member:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if not line.endswith("\n"):
-                break  # the last words of one that was killed: not said, and not committed either
+                break  # the torn last line of a killed member; it has committed nothing of it
             fields = json.loads(line)
             with self._changed:
                 self.events.append(Event(fields.pop("at"), fields.pop("event"), fields))
@@ -153,7 +153,7 @@ class Member:
 
     @property
     def owned(self) -> set[Place]:
-        """What the member has by its own words."""
+        """What the member owns, according to its lines."""
         owned: set[Place] = set()
         for event in list(self.events):
             if event.name == "assigned":
@@ -166,7 +166,7 @@ class Member:
 
     @property
     def rebalances(self) -> int:
-        """How often it was told of partitions."""
+        """How often it got partitions."""
         return sum(event.name in ("assigned", "revoked", "lost") for event in list(self.events))
 
     def processed_since(self, moment: float) -> set[Place]:
@@ -174,7 +174,7 @@ class Member:
         return {place for event in list(self.events) if event.at > moment for place, _, _ in event.runs}
 
     def wait(self, what: str, condition: Callable[[], bool], *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until something holds that this member's lines can make true."""
+        """Wait until a condition on this member's lines holds."""
         with self._changed:
             done = self._changed.wait_for(
                 lambda: condition() or self._process.poll() is not None, timeout=timeout_seconds
@@ -196,7 +196,7 @@ class Member:
         return "\n".join([*lines, self._error_path.read_text(errors="replace")[-3000:]])
 
     def ask_to_leave(self) -> None:
-        """End its input; it leaves the group in its own time."""
+        """Close its input; it then leaves the group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -256,7 +256,7 @@ class Load:
         begin = time.monotonic()
         while not self._over.is_set():
             due = int((time.monotonic() - begin) * self._per_second)
-            # After a pause the load goes on at its pace; it does not make up for lost time.
+            # After a pause the load continues at its pace; it does not catch up.
             for _ in range(min(due - number, self._per_second // 4)):
                 self._producer.produce(
                     self.topic, b"%d" % number, partition=number % self.partitions, callback=self._on
@@ -273,7 +273,7 @@ class Load:
             self._acknowledged[message.partition()] += 1
 
     def end(self) -> None:
-        """Write no more; what is under way is left to itself."""
+        """Stop writing; records in flight still arrive."""
         self._over.set()
         self._thread.join()
 
@@ -329,7 +329,7 @@ class Fleet:
         return self.loads[-1]
 
     def wait(self, what: str, condition: Callable[[], bool], *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until something holds of the fleet as a whole."""
+        """Wait until a condition on the whole fleet holds."""
         deadline = time.monotonic() + timeout_seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -340,7 +340,7 @@ class Fleet:
             time.sleep(0.05)
 
     def wait_until_shared(self, members: Sequence[Member], places: Iterable[Place]) -> None:
-        """Wait until these members own all of these partitions between them, each something while there is enough."""
+        """Wait until these members together own all of these partitions, each at least one if there are enough."""
         wanted = sorted(places)
         self.wait(
             f"{members} should share {len(wanted)} partitions",
@@ -351,7 +351,7 @@ class Fleet:
         )
 
     def processed(self) -> dict[Place, set[int]]:
-        """The offsets that anybody has processed."""
+        """The offsets that any member has processed."""
         found: dict[Place, set[int]] = defaultdict(set)
         for member in self.members:
             for event in list(member.events):
@@ -377,7 +377,7 @@ class Fleet:
             member.stop()
 
     def check(self, ends: Mapping[Place, int]) -> None:
-        """Everything that must hold of a run that is over."""
+        """Check everything that must hold after a run."""
         found = self.processed()
         for place, end in ends.items():
             missing = sorted(set(range(end)) - found[place])
@@ -398,7 +398,7 @@ class Ownership:
     place: Place
     begin: float
     end: float = float("inf")
-    #: The member was told too late that the partition was no longer its own.
+    #: Whether the member learned too late that it had lost the partition.
     was_lost: bool = False
     runs: list[tuple[int, int]] = field(default_factory=list)
     #: After how many runs the member was told of a rebalance that may make its client repeat the last of them.
@@ -442,7 +442,7 @@ def ownerships_of(member: Member) -> list[Ownership]:
 
 
 def timeline(member: Member) -> str:
-    """What a member said of its partitions, for a failure's message."""
+    """The member's lines about its partitions, for a failure's message."""
     return "\n".join(
         f"{event.at:.3f} {member} {event.name} {event.fields}"[:400]
         for event in member.events
@@ -459,7 +459,7 @@ def check_order(ownerships: Iterable[Ownership]) -> None:
 
 
 def check_exclusive(ownerships: Iterable[Ownership]) -> None:
-    """Nobody owns what somebody else owns; only who was told too late may still believe so."""
+    """Check that no partition has two owners, except members that learned of their loss too late."""
     by_place: dict[Place, list[Ownership]] = defaultdict(list)
     for one in ownerships:
         by_place[one.place].append(one)
@@ -479,7 +479,7 @@ def fleet(
     work_dir: Path,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
 ) -> Iterator[Fleet]:
-    """A fleet whose processes and loads are all gone afterwards, whatever happened."""
+    """A fleet whose processes and loads all end with the block."""
     made = Fleet(bootstrap, group, topics, work_dir, session_timeout_ms)
     try:
         yield made
@@ -498,7 +498,7 @@ def churn(crew: Fleet, kind: Kind, *, most: int, seconds: float, seed: int) -> l
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(done) < len(first):
         running = crew.running
-        # As many joins as ends, so that a large fleet stays one.
+        # As many joins as ends, so that a large fleet stays large.
         possible = ["join", "join"] * (len(running) < most) + ["leave", "kill"] * (len(running) > 1)
         wanted = first[len(done)] if len(done) < len(first) else chance.choice(possible)
         if wanted == "join":

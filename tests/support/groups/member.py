@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 POLL_SECONDS = 0.1
-#: A round of reading, so that a member is never long away from its group.
+#: The length of a round of reading, short enough to stay in the group.
 ROUND_RECORDS = 500
 
 
@@ -38,7 +38,7 @@ class Settings:
 
 
 def say(event: str, **fields: object) -> None:
-    """Print one line; the caller goes on when the line is out."""
+    """Print one line, flushed on return."""
     print(json.dumps({"event": event, "at": time.monotonic(), **fields}), flush=True)
 
 
@@ -107,7 +107,7 @@ def run_confluent(settings: Settings, is_over: Callable[[], bool]) -> None:
             try:
                 consumer.store_offsets(record)
             except KafkaException as refused:
-                # It was taken away while its records waited here: the next owner reads them again.
+                # It was revoked while its records waited here: the next owner reads them again.
                 if refused.args[0].code() != KafkaError._STATE:
                     raise
     say("closing")
@@ -115,7 +115,7 @@ def run_confluent(settings: Settings, is_over: Callable[[], bool]) -> None:
 
 
 def run_kafka_python(settings: Settings, is_over: Callable[[], bool]) -> None:
-    """kafka-python; each poll commits what the poll before gave."""
+    """kafka-python; each poll commits the result of the previous one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import ConsumerRebalanceListener, KafkaConsumer
@@ -163,14 +163,14 @@ def run_kafka_python(settings: Settings, is_over: Callable[[], bool]) -> None:
 
 
 async def run_aiokafka(settings: Settings, is_over: Callable[[], bool]) -> None:
-    """aiokafka; commits by itself after each round, as its own commits may run ahead of the work."""
+    """aiokafka; commits after each round, because automatic commits may run ahead of the work."""
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.errors import CommitFailedError, IllegalStateError
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
-            # Called while the work of a round goes on in the other task: wait until it is done.
+            # Called while the other task processes a round: wait until it is done.
             async with working:
                 if revoked:
                     say_partitions("revoked", revoked)
@@ -204,7 +204,7 @@ async def run_aiokafka(settings: Settings, is_over: Callable[[], bool]) -> None:
                 try:
                     await consumer.commit()
                 except (CommitFailedError, IllegalStateError):
-                    pass  # the group has gone on: the next owner reads them again
+                    pass  # the group has moved on: the next owner reads them again
     say("closing")
     await consumer.stop()
 

@@ -30,14 +30,14 @@ class CuttableLine:
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Let nothing pass, and connect nobody, as where the network drops every packet."""
+        """Let nothing pass and no connection open, like a network that drops every packet."""
         self._is_whole.clear()
 
     def passing(self, source: socket.socket, data: bytes) -> None:
-        """Something is about to pass."""
+        """Called before something passes."""
 
     def mend(self) -> None:
-        """Let pass what has waited, and all that comes."""
+        """Let waiting and later bytes pass."""
         self._is_whole.set()
 
     def __enter__(self) -> CuttableLine:

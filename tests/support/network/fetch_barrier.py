@@ -20,7 +20,7 @@ _FETCHER = re.compile(rb"broker-(\d+)-fetcher-")
 
 
 class FetchBarrier:
-    """The door of one broker; a context manager."""
+    """The proxy of one broker; a context manager."""
 
     def __init__(self, target_port: int) -> None:
         self.port = free_port()
@@ -47,12 +47,12 @@ class FetchBarrier:
             each.close()
 
     def hold(self, *brokers: int) -> None:
-        """Let nothing pass that the replica fetchers of these brokers send; their connections stay."""
+        """Hold back the replica fetchers of these brokers; their connections stay."""
         with self._changed:
             self._held.update(brokers)
 
     def release(self) -> None:
-        """Let everything pass, also what waits."""
+        """Let everything pass, including what waits."""
         with self._changed:
             self._held.clear()
             self._changed.notify_all()

@@ -29,7 +29,7 @@ def request(path: str, *, method: str = "GET", **headers: str) -> bytes:
 
 
 def take_answer(data: bytearray, *, has_body: bool = True) -> HttpAnswer | None:
-    """Cut the first whole answer off what was received; None where it is not whole."""
+    """Cut the first complete answer off the received bytes; None if there is none."""
     head, separator, _ = bytes(data).partition(b"\r\n\r\n")
     if not separator:
         return None

@@ -18,7 +18,7 @@ _API_KEY = struct.Struct(">h")
 
 
 class LossyDoor:
-    """The door of one broker; a context manager."""
+    """The proxy of one broker; a context manager."""
 
     def __init__(self, target_port: int, api_key: int, lost_answers: int, on_lost: Callable[[], object]) -> None:
         self.port = free_port()

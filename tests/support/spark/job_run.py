@@ -28,7 +28,7 @@ END_TIMEOUT_SECONDS = 600
 
 @dataclass
 class JobRuns:
-    """One job, run again and again from the same checkpoint, each time until all that is there is processed."""
+    """One job, run repeatedly from the same checkpoint, each time until everything present is processed."""
 
     spark: SparkSession
     job: Job[...]
@@ -50,7 +50,7 @@ class JobRuns:
         )
 
     def once(self) -> list[Batch]:
-        """Run to the end, and give what was reported."""
+        """Run to the end, and return the reports."""
         batches: list[Batch] = []
         run_job(self.spark, self.job, self.settings, report=batches.append, warn=self.warnings.append, stop=Stop())
         return batches
@@ -102,7 +102,7 @@ class JobProcess:
             self.kill()
 
     def next_batch(self) -> dict[str, Any] | None:
-        """What is said of the next batch, None where the process has ended."""
+        """The report of the next batch, None if the process has ended."""
         try:
             line = self._lines.get(timeout=LINE_TIMEOUT_SECONDS)
         except queue.Empty:
@@ -116,7 +116,7 @@ class JobProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End the driver and its Java at once, as a machine that fails would."""
+        """Kill the driver and its Java process, like the failure of a machine."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self.wait()
 

@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 
 class Poison(NamedTuple):
-    """A batch that nobody can decode: its offsets from `first` up to, but without, `end`, and its bytes as produced."""
+    """An undecodable batch: its offsets from `first` up to `end` (exclusive), and its bytes as produced."""
 
     first: int
     end: int
@@ -63,11 +63,11 @@ class Poison(NamedTuple):
 
 @dataclass(frozen=True)
 class Produced:
-    """Records in a topic of their own, and the same records in one file of an archive."""
+    """Records in their own topic, and the same records in one archive file."""
 
     broker: BrokerProcess
     topic: str
-    #: Those that can be decoded, in the order of offsets.
+    #: The decodable ones, ordered by offset.
     rows: tuple[Row, ...]
     poison: tuple[Poison, ...]
     end: int
@@ -80,17 +80,17 @@ class Produced:
         return OffsetRange(self.topic, 0, 0, self.end)
 
     def runs(self) -> list[list[Row]]:
-        """The rows between batches that nobody can decode."""
+        """The rows between undecodable batches."""
         grouped = groupby(enumerate(self.rows), lambda each: each[1].offset - each[0])
         return [[row for _, row in run] for _, run in grouped]
 
     def corrupt_batch(self) -> str:
-        """How a strict reader names the first batch that nobody can decode."""
+        """How a strict reader names the first undecodable batch."""
         first = self.poison[0]
         return f"the batch at offsets {first.first} to {first.end - 1} of {self.topic}-0 cannot be decoded: "
 
     def skipped_batches(self) -> list[str]:
-        """What a lenient reader logs, up to the reason; nothing where there is nothing to skip."""
+        """What a lenient reader logs, up to the reason; empty if it skips nothing."""
         count = len(self.poison)
         if not count:
             return []
@@ -217,7 +217,7 @@ class ReadPath(NamedTuple):
 
     read: Callable[[Produced], list[Row]]
     view: Callable[[Row], Row]
-    #: The same, failing at a batch that nobody can decode; None where the path cannot know that there was one.
+    #: The same, but failing at an undecodable batch; None if the path cannot notice one.
     strict: Callable[[Produced], list[Row]] | None = None
 
 

@@ -28,11 +28,11 @@ EXECUTOR_MEMORY_MB = 512
 
 
 class ClusterFailedError(Exception):
-    """The cluster did not come to be what was waited for; the message carries the output of its processes."""
+    """The cluster did not reach the expected state; the message has the output of its processes."""
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what would lead a Python of the cluster to another installation than its own."""
+    """The environment without variables that lead the cluster's Python to another installation."""
     left_out = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "SPARK_CONF_DIR")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
@@ -52,7 +52,7 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """What a program takes as `--master`."""
+        """The value for `--master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> SparkCluster:
@@ -93,7 +93,7 @@ class SparkCluster:
         return children(worker)
 
     def kill_worker(self, pid: int) -> None:
-        """End a worker and its executors with SIGKILL, as the loss of a machine would."""
+        """End a worker and its executors with SIGKILL, like the loss of a machine."""
         (worker,) = (one for one in self._workers if one.pid == pid)
         executors = children(pid)
         worker.kill()
@@ -106,15 +106,15 @@ class SparkCluster:
                 pass
 
     def state(self) -> dict[str, Any] | None:
-        """What the master says of itself, or None while it does not answer."""
+        """The master's status, or None while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=10) as answer:
                 return dict(json.load(answer))
-        except (urllib.error.URLError, OSError, ValueError):  # not listening yet, or without an answer yet
+        except (urllib.error.URLError, OSError, ValueError):  # not listening, or not answering yet
             return None
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until the master counts that many workers as alive."""
+        """Wait until the master counts this many workers as alive."""
         self._wait(f"{count} workers are alive", lambda: (self.state() or {}).get("aliveworkers") == count)
 
     def _start_worker(self) -> None:

@@ -22,7 +22,7 @@ READY_TIMEOUT_SECONDS = 180
 STOP_TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.02
 
-#: Requests to members go nowhere else, whatever proxy the machine has for the web.
+#: Requests go directly to members, without the machine's web proxy.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -63,7 +63,7 @@ class EtcdMember:
         return self._process is not None and self._process.poll() is None
 
     def start(self, initial_cluster: str) -> None:
-        """Start it; whether it is ready is for its cluster to say."""
+        """Start it; its cluster knows when it is ready."""
         executable = shutil.which("etcd")
         if executable is None:
             raise EtcdFailedError("there is no etcd here: scripts/setup-clients brings it")
@@ -81,7 +81,7 @@ class EtcdMember:
             *self._options,
         ]
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The machine's own settings for another etcd are none of ours.
+        # Without the machine's own settings for another etcd.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)

@@ -44,7 +44,7 @@ class StoreProcess:
         await self._process.wait()
 
     async def next_line(self) -> str:
-        """What it says next; empty where it has ended."""
+        """Its next line; empty if it has ended."""
         assert self._process.stdout is not None
         return (await self._process.stdout.readline()).decode().strip()
 

@@ -29,7 +29,7 @@ _JAVA_OPTIONS = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLev
 
 
 class ZooKeeperFailedError(Exception):
-    """A server did not start, or nobody leads; the message carries its output."""
+    """A server did not start, or there is no leader; the message has its output."""
 
 
 class ZooKeeperServer:
@@ -54,7 +54,7 @@ class ZooKeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, ensemble: list[ZooKeeperServer]) -> None:
-        """Start it; whether it is ready is for its ensemble to say."""
+        """Start it; its ensemble knows when it is ready."""
         java, jar = shutil.which("java"), _JARS / "zookeeper.jar"
         if java is None or not jar.exists():
             raise ZooKeeperFailedError("there is no java or no zookeeper.jar here: scripts/setup-clients brings them")
