@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 def test_the_page_is_what_the_generator_writes(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), (
-        "run python -m tailrace.broker.config.docs to write docs/configuration.md anew"
+        "run python -m tailrace.broker.config.docs to write docs/configuration.md again"
     )
     assert main([str(tmp_path / "docs" / "page.md")]) == 0
     assert (tmp_path / "docs" / "page.md").read_text(encoding="utf-8") == render()

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 def test_the_page_is_what_the_generator_writes(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), (
-        "run python -m tailrace.broker.monitoring.docs to write docs/metrics.md anew"
+        "run python -m tailrace.broker.monitoring.docs to write docs/metrics.md again"
     )
     main([str(tmp_path / "docs" / "page.md")])
     assert (tmp_path / "docs" / "page.md").read_text(encoding="utf-8") == render()
