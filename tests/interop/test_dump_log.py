@@ -21,7 +21,7 @@ BATCHES = 40
 BATCH_RECORDS = 100
 VALUE_BYTES = 900
 
-#: The tool of Kafka 4.3 expects every file to start at offset 0: it says that -1 is followed by the file's first offset.
+#: The tool of Kafka 4.3 expects every file to start at offset 0: it reports that -1 is followed by the first offset.
 _FALSE_ALARM = re.compile(r"^Non-consecutive offsets in .*/(\d+)\.log\n  -1 is followed by (\d+)$\n?", re.MULTILINE)
 #: What the tool prints when something does not fit; it says so and ends with 0 all the same.
 COMPLAINTS = (

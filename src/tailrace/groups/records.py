@@ -309,8 +309,9 @@ class OwnedTopicPartitions(Struct):
     #: The lineage.
     topic_id: Lineage = lineage_uuid()
     partitions: list[int] = array(Kind.INT32)
-    #: In which epoch the member got each of them; written by Kafka from 4.3 on, not here.
-    assignment_epochs: list[int] | None = array(Kind.INT32, tag=0, nullable_from=0, null_by_default=True)
+    #: In which epoch the member got each of them; written by Kafka from 4.3 on, not here. Kafka's schema says that the
+    #: default is null, but its code takes it to be empty.
+    assignment_epochs: list[int] | None = array(Kind.INT32, tag=0, nullable_from=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
