@@ -14,7 +14,7 @@ import pytest
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
-from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tailrace.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.testing.clock import SimClock
@@ -181,6 +181,29 @@ def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
         world.append(2)
         await world.directory.checkpoints.save()
         assert read_offsets(world.disk, path)[NAME] == 6
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("is_of_removed", [False, True])
+def test_a_recovery_point_is_lowered_even_if_the_disk_refused_the_file_after_it(is_of_removed: bool) -> None:
+    async def test(world: World) -> None:
+        world.append(3)
+        await world.sync()
+        await world.directory.checkpoints.save()
+        world.append(11)
+        await world.sync()
+        world.log.advance_start(1)
+        world.disk.fail(lambda path: path.endswith(LOG_START_OFFSETS), "replace_file", DiskFullError)
+        if is_of_removed:
+            await world.directory.checkpoints.forget_removed()
+        else:
+            with pytest.raises(DiskFullError):
+                await world.directory.checkpoints.save()
+        assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 14
+        await world.cut(5)
+        # Else the next recovery would not look at what is appended now, and keep whatever the crash leaves of it.
+        assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 5
 
     simulated(test)
 
