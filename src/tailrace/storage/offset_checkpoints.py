@@ -265,7 +265,9 @@ class OffsetCheckpoints:
 
     async def was_cut(self, log: PartitionLog) -> None:
         """Durably note that a truncated log is compacted at most up to its end."""
-        if self._clean.known.get(log.partition, 0) > log.end_offset:
+        # After a refused write, only the file still has the former offset.
+        known = max(offsets.get(log.partition, 0) for offsets in (self._clean.known, self._clean.saved))
+        if known > log.end_offset:
             await self._note_clean_offset(log, log.end_offset)
 
     async def _note_clean_offset(self, log: PartitionLog, offset: int) -> None:
