@@ -18,6 +18,7 @@ from tailrace.coordinator.operations import Operations
 from tailrace.coordinator.shard import S
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
+from tailrace.replication.waiters import again
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
 
@@ -66,7 +67,7 @@ class Shards(Generic[S]):
         if held is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if held.failure is not None:
-            raise held.failure
+            raise again(held.failure)
         if not held.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return held.shard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from functools import partial
 
 import pytest
@@ -166,6 +167,25 @@ def test_a_shard_that_the_process_has_no_descriptor_for_is_loaded_when_it_has() 
         fault.lift()
         await asyncio.sleep(2)
         assert shards.find(0).numbers == {b"a": b"1"}
+
+    with_replicas(test)
+
+
+def test_who_asks_often_for_a_shard_that_cannot_be_loaded_is_always_refused_in_the_same_way() -> None:
+    """The error must not keep every request alive that it was raised for."""
+
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        (await loaded(shards_of(leader), leader)).write(b"a", b"1")
+        leader.disk.fail(lambda path: path.endswith(".log"), "read")
+        shards = shards_of(leader)
+        shards.lead(leader.partition)
+        await asyncio.sleep(1)
+        for _ in range(10):
+            with pytest.raises(KafkaError) as caught:
+                shards.find(0)
+            assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert len(traceback.extract_tb(caught.value.__traceback__)) < 5
 
     with_replicas(test)
 
