@@ -44,6 +44,9 @@ logger = logging.getLogger("tailrace.groups")
 
 R = TypeVar("R")
 
+#: The largest time that a record has room for.
+_LATEST_MS = 2**63 - 1
+
 
 class GroupShard:
     """The groups and offsets of one partition."""
@@ -267,7 +270,7 @@ class GroupShard:
         require_storable(group_id)
         self._check_commit(group_id, member_id, instance_id, generation)
         now_ms = self._clock.wall_ms()
-        expires_ms = now_ms + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
+        expires_ms = min(now_ms + retention_ms, _LATEST_MS) if retention_ms >= 0 else NO_TIMESTAMP
         refused: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         made: dict[TopicPartition, CommittedOffset] = {}

@@ -236,6 +236,15 @@ def test_offsets_are_served_once_a_disk_that_was_full_at_start_has_room() -> Non
     simulate(scenario)
 
 
+def test_an_offset_may_be_kept_for_as_long_as_a_client_can_say() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
+        assert await committing(world.shard.commit(GROUP, "", None, -1, 2**63 - 1, [(ORDERS, 5, 7, None)])) == {}
+        assert await committed(world) == 5
+
+    simulate(scenario)
+
+
 LONGEST = "\N{GREEK SMALL LETTER OMEGA}" * 16_000
 
 
