@@ -160,13 +160,14 @@ class ConsumerGroup:
     def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         """Apply a member's description or its removal."""
         before = self.members.get(member_id)
+        # A member may come back with another instance id: the former one is free then.
+        if before is not None and self.static_members.get(before.instance_id or "") == member_id:
+            del self.static_members[before.instance_id or ""]
         if value is None:
             self._early.pop(member_id, None)
             if before is not None:
                 del self.members[member_id]
                 self._disown(before)
-                if before.instance_id is not None and self.static_members.get(before.instance_id) == member_id:
-                    del self.static_members[before.instance_id]
             return
         member = (before or ConsumerMember(member_id)).described_by(value)
         self.members[member_id] = member

@@ -435,6 +435,22 @@ def test_an_assignor_that_is_not_there_is_refused() -> None:
     simulate(scenario)
 
 
+def test_an_instance_id_that_its_member_has_changed_is_free_for_others() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        member = Client(world, "m1", instance_id="one")
+        await member.beat()
+        member.epoch, member.instance_id = 0, "two"
+        await member.beat()
+        assert group(world).static_members == {"two": "m1"}
+        other = Client(world, "m2", instance_id="one")
+        assert isinstance(await other.beat(), HeartbeatResult)
+        await member.leave()
+        assert group(world).static_members == {"one": "m2"}
+
+    simulate(scenario)
+
+
 def test_what_a_member_owns_counts_even_if_compaction_kept_its_description_only_later_in_the_log() -> None:
     """A new address rewrites the description alone; compaction then removes the first one."""
 
