@@ -21,7 +21,7 @@ BATCHES = 40
 BATCH_RECORDS = 100
 VALUE_BYTES = 900
 
-#: Kafka 4.3's tool expects every file to start at offset 0, and reports that the file's first offset follows -1.
+#: The tool of Kafka 4.3 expects every file to start at offset 0: it reports that -1 is followed by the first offset.
 _FALSE_ALARM = re.compile(r"^Non-consecutive offsets in .*/(\d+)\.log\n  -1 is followed by (\d+)$\n?", re.MULTILINE)
 #: What the tool prints about mismatches; it still exits with 0.
 COMPLAINTS = (

@@ -90,7 +90,7 @@ def as_json(struct: Struct, version: int) -> dict[str, Any]:
     return {
         camel_case(name): _value_as_json(getattr(struct, name), version)
         for name, field in struct.FIELDS.items()
-        if field.in_version(version) and (field.tag is None or getattr(struct, name) != field.default)
+        if field.in_version(version) and (field.tag is None or getattr(struct, name) != field.new_default())
     }
 
 

@@ -93,9 +93,9 @@ def test_the_console_producer_and_consumer_pass_lines_on(broker: Broker, topic_n
     run_tool(
         java.CONSOLE_PRODUCER,
         *server,
-        "--property",
+        "--reader-property",
         "parse.key=true",
-        "--property",
+        "--reader-property",
         "key.separator=:",
         stdin="".join(f"k{number}:line {number}\n" for number in range(200)),
     )
@@ -109,7 +109,7 @@ def test_the_console_producer_and_consumer_pass_lines_on(broker: Broker, topic_n
         "150",
         "--max-messages",
         "50",
-        "--property",
+        "--formatter-property",
         "print.key=true",
         "--timeout-ms",
         "120000",

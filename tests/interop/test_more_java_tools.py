@@ -76,7 +76,8 @@ def test_the_console_tools_show_all_of_a_record(broker: Broker, topic_name: Call
     run_tool(
         java.CONSOLE_PRODUCER,
         *server,
-        *("--property", "parse.key=true", "--property", "parse.headers=true", "--property", "null.marker=NULL"),
+        *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
+        *("--reader-property", "null.marker=NULL"),
         *("--compression-codec=zstd", "--sync"),
         stdin="".join(f"h1:a{number},h2:b\tkey\tline {number}\n" for number in range(20)) + "h1:x\tkey\tNULL\n",
     )
@@ -91,7 +92,7 @@ def test_the_console_tools_show_all_of_a_record(broker: Broker, topic_name: Call
         *(
             word
             for name in ("key", "headers", "offset", "partition", "timestamp")
-            for word in ("--property", f"print.{name}=true")
+            for word in ("--formatter-property", f"print.{name}=true")
         ),
     )
     shown = [re.sub(r"CreateTime:\d+", "CreateTime", line) for line in output.splitlines()]

@@ -21,6 +21,7 @@ from tailrace.records.batch import BatchHeader, check_produced
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import ArchiveReader
 from tailrace.replication.traffic import TopicTraffic, Traffic
+from tailrace.replication.waiters import again
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import PassingStorageError, TooManyOpenFilesError
 from tailrace.runtime.long_work import LongWork
@@ -155,7 +156,7 @@ class Partitions:
         partition = self._by_name.get((topic, number))
         if partition is None:
             if (unopened := self._unopened.get((topic, number))) is not None:
-                raise unopened.reason
+                raise again(unopened.reason)
             self._require_not_elsewhere(self._image.topics.get(topic), number)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
         return partition
@@ -166,7 +167,7 @@ class Partitions:
         if partition is None:
             for (_, unopened_number), unopened in self._unopened.items():
                 if unopened.topic.topic_id == topic_id and unopened_number == number:
-                    raise unopened.reason
+                    raise again(unopened.reason)
             self._require_not_elsewhere(self._image.topics_by_id.get(topic_id), number)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
         return partition

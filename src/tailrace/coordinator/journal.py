@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from tailrace.errors import ErrorCode, KafkaError
@@ -30,7 +31,7 @@ _ELSEWHERE = (
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-#: Maximum number of records in a shared batch; this many fit into one batch, however long they are.
+#: Maximum number of records in a shared batch.
 _TOGETHER = 200
 _LATER = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT)
 
@@ -131,19 +132,36 @@ class Journal:
             return
         waiting, self._waiting, self._waiting_records = self._waiting, [], 0
         try:
-            together = [record for records, _, _ in waiting for record in records]
-            written = self._append(build_keyed_batch(together, self._clock.wall_ms()))
+            parts = self._write_together(waiting)
         except Exception as error:
             _refuse(waiting, error)
-            if isinstance(error, KafkaError):
-                return
             raise
+        for part, written in parts:
+            if isinstance(written, KafkaError):
+                _refuse(part, written)
+            elif written.done():
+                _pass_on(written, part)
+            else:
+                written.add_done_callback(partial(_pass_on, waiting=part))
+
+    def _write_together(
+        self, waiting: Sequence[_Waiting]
+    ) -> list[tuple[Sequence[_Waiting], asyncio.Future[None] | KafkaError]]:
+        """Write operations in one batch, or in several if one is too large for the topic; the result of each batch.
+
+        A client with long names must not fail the others that share its batch.
+        """
+        together = [record for records, _, _ in waiting for record in records]
+        try:
+            written = self._append(build_keyed_batch(together, self._clock.wall_ms()))
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(waiting) == 1:
+                return [(waiting, error)]
+            middle = len(waiting) // 2
+            return [*self._write_together(waiting[:middle]), *self._write_together(waiting[middle:])]
         for _, take, _ in waiting:
             take()
-        if written.done():
-            _pass_on(written, waiting)
-        else:
-            written.add_done_callback(lambda _: _pass_on(written, waiting))
+        return [(waiting, written)]
 
     def _append(self, batch: bytearray) -> asyncio.Future[None]:
         if self._partition.leader_epoch != self._leader_epoch:

@@ -18,11 +18,14 @@ from tailrace.coordinator.operations import Operations
 from tailrace.coordinator.shard import S
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
+from tailrace.replication.waiters import again
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.tasks import Tasks
 
 logger = logging.getLogger("tailrace.coordinator")
 
+#: Pause before a shard is loaded again after the disk refused a read.
+_RETRY_SECONDS = 1.0
 #: Errors of a partition during loading which mean that leadership has changed: another broker leads it, or this one in
 #: a later epoch. The shards hear of the change next, so what was loaded is discarded.
 _LED_OTHERWISE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -64,7 +67,7 @@ class Shards(Generic[S]):
         if held is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if held.failure is not None:
-            raise held.failure
+            raise again(held.failure)
         if not held.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return held.shard
@@ -105,10 +108,14 @@ class Shards(Generic[S]):
             if isinstance(error, KafkaError) and error.code in _LED_OTHERWISE:
                 held.failure = KafkaError(ErrorCode.NOT_COORDINATOR)
                 return
-            logger.error("Cannot load coordinator state from %s; its keys are not served: %s", name, error)
-            held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Cannot load {name}: {error}")
             if isinstance(error, StorageError):
                 held.partition.directory.fail(error)
+            is_of_disk = isinstance(error, StorageError) or error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            if is_of_disk and held.partition.directory.failure is None:
+                await self._load_again(number, held, error)
+                return
+            logger.error("Cannot load coordinator state from %s; its keys are not served: %s", name, error)
+            held.failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Cannot load {name}: {error}")
             return
         if self._held.get(number) is not held:
             return
@@ -116,6 +123,19 @@ class Shards(Generic[S]):
         logger.info(
             "Loaded coordinator state from %s: %d records in %.2f s", name, count, self._clock.monotonic() - started
         )
+
+    async def _load_again(self, number: int, held: _Held[S], error: Exception) -> None:
+        """Start over with an empty shard, because the disk refused a read for a reason that passes."""
+        logger.error(
+            "Cannot load coordinator state from %s, retrying: %s",
+            held.partition.partition,
+            error,
+            extra={"repeats": "coordinator not loaded"},
+        )
+        await asyncio.sleep(_RETRY_SECONDS)
+        if self._held.get(number) is held:
+            self.resign(number)
+            self.lead(held.partition)
 
     def _begin(self, held: _Held[S]) -> None:
         held.is_loaded = True

@@ -44,6 +44,8 @@ _PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 _NEW_MEMBER_TIMEOUT_MS = 300_000
 #: The delay before retrying to write a group's record.
 _RETRY_MS = 5_000
+#: How long to wait at least for members of which none has joined, even if their own timeout is 0.
+_SHORTEST_REBALANCE_MS = 1_000
 
 
 class JoinCall(NamedTuple):
@@ -366,7 +368,7 @@ class ClassicProtocol:
             if member.joining is None and member.instance_id is None:
                 self._drop(group, member)
         if group.members and not group.elect_joined_leader():
-            self._complete_join_in(group, group.rebalance_timeout_ms)
+            self._complete_join_in(group, max(group.rebalance_timeout_ms, _SHORTEST_REBALANCE_MS))
             return
         if not group.members:
             self._become_empty(group)

@@ -147,6 +147,8 @@ class ConsumerGroup:
     resolved: dict[str, ConsumerGroupRegularExpressionValue] = field(default_factory=dict)
     #: The member that owns a partition, or has not revoked it yet.
     _owners: dict[tuple[Lineage, int], str] = field(default_factory=dict)
+    #: What members own whose description comes later in the log: compaction keeps only the last of each.
+    _early: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
     #: Not stored: session timers, revocation timers, the last image that was checked, and when the group became empty.
     sessions: dict[str, Deadline] = field(default_factory=dict)
     revocations: dict[str, Deadline] = field(default_factory=dict)
@@ -158,22 +160,31 @@ class ConsumerGroup:
     def replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         """Apply a member's description or its removal."""
         before = self.members.get(member_id)
+        # A member may come back with another instance id: the former one is free then.
+        if before is not None and self.static_members.get(before.instance_id or "") == member_id:
+            del self.static_members[before.instance_id or ""]
         if value is None:
+            self._early.pop(member_id, None)
             if before is not None:
                 del self.members[member_id]
                 self._disown(before)
-                if before.instance_id is not None and self.static_members.get(before.instance_id) == member_id:
-                    del self.static_members[before.instance_id]
             return
         member = (before or ConsumerMember(member_id)).described_by(value)
         self.members[member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
+        early = self._early.pop(member_id, None)
+        if early is not None:
+            self.replay_current(member_id, early)
 
     def replay_current(self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> None:
         """Apply a change of what a member owns."""
         before = self.members.get(member_id)
         if before is None:
+            if value is None:
+                self._early.pop(member_id, None)
+            else:
+                self._early[member_id] = value
             return
         self._disown(before)
         member = before.owning(value)

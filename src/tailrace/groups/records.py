@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import TypeAlias, overload
 
-from tailrace.errors import WireError
+from tailrace.errors import ErrorCode, KafkaError, WireError
 from tailrace.model import NO_LEADER_EPOCH, NO_TIMESTAMP, Lineage
 from tailrace.runtime.disk import Buffer
 from tailrace.wire.codec import (
@@ -34,6 +34,8 @@ from tailrace.wire.codec import (
 from tailrace.wire.primitives import encode_uvarint
 
 _PREFIX = packing.Struct(">h")
+#: A record's text has at most 32,767 bytes, and the coordinator makes a classic member's id longer than its client's.
+_MOST_TEXT_BYTES = 32_000
 # Commit records have their own encoder: they outnumber all others together.
 _pack_key_start = packing.Struct(">hh").pack
 _pack_length = packing.Struct(">h").pack
@@ -309,8 +311,9 @@ class OwnedTopicPartitions(Struct):
     #: The lineage.
     topic_id: Lineage = lineage_uuid()
     partitions: list[int] = array(Kind.INT32)
-    #: In which epoch the member got each of them; written by Kafka from 4.3 on, not here.
-    assignment_epochs: list[int] | None = array(Kind.INT32, tag=0, nullable_from=0, null_by_default=True)
+    #: In which epoch the member got each of them; written by Kafka from 4.3 on, not here. Kafka's schema says that the
+    #: default is null, but its code takes it to be empty.
+    assignment_epochs: list[int] | None = array(Kind.INT32, tag=0, nullable_from=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message):
@@ -406,6 +409,21 @@ _KEY_OF_TYPE: Mapping[int, type[Key]] = {
     RecordType.LEGACY_OFFSET_COMMIT: OffsetCommitKey,
     **{key.API_KEY: key for key in VALUE_OF_KEY},
 }
+
+
+def require_storable(group_id: str, *others: str | None) -> None:
+    """Refuse a group id, and other texts of a client, that do not fit into a record."""
+    if _is_too_long(group_id):
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"A group id has at most {_MOST_TEXT_BYTES} bytes.")
+    if any(text is not None and _is_too_long(text) for text in others):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Ids, protocols and expressions have at most {_MOST_TEXT_BYTES} bytes."
+        )
+
+
+def _is_too_long(text: str) -> bool:
+    # A character has at most four bytes.
+    return len(text) > _MOST_TEXT_BYTES // 4 and len(text.encode()) > _MOST_TEXT_BYTES
 
 
 def encode_key(key: Key) -> bytes:

@@ -34,7 +34,7 @@ from tailrace.groups.group_table import Group, GroupTable, subscribed_topics
 from tailrace.groups.housekeeping import CatchUp, Housekeeping
 from tailrace.groups.newcomers import Newcomers
 from tailrace.groups.offsets import CommittedOffset, commit_record, removal_record
-from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value
+from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value, require_storable
 from tailrace.groups.settings import GroupSettings
 from tailrace.model import NO_TIMESTAMP, Lineage, TopicPartition
 from tailrace.runtime.clock import Clock
@@ -43,6 +43,9 @@ from tailrace.runtime.outcome import Outcome
 logger = logging.getLogger("tailrace.groups")
 
 R = TypeVar("R")
+
+#: The largest time that a record has room for.
+_LATEST_MS = 2**63 - 1
 
 
 class GroupShard:
@@ -123,6 +126,8 @@ class GroupShard:
         settings = self._settings()
         if not settings.min_session_timeout_ms <= call.session_timeout_ms <= settings.max_session_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        names = [protocol.name for protocol in call.protocols]
+        require_storable(group_id, call.member_id, call.instance_id, call.client_id, call.protocol_type, *names)
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup) and group.members:
             return self._classic_members.join(group, call)
@@ -178,6 +183,7 @@ class GroupShard:
         self, group_id: str, call: HeartbeatCall
     ) -> HeartbeatResult | asyncio.Future[HeartbeatResult]:
         """Handle a heartbeat of the newer protocol: a member joins, stays or leaves."""
+        require_storable(group_id, call.member_id, call.regex)
         self.consumer.check_assignor(call)
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup) and call.epoch == JOINING:
@@ -261,9 +267,10 @@ class GroupShard:
 
         Returns the refused ones with their errors, and what to wait for until the others are committed.
         """
+        require_storable(group_id)
         self._check_commit(group_id, member_id, instance_id, generation)
         now_ms = self._clock.wall_ms()
-        expires_ms = now_ms + retention_ms if retention_ms >= 0 else NO_TIMESTAMP
+        expires_ms = min(now_ms + retention_ms, _LATEST_MS) if retention_ms >= 0 else NO_TIMESTAMP
         refused: dict[TopicPartition, ErrorCode] = {}
         records: list[JournalRecord] = []
         made: dict[TopicPartition, CommittedOffset] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
@@ -130,12 +130,12 @@ class LogCuts:
         cut.is_syncing = True
         start_offset = log.start_offset
         removed = await self._cut_files(log, cut.work(log, producers))
-        await self._sync_cut(log)
+        await self._insist(log, lambda: self._syncs.sync_once(log), "sync it")
         self._removals.remove_later(log, removed)
-        await self._checkpoints.was_cut(log)
         if log.start_offset < start_offset:
             # Recovery would take everything below the start on disk for deleted.
-            await self._save_start_of_cut(log)
+            await self._insist(log, self._checkpoints.save, "write its new start")
+        await self._insist(log, lambda: self._checkpoints.was_cut(log), "write how far it is compacted")
 
     async def _producers_below(self, log: PartitionLog, offset: int) -> ProducerState:
         """The producers of a log truncated to `offset`; a search on disk is done in steps, between other tasks."""
@@ -170,20 +170,12 @@ class LogCuts:
                 logger.error("Cannot truncate %s yet, retrying: %s", log.partition, error, extra={"repeats": "not cut"})
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _sync_cut(self, log: PartitionLog) -> None:
+    async def _insist(self, log: PartitionLog, write: Callable[[], Awaitable[None]], doing: str) -> None:
+        """Make a write that must follow a truncation, however long the disk refuses it."""
         while True:
             try:
-                await self._syncs.sync_once(log)
+                await write()
                 return
             except PassingStorageError as error:
-                logger.error("Truncated %s, but cannot sync it yet; retrying: %s", log.partition, error)
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _save_start_of_cut(self, log: PartitionLog) -> None:
-        while True:
-            try:
-                await self._checkpoints.save()
-                return
-            except PassingStorageError as error:
-                logger.error("Truncated %s, but cannot write its new start yet; retrying: %s", log.partition, error)
+                logger.error("Truncated %s, but cannot %s yet; retrying: %s", log.partition, doing, error)
                 await asyncio.sleep(RETRY_SECONDS)

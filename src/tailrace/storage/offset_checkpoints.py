@@ -55,7 +55,9 @@ class _OffsetFile:
         self.saved = offsets | self.saved
 
     def write(self, disk: Disk, offsets: _Offsets) -> None:
+        """Replace the file; notes this at once, because the disk may refuse another file of the same save."""
         write_offsets(disk, self.path, offsets)
+        self.saved = offsets
 
 
 class OffsetCheckpoints:
@@ -132,14 +134,10 @@ class OffsetCheckpoints:
                 return
             except StorageError as error:
                 self._home.fail(error)
-                return
-            self._saved_all(offsets)
 
     def write_now(self) -> None:
         """Write all files without yielding to other tasks; for what must be durable before a log is opened."""
-        offsets = self._all_offsets()
-        self._write_all(offsets)
-        self._saved_all(offsets)
+        self._write_all(self._all_offsets())
 
     def _all_offsets(self) -> tuple[_Offsets, ...]:
         """The intended content of all files."""
@@ -149,10 +147,6 @@ class OffsetCheckpoints:
         for file, content in zip(self._files, offsets, strict=True):
             if content != file.saved:
                 file.write(self._disk, content)
-
-    def _saved_all(self, offsets: tuple[_Offsets, ...]) -> None:
-        for file, content in zip(self._files, offsets, strict=True):
-            file.saved = content
 
     # --- recovery points and log starts
 
@@ -223,7 +217,6 @@ class OffsetCheckpoints:
         except StorageError as error:
             self._home.fail(error)
             raise
-        self._points.saved, self._starts.saved = points, starts
         for log in self._home.logs.values():
             # A log that was truncated during the write may now start earlier.
             if log.saved_start_offset < starts.get(log.partition, 0) <= log.start_offset:
@@ -252,7 +245,6 @@ class OffsetCheckpoints:
             except StorageError as error:
                 self._home.fail(error)
                 raise
-            file.saved = known
             # Drop logs that were removed in between.
             here = self._home.logs
             file.known = {
@@ -273,7 +265,9 @@ class OffsetCheckpoints:
 
     async def was_cut(self, log: PartitionLog) -> None:
         """Durably note that a truncated log is compacted at most up to its end."""
-        if self._clean.known.get(log.partition, 0) > log.end_offset:
+        # After a refused write, only the file still has the former offset.
+        known = max(offsets.get(log.partition, 0) for offsets in (self._clean.known, self._clean.saved))
+        if known > log.end_offset:
             await self._note_clean_offset(log, log.end_offset)
 
     async def _note_clean_offset(self, log: PartitionLog, offset: int) -> None:
@@ -286,4 +280,3 @@ class OffsetCheckpoints:
             offsets = {partition: known for partition, known in file.known.items() if partition in logs}
             file.may_say(offsets)
             await self._disk.offload(lambda: file.write(self._disk, offsets))
-            file.saved = offsets

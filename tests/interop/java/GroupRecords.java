@@ -109,7 +109,7 @@ public final class GroupRecords {
                 GroupCoordinatorRecordHelpers.newOffsetCommitRecord("group", "topic", 5, expiring),
                 GroupCoordinatorRecordHelpers.newEmptyGroupMetadataRecord(empty),
                 GroupCoordinatorRecordHelpers.newConsumerGroupEpochRecord("group", 3, 99L),
-                GroupCoordinatorRecordHelpers.newConsumerGroupTargetAssignmentEpochRecord("group", 3),
+                GroupCoordinatorRecordHelpers.newConsumerGroupTargetAssignmentMetadataRecord("group", 3, 0L),
                 GroupCoordinatorRecordHelpers.newConsumerGroupTargetAssignmentRecord(
                         "group", "member", Map.of(topicId, Set.of(1))))) {
             answer.add(bytes(record));

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from tailrace.broker.leading.log_ends import Leaderless
-from tailrace.cluster.image import NO_LEADER, BrokerImage, PartitionState, TopicImage
+from tailrace.cluster.image import NO_LEADER, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.cluster.keys import CONTROLLER, broker_epoch_key, broker_key, epoch_to_bytes, name_key, topic_key
 from tailrace.cluster.leaders import LogEnd
 from tailrace.cluster.store import Check, Unavailable, Write
@@ -198,6 +198,42 @@ def test_partitions_wait_for_leaders_until_one_in_sync_says_how_far_it_is() -> N
         two.kill()
         await world.until(lambda: partitions(one)[0].leader == 1)
         assert answers == []
+
+    run(test)
+
+
+def test_a_replica_that_the_image_does_not_show_yet_counts_as_alive_in_an_election() -> None:
+    """Its registration is in the store, and it may have the only copy of an acknowledged record."""
+
+    async def test(world: World) -> None:
+        (one,) = await world.started(1)
+        alive: list[tuple[bool, bool]] = []
+
+        async def ask(
+            brokers: Mapping[int, BrokerImage],
+            leaderless: Sequence[Leaderless],
+            seconds: float,
+            is_alive: Callable[[int], bool],
+        ) -> dict[TopicPartition, dict[int, LogEnd]]:
+            alive.append((3 in one.metadata.image.brokers, is_alive(3)))
+            return {each.partition: dict.fromkeys(each.replicas, LogEnd(5, 10)) for each in leaderless}
+
+        one.ask_log_ends = ask
+        await world.put_topic("orders", state("31", "3", NO_LEADER))
+        await world.until(lambda: bool(partitions(one)))
+        handled = asyncio.Event()
+
+        async def take_long(_: ClusterImage) -> None:
+            await handled.wait()
+
+        one.metadata.on_change = take_long
+        await world.put_topic("audit", state("1", "1", 1))
+        await world.until(lambda: bool(partitions(one, "audit")))
+        await world.started(3)
+        await world.until(lambda: bool(alive))
+        handled.set()
+        await world.until(lambda: partitions(one)[0].leader == 3)
+        assert alive[0] == (False, True)
 
     run(test)
 

@@ -44,7 +44,7 @@ class Answering:
 def ask(body: bytes) -> dict[TopicPartition, dict[int, LogEnd]]:
     runtime = cast(Runtime, SimpleNamespace(network=Answering(body)))
     brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
-    return asyncio.run(ask_log_ends(runtime, None, brokers, [Leaderless(ASKED, 7, (1,))], 2.0, lambda _: True))
+    return asyncio.run(ask_log_ends(runtime, None, brokers, [Leaderless(ASKED, 7, (1,))], 0.5, lambda _: True))
 
 
 def result(topic: str, partition: int, error_code: int = 0) -> OffsetForLeaderTopicResult:
@@ -82,3 +82,53 @@ def test_a_silent_replica_is_waited_for_while_it_is_alive_to_the_store_and_not_f
     for dies_at, ends_at in ((5.0, 5.0), (1000.0, 9.0)):
         loop = SimLoop(1)
         assert loop.run(test(loop, dies_at)) == pytest.approx(ends_at, abs=0.3)
+
+
+class Losing(Answering):
+    """A network that resets the first connection and answers on the others."""
+
+    is_lost = False
+
+    async def connect(self, host: str, port: int, factory: Any) -> MemoryTransport:
+        if self.is_lost:
+            return await super().connect(host, port, factory)
+        self.is_lost = True
+        transport = MemoryTransport()
+        receiver = transport.receiver = factory(transport)
+        asyncio.get_running_loop().call_soon(receiver.disconnected, ConnectionResetError("reset"))
+        return transport
+
+
+def test_a_replica_whose_connection_is_lost_is_asked_again() -> None:
+    """It may have the only copy of an acknowledged record."""
+    body = OffsetForLeaderEpochResponse(topics=[result("orders", 0)]).encode(VERSION)
+
+    async def test(loop: SimLoop) -> None:
+        runtime = cast(Runtime, SimpleNamespace(network=Losing(body)))
+        brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
+        asked = [Leaderless(ASKED, 7, (1,))]
+        found = await ask_log_ends(runtime, None, brokers, asked, 9.0, lambda _: True)
+        assert found == {ASKED: {1: LogEnd(6, 5)}}
+        assert loop.time() < 1
+
+    loop = SimLoop(1)
+    loop.run(test(loop))
+
+
+class Refusing:
+    """A network on which no process listens."""
+
+    async def connect(self, host: str, port: int, factory: Any) -> MemoryTransport:
+        raise ConnectionRefusedError("nobody listens")
+
+
+def test_a_replica_whose_process_has_ended_is_not_waited_for() -> None:
+    async def test(loop: SimLoop) -> None:
+        runtime = cast(Runtime, SimpleNamespace(network=Refusing()))
+        brokers = {1: BrokerImage(1, (BrokerEndpoint("PLAINTEXT", "one", 9092),))}
+        asked = [Leaderless(ASKED, 7, (1,))]
+        assert await ask_log_ends(runtime, None, brokers, asked, 9.0, lambda _: True) == {ASKED: {}}
+        assert loop.time() < 1
+
+    loop = SimLoop(1)
+    loop.run(test(loop))

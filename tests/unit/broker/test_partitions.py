@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -194,6 +196,12 @@ def test_a_partition_that_cannot_be_opened_is_a_storage_error_and_is_recovered_l
     with_broker(tmp_path, afterwards, store=store, disk=disk)
 
 
+def raised_by(call: Callable[[], object]) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        call()
+    return caught.value
+
+
 def test_a_partition_that_could_not_be_opened_is_opened_by_itself_when_that_is_possible(tmp_path: Path) -> None:
     store = MemoryStore()
     disk = FaultyDisk()
@@ -207,6 +215,10 @@ def test_a_partition_that_could_not_be_opened_is_opened_by_itself_when_that_is_p
         partitions = broker.broker.partitions
         await partitions.reopen()
         assert code_of(broker, "orders") is ErrorCode.KAFKA_STORAGE_ERROR
+        # A client that asks again and again is refused with the same error, which must not keep every request alive.
+        refusals = [raised_by(lambda: partitions.find("orders", 0)) for _ in range(10)]
+        assert refusals[0] is refusals[9]
+        assert len(traceback.extract_tb(refusals[9].__traceback__)) < 5
         disk.broken = "payments-0"
         await broker.create("payments")
         await partitions.reopen()

@@ -14,7 +14,9 @@ from tailrace.cluster.features import OLDEST, SUPPORTED, SupportedFeatures
 from tailrace.errors import ErrorCode
 from tailrace.records.batch import assign_offset, read_header
 from tailrace.records.record import NewRecord, build_batch
+from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.transport import Receiver, Transport
+from tailrace.storage.checkpoints import LOG_START_OFFSETS
 from tailrace.storage.producer_state import ProducerState
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message
@@ -633,5 +635,31 @@ def test_a_leaders_log_start_is_taken_over_and_told() -> None:
         request, answer = await until_named(leader)
         assert [(one.fetch_offset, one.log_start_offset) for one in details(request)] == [(3, 2)]
         assert values_of(cluster) == [b"c"]
+
+    with_leader(test)
+
+
+def test_a_log_start_that_the_disk_refuses_for_now_is_told_once_it_is_saved() -> None:
+    """Nothing else may ever happen in the partition, and a replica that has not told it cannot join the ISR."""
+
+    async def test(cluster: Cluster, leader: PlayedLeader) -> None:
+        _, answer = await leader.fetch()
+        answer(data(0, records(0, b"a", b"b", b"c"), high_watermark=3))
+        request, answer = await until_named(leader)
+        full = cluster.disks[1].fail(
+            lambda path: path.endswith(LOG_START_OFFSETS), "replace_file", DiskFullError, times=None
+        )
+        moved = data(0, high_watermark=3)
+        moved.log_start_offset = 2
+        answer(moved)
+        told = []
+        for second in range(20):
+            if second == 5:
+                full.lift()
+            request, answer = await leader.fetch()
+            told += [(one.fetch_offset, one.log_start_offset) for one in details(request)]
+            await asyncio.sleep(1)
+            answer()  # the leader has nothing more to say
+        assert told == [(3, 2)]
 
     with_leader(test)

@@ -23,9 +23,10 @@ class Writers:
         self.journal = Journal(replica.partition, replica.clock)
         self.taken: list[int] = []
 
-    def write(self, number: int, records: int = 1) -> Outcome[None]:
+    def write(self, number: int, records: int = 1, value: bytes | None = None) -> Outcome[None]:
         written: Outcome[None] = Outcome()
-        self.journal.append_shared([(b"key", b"%d" % number)] * records, self._take(number), written)
+        content = b"%d" % number if value is None else value
+        self.journal.append_shared([(b"key", content)] * records, self._take(number), written)
         return written
 
     def _take(self, number: int) -> Callable[[], None]:
@@ -119,6 +120,29 @@ def test_no_batch_gets_larger_than_any_limit() -> None:
         writers.journal.flush()
         assert batches_of(leader) == [180, 180, 90, 500]
         assert writers.taken == [0, 1, 2, 3, 4, 5]
+
+    with_replicas(test)
+
+
+def test_what_is_too_large_for_the_topic_is_refused_alone() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        replicas.change(isr=(1,))
+        most = leader.partition.log.config.max_message_bytes
+        writers = Writers(leader)
+        written = [writers.write(number) for number in range(3)]
+        # Each of these fits, all together do not, and one does not fit at all.
+        sizes = (most // 2, most // 2, most + 1, most // 2)
+        written += [writers.write(number, value=bytes(size)) for number, size in enumerate(sizes, 3)]
+        written += [writers.write(7)]
+        await asyncio.sleep(0)
+        refused = [number for number, each in enumerate(written) if each.exception() is not None]
+        assert refused == [5]
+        error = written[5].exception()
+        assert isinstance(error, KafkaError)
+        assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert writers.taken == [0, 1, 2, 3, 4, 6, 7]
+        assert sum(batches_of(leader)) == 7
 
     with_replicas(test)
 

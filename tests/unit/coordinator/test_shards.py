@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from tailrace.coordinator.shards import Shards
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.runtime.disk import TooManyOpenFilesError
 from tailrace.runtime.tasks import Tasks
 from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 
@@ -151,6 +153,41 @@ def test_leadership_that_is_lost_while_a_shard_is_loaded_ends_the_loading_withou
 
 
 PRODUCER = Producer(4711, 3, True)
+
+
+def test_a_shard_that_the_process_has_no_descriptor_for_is_loaded_when_it_has() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        (await loaded(shards_of(leader), leader)).write(b"a", b"1")
+        fault = leader.disk.fail(lambda path: path.endswith(".log"), "read", TooManyOpenFilesError, times=None)
+        shards = shards_of(leader)
+        shards.lead(leader.partition)
+        await asyncio.sleep(5)
+        assert code_of(lambda: shards.find(0)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        fault.lift()
+        await asyncio.sleep(2)
+        assert shards.find(0).numbers == {b"a": b"1"}
+
+    with_replicas(test)
+
+
+def test_who_asks_often_for_a_shard_that_cannot_be_loaded_is_always_refused_in_the_same_way() -> None:
+    """The error must not keep every request alive that it was raised for."""
+
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        (await loaded(shards_of(leader), leader)).write(b"a", b"1")
+        leader.disk.fail(lambda path: path.endswith(".log"), "read")
+        shards = shards_of(leader)
+        shards.lead(leader.partition)
+        await asyncio.sleep(1)
+        for _ in range(10):
+            with pytest.raises(KafkaError) as caught:
+                shards.find(0)
+            assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert len(traceback.extract_tb(caught.value.__traceback__)) < 5
+
+    with_replicas(test)
 
 
 def test_operations_and_loading_tell_a_shard_the_same_offsets_producers_and_markers() -> None:

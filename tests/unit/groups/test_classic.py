@@ -439,3 +439,23 @@ def test_a_classic_group_takes_the_place_of_an_empty_one_of_the_newer_protocol_o
         assert world.heartbeat(one.member_id, 1) is ErrorCode.NONE
 
     simulate(scenario)
+
+
+def test_a_member_without_any_time_to_join_does_not_keep_the_coordinator_busy() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        first = await world.join(instance_id="one")
+        assert (await world.sync(first.member_id, 1, {first.member_id: b""}, instance_id="one")).error is ErrorCode.NONE
+        back = await world.join(instance_id="one", rebalance_ms=0)
+        joining = world.join(rebalance_ms=0)
+        (other,) = [member_id for member_id in group(world).members if member_id != back.member_id]
+        assert await world.leave(other) is ErrorCode.NONE
+        assert (await joining).error is ErrorCode.UNKNOWN_MEMBER_ID
+        await asyncio.sleep(0)
+        waiting = group(world).rebalance
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert group(world).state is GroupState.PREPARING_REBALANCE
+        assert group(world).rebalance is waiting, "it looks again and again whether somebody has joined"
+        assert (await world.join(back.member_id, instance_id="one", rebalance_ms=0)).generation == 2
+
+    simulate(scenario)

@@ -12,6 +12,7 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.classic_group import ClassicGroup
 from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import ConsumerGroup, ConsumerGroupState
+from tailrace.groups.group_table import GroupTable
 from tailrace.groups.subscription import (
     ConsumerProtocolAssignment,
     TopicPartitions,
@@ -19,6 +20,8 @@ from tailrace.groups.subscription import (
     encode_assignment,
 )
 from tailrace.model import TopicPartition
+from tailrace.records.batch import iterate_batches
+from tailrace.records.record import iterate_records
 from tests.unit.groups.world import GROUP, GroupWorld, committing, simulate, subscription
 
 
@@ -430,3 +433,67 @@ def test_an_assignor_that_is_not_there_is_refused() -> None:
         assert answer.code is ErrorCode.UNSUPPORTED_ASSIGNOR
 
     simulate(scenario)
+
+
+def test_an_instance_id_that_its_member_has_changed_is_free_for_others() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        member = Client(world, "m1", instance_id="one")
+        await member.beat()
+        member.epoch, member.instance_id = 0, "two"
+        await member.beat()
+        assert group(world).static_members == {"two": "m1"}
+        other = Client(world, "m2", instance_id="one")
+        assert isinstance(await other.beat(), HeartbeatResult)
+        await member.leave()
+        assert group(world).static_members == {"one": "m2"}
+
+    simulate(scenario)
+
+
+def test_what_a_member_owns_counts_even_if_compaction_kept_its_description_only_later_in_the_log() -> None:
+    """A new address rewrites the description alone; compaction then removes the first one."""
+
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        one, two = Client(world, "m1"), Client(world, "m2")
+        for client in (one, two):
+            await client.beat()
+        await settle(one, two)
+        moved = await world.consumer(HeartbeatCall("m1", one.epoch, client_host="/elsewhere"))
+        assert isinstance(moved, HeartbeatResult)
+        left = Client(world, "m3")
+        await left.beat()
+        await left.leave()
+        records = records_of(world)
+        last = {key: place for place, (key, _) in enumerate(records)}
+        whole, compacted = GroupTable(), GroupTable()
+        for place, (key, value) in enumerate(records):
+            whole.replay(key, value)
+            if last[key] == place:
+                compacted.replay(key, value)
+        expected, found = whole.groups[GROUP], compacted.groups[GROUP]
+        assert isinstance(expected, ConsumerGroup)
+        assert isinstance(found, ConsumerGroup)
+        assert found.members == expected.members
+        for number in range(4):
+            pair = next(iter(one.owned)), number
+            assert found.is_free(pair, ("m1",)) == expected.is_free(pair, ("m1",))
+
+    simulate(scenario)
+
+
+def records_of(world: GroupWorld) -> list[tuple[bytes, bytes | None]]:
+    """Everything in the log of the group's shard."""
+    assert world.broker is not None
+    found: list[tuple[bytes, bytes | None]] = []
+    for partition in world.broker.partitions:
+        log, offset = partition.log, 0
+        while partition.is_internal and (part := log.read(offset, 1 << 20, log.end_offset)) is not None:
+            data = part.file.read(part.position, part.size)
+            for position, header in iterate_batches(memoryview(data)):
+                for record in iterate_records(data, header, position):
+                    assert record.key is not None
+                    found.append((bytes(record.key), None if record.value is None else bytes(record.value)))
+                offset = header.next_offset
+    return found

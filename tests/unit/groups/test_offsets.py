@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.consumer import HeartbeatCall
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.runtime.disk import DiskFullError
 from tailrace.runtime.outcome import Outcome
@@ -231,5 +232,42 @@ def test_offsets_are_served_once_a_disk_that_was_full_at_start_has_room() -> Non
         # Tried again every few seconds.
         await asyncio.sleep(10)
         assert await committed(world) == 5
+
+    simulate(scenario)
+
+
+def test_an_offset_may_be_kept_for_as_long_as_a_client_can_say() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
+        assert await committing(world.shard.commit(GROUP, "", None, -1, 2**63 - 1, [(ORDERS, 5, 7, None)])) == {}
+        assert await committed(world) == 5
+
+    simulate(scenario)
+
+
+LONGEST = "\N{GREEK SMALL LETTER OMEGA}" * 16_000
+
+
+def test_names_that_no_record_has_room_for_are_refused_and_leave_nothing_behind() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 1)
+        shard = world.shard
+        offsets = [(ORDERS, 5, 7, None)]
+        assert await committing(shard.commit(LONGEST, "", None, -1, -1, offsets)) == {}
+        joining = world.join(LONGEST, instance_id=LONGEST, client_id=LONGEST)
+        assert (await joining).error is ErrorCode.UNKNOWN_MEMBER_ID
+        too_long = LONGEST + "x"
+        for ids in ({"client_id": too_long}, {"instance_id": too_long}, {"protocols": [(too_long, b"")]}):
+            assert (await world.join(**ids)).error is ErrorCode.INVALID_REQUEST
+        call = HeartbeatCall("m", 0, topics=frozenset({"orders"}), rebalance_timeout_ms=1000, owned={})
+        for refused, code in (
+            (lambda: shard.commit(too_long, "", None, -1, -1, offsets), ErrorCode.INVALID_GROUP_ID),
+            (lambda: shard.consumer_heartbeat(too_long, call), ErrorCode.INVALID_GROUP_ID),
+            (lambda: shard.consumer_heartbeat("g", call._replace(member_id=too_long)), ErrorCode.INVALID_REQUEST),
+        ):
+            with pytest.raises(KafkaError) as caught:
+                refused()
+            assert caught.value.code is code
+        assert [group.group_id for group in shard.list_groups()] == [LONGEST]
 
     simulate(scenario)

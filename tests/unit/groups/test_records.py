@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from copy import deepcopy
 from typing import Any
 from uuid import UUID
 
@@ -62,7 +63,11 @@ def with_version(value: Message, version: int) -> bytes:
 @needs(GROUP_COORDINATOR)
 @pytest.mark.parametrize("message", [*KEYS, *VALUE_OF_KEY.values()], ids=version_id)
 def test_a_record_is_described_as_kafka_describes_it(message: type[Message]) -> None:
-    theirs = schemas(GROUP_COORDINATOR)[message.__name__]
+    theirs = deepcopy(schemas(GROUP_COORDINATOR)[message.__name__])
+    if message is ConsumerGroupCurrentMemberAssignmentValue:
+        # It says null without quotes; Kafka's generator takes that for no default, which is an empty array.
+        (owned_partitions,) = theirs["commonStructs"]
+        assert owned_partitions["fields"][-1].pop("default") is None
     assert theirs["apiKey"] == message.API_KEY
     owned = OWNED if message is ConsumerGroupCurrentMemberAssignmentValue else {}
     compare_message(message, theirs, {**RENAMED, **owned})

@@ -14,7 +14,7 @@ import pytest
 from tailrace.model import TopicPartition
 from tailrace.runtime import Runtime
 from tailrace.runtime.disk import DiskFullError
-from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets
+from tailrace.storage.checkpoints import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
 from tailrace.storage.log_config import LogConfig
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.testing.clock import SimClock
@@ -185,6 +185,29 @@ def test_the_recovery_point_on_disk_is_lowered_before_the_log_is_cut() -> None:
     simulated(test)
 
 
+@pytest.mark.parametrize("is_of_removed", [False, True])
+def test_a_recovery_point_is_lowered_even_if_the_disk_refused_the_file_after_it(is_of_removed: bool) -> None:
+    async def test(world: World) -> None:
+        world.append(3)
+        await world.sync()
+        await world.directory.checkpoints.save()
+        world.append(11)
+        await world.sync()
+        world.log.advance_start(1)
+        world.disk.fail(lambda path: path.endswith(LOG_START_OFFSETS), "replace_file", DiskFullError)
+        if is_of_removed:
+            await world.directory.checkpoints.forget_removed()
+        else:
+            with pytest.raises(DiskFullError):
+                await world.directory.checkpoints.save()
+        assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 14
+        await world.cut(5)
+        # Else the next recovery would not look at what is appended now, and keep whatever the crash leaves of it.
+        assert read_offsets(world.disk, f"/data/{RECOVERY_POINTS}")[NAME] == 5
+
+    simulated(test)
+
+
 def test_a_cut_that_is_no_longer_wanted_leaves_the_log_as_it_is() -> None:
     async def test(world: World) -> None:
         world.append(10)
@@ -265,6 +288,32 @@ def test_on_a_full_disk_a_cut_is_put_off_or_waits_for_room() -> None:
         fault.lift()
         assert await waiting is None
         assert (world.log.end_offset, world.log.is_durable) == (3, True)
+
+    simulated(test)
+
+
+def test_on_a_full_disk_a_cut_that_is_made_waits_until_all_that_follows_is_written() -> None:
+    """Else recovery would take what is appended now, below the start on disk, for deleted."""
+
+    async def test(world: World) -> None:
+        world.append(10)
+        await world.sync()
+        await world.directory.checkpoints.cleaned_up_to(world.log, 8)
+        world.log.advance_start(9)
+        await world.directory.checkpoints.save()
+        fault = world.disk.fail(lambda path: path.endswith(CLEANER_OFFSETS), "replace_file", DiskFullError, times=None)
+        waiting = world.directory.cuts.restart(world.log, 2, lambda: True)
+        await asyncio.sleep(3)
+        assert (waiting.done(), world.log.is_being_cut) == (False, True)
+        fault.lift()
+        assert await waiting is None
+        world.append(3, "x")
+        await world.sync()
+        world.directory.tasks.abandon()
+        world.disk.crash()
+        await world.reopen()
+        assert list(values(world.log)) == [2, 3, 4]
+        assert world.directory.checkpoints.first_dirty_offset(world.log) == 2
 
     simulated(test)
 

@@ -47,6 +47,8 @@ _LATEST, _EARLIEST_LOCAL = -1, -4
 _FIRST_BACKOFF_SECONDS = 0.02
 #: The bytes to append before other work runs.
 _TURN_BYTES = 1 << 20
+#: Pause before a log start offset that the disk refused is saved again.
+_START_RETRY_SECONDS = 1.0
 #: After these errors, the leader has forgotten the session, and the next request names all partitions.
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -327,13 +329,24 @@ class ReplicaFetcher:
         return True
 
     async def _save_start(self, followed: Followed) -> None:
-        """Save a raised log start offset, then report it to the leader: a crash must not bring deleted records back."""
+        """Save a raised log start offset, then report it to the leader: a crash must not bring deleted records back.
+
+        A full disk may refuse it for now. Until the leader hears of it, this replica cannot join the ISR, and nothing
+        else may ever happen in the partition.
+        """
+        partition = followed.partition
+        log, directory = partition.log, partition.directory
         try:
-            await followed.partition.directory.checkpoints.save_starts()
+            while True:
+                await directory.checkpoints.save_starts()
+                if log.saved_start_offset >= log.start_offset or not directory.holds(log):
+                    break
+                await asyncio.sleep(_START_RETRY_SECONDS)
         finally:
             del self._saving_starts[followed.key]
-        if followed.partition.log.saved_start_offset != followed.told_log_start:
-            self.session.changed(followed)
+        current = self.session.find(followed.key)
+        if current is not None and current.partition.log.saved_start_offset != current.told_log_start:
+            self.session.changed(current)
             self._look_soon()
 
     # --- partitions that must wait

@@ -284,11 +284,17 @@ class Controller:
     async def _ask(self, situation: Situation, question: Question) -> Mapping[TopicPartition, Mapping[int, LogEnd]]:
         is_election = isinstance(question, LogEndsQuestion)
         session_seconds = self._config.get_int("broker.session.timeout.ms") / 1000
+        shown = self._metadata.image.brokers
+
+        def is_alive(broker_id: int) -> bool:
+            # The image may be older than the round, and not show yet that a broker is back.
+            return broker_id in self._metadata.image.brokers or broker_id not in shown
+
         return await self._ask_log_ends(
             situation.brokers,
             [Leaderless(each.partition, each.leader_epoch, each.replicas) for each in question.inquiries],
             session_seconds if is_election else _LEADERS_SECONDS,
-            lambda broker_id: broker_id in self._metadata.image.brokers,
+            is_alive,
         )
 
     async def _alter(self, fence: Fence, situation: Situation, change: Change) -> None:

@@ -127,20 +127,28 @@ async def _ask_until_told(
     wanted: Mapping[TopicPartition, int],
     found: dict[TopicPartition, LogEnd],
 ) -> None:
-    """Ask one broker until it has answered for every partition; OSError if it cannot be reached."""
+    """Ask one broker until it has answered for every partition; OSError if no process listens at its address."""
     waiting = dict(wanted)
     endpoint = peer_endpoint(broker, listener)
-    connection = await PeerConnection.connect(
-        runtime.network, endpoint.host, endpoint.port, f"election asks broker {broker.broker_id}"
-    )
-    try:
-        while waiting:
-            response = await connection.call(_request(waiting), _VERSION, OffsetForLeaderEpochResponse)
-            waiting = _take(response, waiting, found)
-            if waiting:
-                await asyncio.sleep(_RETRY_SECONDS)
-    finally:
-        connection.close()
+    name = f"election asks broker {broker.broker_id}"
+    while waiting:
+        connection: PeerConnection | None = None
+        try:
+            connection = await PeerConnection.connect(runtime.network, endpoint.host, endpoint.port, name)
+            while waiting:
+                response = await connection.call(_request(waiting), _VERSION, OffsetForLeaderEpochResponse)
+                waiting = _take(response, waiting, found)
+                if waiting:
+                    await asyncio.sleep(_RETRY_SECONDS)
+        except ConnectionRefusedError:
+            raise
+        except OSError as error:
+            # A lost connection says nothing about the broker: it counts as silent.
+            logger.info("lost the connection on which an election asks broker %d: %s", broker.broker_id, error)
+            await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            if connection is not None:
+                connection.close()
 
 
 def _request(waiting: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
