@@ -167,7 +167,10 @@ class Cluster:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
         def look() -> CoordinatorLocation:
-            (found,) = self.ask_any(request, _FIND_COORDINATOR, FindCoordinatorResponse).coordinators
+            answer = self.ask_any(request, _FIND_COORDINATOR, FindCoordinatorResponse)
+            found = next((each for each in answer.coordinators if each.key == key), None)
+            if found is None:
+                raise RetriableError(f"the broker did not name the coordinator of '{key}'")
             if found.error_code != ErrorCode.NONE:
                 raise refusal(found.error_code, f"the coordinator of '{key}'")
             return CoordinatorLocation(found.node_id, (found.host, found.port))

@@ -126,6 +126,20 @@ def test_a_broker_that_is_behind_is_asked_again() -> None:
     assert cluster.questions == 3
 
 
+@pytest.mark.parametrize("lineage", ["orders", "AAAA", "="])
+def test_a_broker_that_tells_no_id_as_the_lineage_is_asked_again(lineage: str) -> None:
+    reader = Reader()
+    cluster = reader.answers
+    cluster.late = [
+        [
+            DescribeConfigsResourceResult(name=TOPIC_ID_KEY, value=encode_uuid(TopicId(FIRST))),
+            DescribeConfigsResourceResult(name=LINEAGE_KEY, value=lineage),
+        ]
+    ]
+    assert reader.found() == FIRST
+    assert cluster.questions == 2
+
+
 def test_a_task_asks_only_where_the_id_is_not_the_lineage_that_it_expects() -> None:
     reader = Reader()
     cluster = reader.answers

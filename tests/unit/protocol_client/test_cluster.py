@@ -158,6 +158,15 @@ def test_a_coordinator_that_starts_is_asked_for_again(start: Callable[..., Scrip
     assert len(served.asked) == 3
 
 
+def test_an_answer_about_another_key_or_none_is_asked_for_again(start: Callable[..., ScriptedBroker]) -> None:
+    other = FindCoordinatorResponse(coordinators=[Coordinator(key="audit", node_id=4, host="two", port=9092)])
+    both = FindCoordinatorResponse(coordinators=[*other.coordinators, *coordinator().coordinators])
+    served = start(FindCoordinatorResponse(), other, both)
+    with Cluster(settings(served.bootstrap)) as cluster:
+        assert cluster.coordinator("billing") == CoordinatorLocation(3, ("one", 9092))
+    assert len(served.asked) == 3
+
+
 def test_a_coordinator_that_is_refused_is_refused_at_once(start: Callable[..., ScriptedBroker]) -> None:
     served = start(coordinator(ErrorCode.INVALID_GROUP_ID), coordinator())
     with Cluster(settings(served.bootstrap)) as cluster, pytest.raises(RefusedError) as caught:

@@ -139,11 +139,16 @@ class Brokers:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise RetriableError(f"topic '{result.resource_name}' was deleted, or this broker does not know it yet")
             told = {entry.name: entry.value for entry in result.configs if entry.value}
-            topic_id = topics[result.resource_name]
+            topic_id = topics.get(result.resource_name)
+            if topic_id is None:
+                continue  # not asked for
             if LINEAGE_KEY not in told:
                 self._lineages[topic_id] = Lineage(topic_id)  # these brokers do not know lineages
             elif told.get(TOPIC_ID_KEY) == encode_uuid(topic_id):
-                self._lineages[topic_id] = Lineage(decode_uuid(told[LINEAGE_KEY]))
+                try:
+                    self._lineages[topic_id] = Lineage(decode_uuid(told[LINEAGE_KEY]))
+                except ValueError:
+                    raise RetriableError(f"the lineage of topic '{result.resource_name}' is not an id") from None
             else:
                 raise RetriableError(f"the id of topic '{result.resource_name}' has just changed")
 
