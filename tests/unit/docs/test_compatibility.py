@@ -68,7 +68,8 @@ def test_java_has_the_version_of_its_jars() -> None:
 def test_sparks_connector_has_the_version_of_its_jars() -> None:
     root = ElementTree.parse(SPARK / "java" / "pom.xml").getroot()
     versions = {one.findtext("artifactId", ""): one.findtext("version") for one in root.iter("dependency")}
-    assert named_version("spark-sql-kafka-0-10") == versions["spark-sql-kafka-0-10_2.13"]
+    assert versions["spark-sql-kafka-0-10_2.13"] == "${connector.version}"
+    assert named_version("spark-sql-kafka-0-10") == root.findtext("properties/connector.version")
     assert f"kafka-clients {versions['kafka-clients']}" in PAGE
 
 
