@@ -3,6 +3,7 @@
 .PHONY: help setup setup-package setup-dev setup-clients setup-object-stores run test quick sim suites bench bench-cluster bench-spark bench-archive check format docs clean
 
 PYTHON ?=
+PYSPARK ?=
 ARGS ?=
 FOLDERS ?=
 QUICK ?=
@@ -10,7 +11,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 100
 FIRST ?= 50000000
 SUITES ?= kafka-python librdkafka
-export PYTHON PYTEST_ARGS
+export PYTHON PYSPARK PYTEST_ARGS
 # Hundreds of processes start from this checkout: without bytecode files, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -11,7 +11,7 @@ from typing import Any
 from bench.harness import report
 from bench.harness.command import Command, Size
 from bench.harness.page import PagePart
-from bench.harness.paths import CONNECTOR_JARS, PERFORMANCE_PAGE, RESULTS
+from bench.harness.paths import PERFORMANCE_PAGE, RESULTS, connector_jars
 from bench.harness.report import Goal
 from bench.harness.suite import Block, Group, Say, Suite
 from bench.suites.one_broker import OneBroker
@@ -61,7 +61,7 @@ def spark_versions() -> dict[str, str]:
     """Return the versions of Spark and of its connector."""
     import pyspark
 
-    (jar,) = CONNECTOR_JARS.glob("spark-sql-kafka-0-10_*.jar")
+    (jar,) = (path for path in connector_jars() if path.name.startswith("spark-sql-kafka-0-10_"))
     return {"spark": pyspark.__version__, CONNECTOR: jar.stem.rpartition("-")[2]}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.harness.paths import CONNECTOR_JARS
+from bench.harness.paths import connector_jars
 from bench.harness.processes import cpu_by_process, process_tree
 from bench.workloads.spark_rows import CONNECTOR, FORMATS, KEY_BYTES, PARTITIONS, Rows, cpu_between, figures
 
@@ -55,7 +55,7 @@ def _start(asked: Mapping[str, Any]) -> Any:
         "spark.ui.showConsoleProgress": "false",
     }
     if CONNECTOR in asked["systems"]:
-        settings["spark.jars"] = ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))
+        settings["spark.jars"] = ",".join(map(str, connector_jars()))
     builder = SparkSession.builder.master("local[2]").appName("bench")
     for name, value in settings.items():
         builder = builder.config(name, value)

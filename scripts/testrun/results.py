@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,9 @@ SLOWEST = 10
 #: The prefix of lines in which pytest says why a test failed, and how many of them a summary repeats.
 _REASON = "E   "
 _REASONS = 12
+
+#: The module of a test file, at the start of what a JUnit file calls the class.
+_MODULE = re.compile(r"(?:\w+\.)*?test_\w+")
 
 #: Exit codes of pytest.
 OK, TESTS_FAILED, NOTHING_COLLECTED = 0, 1, 5
@@ -71,10 +75,15 @@ def _test(case: ElementTree.Element) -> Test:
             outcome, reason = FAILED, _reason(child)
         elif child.tag == "skipped":
             outcome = SKIPPED
+    # Not from the attribute `file`: for a test that a class inherits, that is the file of the base class. For state
+    # machines, it is a file of Hypothesis.
+    within = case.get("classname", "")
+    found = _MODULE.match(within)
     file = case.get("file", "")
-    # A class comes between the module's dotted name and the test.
-    module = file.removesuffix(".py").replace("/", ".")
-    within = case.get("classname", "").removeprefix(module).strip(".")
+    if found:
+        file = f"{found[0].replace('.', '/')}.py"
+        # A class comes between the module's dotted name and the test.
+        within = within.removeprefix(found[0]).strip(".")
     name = "::".join(filter(None, [within.replace(".", "::"), case.get("name", "")]))
     return Test(file, name, float(case.get("time", 0)), outcome, reason)
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ NOT_OURS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
+
+
+def pytest_report_header() -> str:
+    """Name the pair of versions: `make test FOLDERS=spark PYSPARK=…` chooses it."""
+    (connector,) = (path.stem for path in connector_jars() if path.name.startswith("spark-sql-kafka-0-10_"))
+    return f"pyspark {version('pyspark')} with {connector}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

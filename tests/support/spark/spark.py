@@ -1,18 +1,19 @@
 """Spark for tests: the jars of its own Kafka connector, and streaming queries on a machine that is busy.
 
-`scripts/setup-clients` copies the jars there.
+`scripts/setup-clients` copies the jars, in the version that belongs to the installed pyspark.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-FOLDER = Path(__file__).resolve().parents[3] / ".cache/spark-kafka/lib"
+FOLDER = Path(__file__).resolve().parents[3] / ".cache/spark-kafka" / version("pyspark") / "lib"
 #: What a query says whose source in Python did not come up within ten seconds; Spark lets nobody give it more.
 NO_WORKER = "Python worker failed to connect back"
 STARTS = 5

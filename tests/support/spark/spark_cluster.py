@@ -110,6 +110,9 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=10) as answer:
                 return dict(json.load(answer))
+        except urllib.error.HTTPError as refusal:
+            refusal.close()  # Python 3.14 warns about one that the collector has to close
+            return None
         except (urllib.error.URLError, OSError, ValueError):  # not listening, or not answering yet
             return None
 

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 INTEROP = ROOT / "tests" / "interop"
 SPARK = ROOT / "tests" / "spark"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def python_versions() -> dict[str, str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
     return dict(re.fullmatch(r"([\w-]+)([^;]*)(?:;.*)?", one).groups() for one in wanted)  # type: ignore[union-attr]
 
 
@@ -41,6 +41,13 @@ def named_version(client: str) -> str:
     found = re.search(rf"^\| {re.escape(client)}[^|]*\| ([^|]+) \|", PAGE, re.MULTILINE)
     assert found is not None, f"the page has no row for {client}"
     return found[1]
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """The rows of the table whose first column has this heading."""
+    table = re.search(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert table is not None, f"the page has no table of {heading}"
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[1].splitlines()]
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
@@ -68,8 +75,21 @@ def test_java_has_the_version_of_its_jars() -> None:
 def test_sparks_connector_has_the_version_of_its_jars() -> None:
     root = ElementTree.parse(SPARK / "java" / "pom.xml").getroot()
     versions = {one.findtext("artifactId", ""): one.findtext("version") for one in root.iter("dependency")}
-    assert named_version("spark-sql-kafka-0-10") == versions["spark-sql-kafka-0-10_2.13"]
+    assert versions["spark-sql-kafka-0-10_2.13"] == "${connector.version}"
+    assert named_version("spark-sql-kafka-0-10").split(",")[0] == root.findtext("properties/connector.version")
     assert f"kafka-clients {versions['kafka-clients']}" in PAGE
+
+
+def test_every_python_of_the_project_was_tested() -> None:
+    start = "Programming Language :: Python :: "
+    named = [one.removeprefix(start) for one in PROJECT["classifiers"] if one.startswith(start)]
+    assert [".".join(row[0].split(".")[:2]) for row in rows_of("Python")] == named
+
+
+def test_the_oldest_pyspark_of_the_project_was_tested() -> None:
+    (bounds,) = (one for one in PROJECT["optional-dependencies"]["spark"] if one.startswith("pyspark"))
+    oldest = rows_of("pyspark")[0][0]
+    assert bounds.startswith(f"pyspark>={oldest.removesuffix('.0')},")
 
 
 def test_every_test_that_is_named_exists() -> None:

@@ -60,7 +60,7 @@ def test_every_file_is_in_exactly_one_piece_whatever_was_recorded(checkout: Path
     assert len({each.name for each in pieces}) == len(pieces) > 1
 
 
-def files_of_with_sensitive_tests_are_in_a_piece_that_runs_alone_as_well(checkout: Path) -> None:
+def test_files_with_sensitive_tests_are_in_a_piece_that_runs_alone_as_well(checkout: Path) -> None:
     file = "tests/fault/test_plain.py"
     (checkout / file).write_text(f"@pytest.mark.{ALONE}\ndef test_timing(): ...\n")
     beside, alone = divide(FOLDERS["fault"], [file], {}, checkout)
@@ -132,6 +132,16 @@ def test_a_junit_file_tells_each_test_its_time_and_what_became_of_it(tmp_path: P
     assert read_tests(tmp_path / "absent.xml") == []
     (tmp_path / "torn.xml").write_text(JUNIT[:200])
     assert read_tests(tmp_path / "torn.xml") == []
+
+
+def test_a_test_that_a_class_inherits_counts_for_the_file_of_that_class(tmp_path: Path) -> None:
+    junit = tmp_path / "piece.xml"
+    junit.write_text(
+        '<testsuite><testcase classname="tests.unit.log.test_model.TestLog" name="runTest" time="2.0"'
+        ' file=".venv/lib/python3.11/site-packages/hypothesis/stateful.py"/></testsuite>'
+    )
+    (test,) = read_tests(junit)
+    assert (test.file, test.name) == ("tests/unit/log/test_model.py", "TestLog::runTest")
 
 
 def test_the_tables_say_where_the_time_went(tmp_path: Path) -> None:
