@@ -15,12 +15,13 @@ from typing import TypeAlias
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.records.batch import TRANSACTIONAL_BIT
-from tailrace.records.markers import build_marker
+from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, build_batch, build_keyed_batch
 from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
 from tailrace.runtime.clock import Clock
 from tailrace.runtime.outcome import Outcome
+from tailrace.storage.partition_log import Appended
 
 #: A key and its new value, or None to delete the key.
 JournalRecord: TypeAlias = tuple[bytes, bytes | None]
@@ -93,20 +94,10 @@ class Journal:
             )
         )
 
-    def append_marker(
-        self, producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int
-    ) -> asyncio.Future[None]:
+    def append_marker(self, marker: Marker) -> asyncio.Future[None]:
         """Write the marker that ends a producer's transaction in this partition."""
         self.flush()
-        return self._append(
-            build_marker(
-                producer_id,
-                producer_epoch,
-                is_commit=is_commit,
-                coordinator_epoch=coordinator_epoch,
-                timestamp=self._clock.wall_ms(),
-            )
-        )
+        return self._written(lambda: self._partition.append_marker(marker))
 
     def append_shared(self, records: Sequence[JournalRecord], take: Callable[[], None], written: Outcome[None]) -> None:
         """Write records at the end of the loop iteration, in one batch with others of the same iteration.
@@ -164,11 +155,14 @@ class Journal:
         return [(waiting, written)]
 
     def _append(self, batch: bytearray) -> asyncio.Future[None]:
+        return self._written(lambda: self._partition.append_own(memoryview(batch), ACKS_ALL))
+
+    def _written(self, append: Callable[[], Appended]) -> asyncio.Future[None]:
         if self._partition.leader_epoch != self._leader_epoch:
             # Another broker may have led in between and written records that this shard has not seen.
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         try:
-            self._last_offset = self._partition.append_own(memoryview(batch), ACKS_ALL).last_offset
+            self._last_offset = append().last_offset
         except KafkaError as error:
             raise as_coordinator_error(error) from error
         # With one replica every append is committed at once: reuse one completed future.

@@ -15,6 +15,7 @@ from tailrace.coordinator.journal import Journal, JournalRecord, as_coordinator_
 from tailrace.coordinator.shard import Producer, Shard
 from tailrace.coordinator.timers import Timers
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.records.markers import Marker
 from tailrace.replication.waiters import refuse
 from tailrace.runtime.outcome import Outcome
 
@@ -70,9 +71,7 @@ class Operations:
         self, producer_id: int, producer_epoch: int, result: R, *, is_commit: bool, coordinator_epoch: int
     ) -> R | asyncio.Future[R]:
         """Write the marker that ends a producer's transaction, and replay it."""
-        written = self._journal.append_marker(
-            producer_id, producer_epoch, is_commit=is_commit, coordinator_epoch=coordinator_epoch
-        )
+        written = self._journal.append_marker(Marker(producer_id, producer_epoch, is_commit, coordinator_epoch))
         assert self._shard is not None
         self._shard.replay_marker(Producer(producer_id, producer_epoch, True), is_commit, self._journal.last_offset)
         return self._when_committed(written, result)

@@ -40,7 +40,7 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 #: The base timestamp is the time after which tombstones in the batch may be removed (KIP-534).
 DELETE_HORIZON_BIT = 0x40
-_NOT_FOR_PRODUCERS = CONTROL_BIT | TRANSACTIONAL_BIT | LOG_APPEND_TIME_BIT
+_NOT_FOR_PRODUCERS = CONTROL_BIT | LOG_APPEND_TIME_BIT
 
 
 class BatchHeader(NamedTuple):
@@ -162,6 +162,8 @@ def check_produced(data: memoryview) -> BatchHeader:
         )
     if attributes & _NOT_FOR_PRODUCERS:
         raise _wrong_attributes(attributes)
+    if producer_id < 0 and attributes & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "A transactional batch must have a producer id")
     if producer_id >= 0 and base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"Invalid sequence number {base_sequence} for producer {producer_id}"
@@ -174,8 +176,6 @@ def check_produced(data: memoryview) -> BatchHeader:
 def _wrong_attributes(attributes: int) -> KafkaError:
     if attributes & CONTROL_BIT:
         return KafkaError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
-    if attributes & TRANSACTIONAL_BIT:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions")
     return KafkaError(ErrorCode.INVALID_TIMESTAMP, "Producer should not set timestamp type to LogAppendTime.")
 
 

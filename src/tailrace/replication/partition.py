@@ -18,6 +18,7 @@ from tailrace.cluster.image import NO_LEADER, PartitionState
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_OFFSET, Lineage, TopicPartition
 from tailrace.records.batch import BatchHeader, check_produced, read_header
+from tailrace.records.markers import Marker
 from tailrace.replication.acknowledging import ACKS_ALL, ACKS_LEADER, Acknowledging
 from tailrace.replication.append_queue import AppendQueue
 from tailrace.replication.archive_start import ArchiveStart
@@ -95,6 +96,11 @@ class Partition:
         self._appended_bytes = 0
         self._data_waiters: dict[DataWaiter, None] = {}
         self._append_waiters: dict[DataWaiter, None] = {}
+        # Readers of stable records; the last stable offset when they were notified, and whether it was below the high
+        # watermark.
+        self._stable_waiters: dict[DataWaiter, None] = {}
+        self._stable_offset = 0
+        self._is_held_back = False
         self.archive_start = ArchiveStart(self)
         #: The error for producers while the archive is behind and the disk is almost full.
         self._archive_refusal: KafkaError | None = None
@@ -200,8 +206,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction below it has ended; there are no transactions yet, so it is the high watermark."""
-        return self.high_watermark
+        """Every transaction below it has a committed end, or has no records left there."""
+        high_watermark = self.high_watermark
+        transactions = self.log.producers.transactions
+        if transactions.is_idle:
+            return high_watermark
+        return min(high_watermark, max(transactions.first_unstable(high_watermark), self.log_start_offset))
 
     @property
     def is_replicated(self) -> bool:
@@ -260,6 +270,12 @@ class Partition:
         self.acknowledging.require_writable(acks)
         return self.append_now(data, read_header(data))
 
+    def append_marker(self, marker: Marker) -> Appended:
+        """Append the marker that ends a producer's transaction here; refuses one that is fenced."""
+        self.acknowledging.require_writable(ACKS_ALL)
+        batch = self.log.new_marker(marker)
+        return self.append_now(batch, read_header(batch))
+
     def lease_is_over(self) -> KafkaError:
         """The error of a leader that may have been replaced."""
         return KafkaError(
@@ -283,7 +299,7 @@ class Partition:
             traffic = self.traffic
             traffic.bytes_in += size
             traffic.records_in += header.record_count
-            if self.is_sole and not self._data_waiters and not self._ack_waiters:
+            if self.is_sole and not self._data_waiters and not self._stable_waiters and not self._ack_waiters:
                 # Does what `advance` would do, a little faster.
                 promised = self.log.promised_offset
                 if promised > self.high_watermark:
@@ -311,8 +327,19 @@ class Partition:
             if self._data_waiters:
                 for waiter in list(self._data_waiters):
                     waiter.more_to_read(size)
+            if self._stable_waiters:
+                self._notify_stable(size)
         if self._ack_waiters:
             self.acknowledging.settle()
+
+    def _notify_stable(self, size: int) -> None:
+        """Notify readers of stable records, whose limit may have moved less, or more, than the high watermark."""
+        before, self._stable_offset = self._stable_offset, self.last_stable_offset
+        was_held_back, self._is_held_back = self._is_held_back, self._stable_offset < self.high_watermark
+        if self._stable_offset > before:
+            for waiter in list(self._stable_waiters):
+                # How many bytes of earlier appends became stable is not known here: the reader has to look.
+                waiter.more_to_read(_EVERYTHING if was_held_back else size)
 
     # --- acknowledging
 
@@ -327,7 +354,7 @@ class Partition:
         """Fail everything that waits: nothing more will be acknowledged, and there is nothing more to read."""
         self.acknowledging.refuse_all(reason)
         self.leading.refuse_all(reason)
-        for waiter in [*self._data_waiters, *self._append_waiters]:
+        for waiter in [*self._data_waiters, *self._stable_waiters, *self._append_waiters]:
             waiter.more_to_read(_EVERYTHING)
 
     # --- reading
@@ -375,12 +402,20 @@ class Partition:
         """Notify a waiter when more is committed."""
         self._data_waiters[waiter] = None
 
+    def watch_stable(self, waiter: DataWaiter) -> None:
+        """Notify a waiter when the last stable offset moves."""
+        if not self._stable_waiters:
+            self._stable_offset = self.last_stable_offset
+            self._is_held_back = self._stable_offset < self.high_watermark
+        self._stable_waiters[waiter] = None
+
     def watch_appends(self, waiter: DataWaiter) -> None:
         """Notify a waiter when more is appended, committed or not."""
         self._append_waiters[waiter] = None
 
     def unwatch(self, waiter: DataWaiter) -> None:
         self._data_waiters.pop(waiter, None)
+        self._stable_waiters.pop(waiter, None)
         self._append_waiters.pop(waiter, None)
 
     # --- its end

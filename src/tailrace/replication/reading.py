@@ -1,9 +1,9 @@
 """Reading a partition: how far a reader may read, which batches follow an offset, and what to wait for.
 
 This is the only way to read. The local log answers first, the archive has what is below it. Clients see what is
-committed, or what is stable if they ask for that. Replicas and coordinators see everything up to the log end. An
-inspector sees the local copy, whether this broker leads or not. This module knows neither requests nor sessions nor
-responses.
+committed, or what is stable if they ask for that, with the transactions whose records they have to skip. Replicas and
+coordinators see everything up to the log end. An inspector sees the local copy, whether this broker leads or not. This
+module knows neither requests nor sessions nor responses.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.runtime.disk import Buffer, FileRange
+from tailrace.storage.aborted_transactions import AbortedTransaction
 
 if TYPE_CHECKING:
     from tailrace.replication.partition import Partition
@@ -44,13 +45,6 @@ class Audience(Enum):
 _CLIENT, _INSPECTOR = Audience.CLIENT, Audience.INSPECTOR
 _TO_THE_LOG_END = (Audience.REPLICA, Audience.COORDINATOR)
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-
-
-class AbortedTransaction(NamedTuple):
-    """An aborted transaction, whose records a read_committed reader skips."""
-
-    producer_id: int
-    first_offset: int
 
 
 class Reading:
@@ -145,7 +139,7 @@ class PartitionReader:
         if offset < partition.log.start_offset and partition.is_in_archive(offset):
             self._read_archive(reading, offset, max_bytes, audience, may_exceed=may_exceed)
         else:
-            part = self._read_log(offset, max_bytes if max_bytes > 0 else 0, self.limit(audience, isolation))
+            part = self._read_log(reading, offset, max_bytes if max_bytes > 0 else 0, self.limit(audience, isolation))
             if part is not None and (may_exceed or part.size <= max_bytes):
                 reading.batches = part
         return reading
@@ -167,7 +161,7 @@ class PartitionReader:
             reading.batches = found
             reading.is_archived = True
 
-    def _read_log(self, offset: int, max_bytes: int, limit: int) -> FileRange | None:
+    def _read_log(self, reading: Reading, offset: int, max_bytes: int, limit: int) -> FileRange | None:
         partition = self._partition
         log, directory = partition.log, partition.directory
         if directory.failure is not None:
@@ -177,7 +171,10 @@ class PartitionReader:
             # Records in between are lost: retention dropped them before they were archived, as the topic allows.
             offset = log.start_offset
         try:
-            return log.read(offset, max_bytes, limit)
+            part = log.read(offset, max_bytes, limit)
+            if part is not None and reading.aborted is not None:
+                part, reading.aborted = log.transactions.aborted_in(offset, part)
+            return part
         except StorageError as error:
             directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

@@ -1,8 +1,7 @@
 """What compaction needs to know about transactions: which records are aborted, and when a marker may be removed.
 
 Records of an aborted transaction are removed at once. A marker stays as long as the log has any record of its
-transaction, and then until its delete horizon. Batches must be passed in log order, across segments. Entries of a
-transaction index have Kafka's format.
+transaction, and then until its delete horizon. Batches must be passed in log order, across segments.
 """
 
 from __future__ import annotations
@@ -10,41 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tailrace.records.batch import BatchHeader
 from tailrace.records.raw_records import find_records
-from tailrace.runtime.disk import Disk
+from tailrace.storage.aborted_transactions import AbortedTransaction
 
-_ENTRY = struct.Struct(">hqqqq")
-_ENTRY_VERSION = 0
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
 _COMMIT = 1
-
-
-class AbortedTransaction(NamedTuple):
-    """One entry of a transaction index."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-def read_aborted(disk: Disk, paths: Iterable[str]) -> list[AbortedTransaction]:
-    """The aborted transactions in index files, ordered by first offset; files may be missing."""
-    found = []
-    for path in paths:
-        content = disk.read_file(path) or b""
-        whole = len(content) - len(content) % _ENTRY.size
-        found += [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(memoryview(content)[:whole])]
-    return sorted(found, key=lambda transaction: (transaction.first_offset, transaction.producer_id))
-
-
-def render_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The content of an index file with these transactions."""
-    return b"".join(_ENTRY.pack(_ENTRY_VERSION, *transaction) for transaction in transactions)
 
 
 @dataclass(slots=True)

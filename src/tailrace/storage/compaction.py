@@ -18,7 +18,8 @@ from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_c
 from tailrace.records.raw_records import RawRecord, empty_batch, find_records, rebuild_batch, unpack_records
 from tailrace.runtime.disk import Buffer, Disk
 from tailrace.runtime.helper import HelperError
-from tailrace.storage.cleaned_transactions import AbortedTransaction, CleanedTransactions, read_aborted, render_aborted
+from tailrace.storage.aborted_transactions import AbortedTransaction, read_aborted, render_aborted
+from tailrace.storage.cleaned_transactions import CleanedTransactions
 from tailrace.storage.offset_map import OffsetMap
 from tailrace.storage.segment import (
     CLEANED_SUFFIX,

@@ -218,6 +218,7 @@ class OffsetCheckpoints:
             self._home.fail(error)
             raise
         for log in self._home.logs.values():
+            log.saved_flushed_offset = points.get(log.partition, 0)
             # A log that was truncated during the write may now start earlier.
             if log.saved_start_offset < starts.get(log.partition, 0) <= log.start_offset:
                 log.saved_start_offset = starts[log.partition]

@@ -15,23 +15,26 @@ from typing import NamedTuple
 
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET, NO_TIMESTAMP, TopicPartition
-from tailrace.records.batch import LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
+from tailrace.records.batch import CONTROL_BIT, LOG_APPEND_TIME_BIT, BatchHeader, assign_offset, stamp_append_time
+from tailrace.records.markers import Marker, build_marker
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk, FileRange, PassingStorageError
+from tailrace.runtime.disk import Disk, DiskFullError, FileRange, PassingStorageError
 from tailrace.runtime.long_work import LongWork
 from tailrace.storage.checkpoints import COMPACTED, NO_GAPS, Gaps, write_gaps
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
+from tailrace.storage.log_transactions import LogTransactions
 from tailrace.storage.partition_metadata import PartitionMetadata
-from tailrace.storage.producer_snapshots import find_producers, remove_snapshots_beyond, snapshot_path
+from tailrace.storage.producer_snapshots import (
+    find_producers,
+    remove_snapshots_beyond,
+    snapshot_offsets,
+    snapshot_path,
+)
 from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.replicated_batches import checked_batches, gaps_end
 from tailrace.storage.retention import Retention
-from tailrace.storage.segment import (
-    MAX_RELATIVE_OFFSET,
-    SNAPSHOT_SUFFIX,
-    Segment,
-)
+from tailrace.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from tailrace.storage.segment_list import SegmentList
 from tailrace.storage.timestamp_search import TimestampedOffset, TimestampSearch
 
@@ -86,8 +89,10 @@ class PartitionLog:
         self.start_offset = log_start_offset
         #: The log starts at least here after a crash. Records between this and `start_offset` may reappear.
         self.saved_start_offset = log_start_offset
-        #: Everything below survives a power cut; recovery after a crash starts here.
+        #: Everything below survives a power cut.
         self.flushed_offset = flushed_offset
+        #: The recovery point on disk: recovery after a crash starts here.
+        self.saved_flushed_offset = flushed_offset
         self.end_offset = segments[-1].end_offset
         #: Where compaction may have left gaps; there are none elsewhere.
         self.gaps = gaps
@@ -107,6 +112,7 @@ class PartitionLog:
         self._clock = clock
         self.segments = SegmentList(segments)
         self.retention = Retention(self, clock)
+        self.transactions = LogTransactions(self)
         self._names_unsynced = True
         # New gaps are written before anything depends on them. Those of a truncation wait for its sync, since they
         # claim that everything before them is durable.
@@ -121,13 +127,16 @@ class PartitionLog:
         """Assign offsets to one checked batch and write it; for a duplicate, return its first offsets."""
         config = self.config
         size = len(data)
-        if size > config.max_message_bytes:
+        if size > config.max_message_bytes and not header.is_control:
             self.require_size(size)
-        # What a coordinator writes on behalf of a producer has no sequence.
-        is_idempotent = header.producer_id >= 0 and header.base_sequence >= 0
-        if is_idempotent and (earlier := self.producers.check(header)) is not None:
-            append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
-            return Appended(earlier.base_offset, earlier.last_offset, append_time, is_duplicate=True)
+        marker = None
+        if header.producer_id >= 0:
+            # What a coordinator writes on behalf of a producer has no sequence.
+            if header.base_sequence < 0:
+                marker = self.transactions.checked(data, header)
+            elif (earlier := self.producers.check(header)) is not None:
+                append_time = earlier.timestamp if config.log_append_time else NO_TIMESTAMP
+                return Appended(earlier.base_offset, earlier.last_offset, append_time, is_duplicate=True)
         now_ms = self._clock.wall_ms()
         if config.log_append_time:
             max_timestamp = append_time = now_ms
@@ -155,11 +164,24 @@ class PartitionLog:
             segment.first_timestamp = max_timestamp
             segment.first_append_ms = now_ms
         # By the broker's clock, so that a producer of old records does not count as idle.
-        if is_idempotent and self.producers.update(header, base_offset, now_ms):
+        if marker is not None:
+            self.transactions.end(marker, base_offset, now_ms)
+        elif header.producer_id >= 0 and self.producers.update(header, base_offset, now_ms):
             self.bound_producers()
         self.end_offset = last_offset + 1
         self._account(size)
         return Appended(base_offset, last_offset, append_time)
+
+    def new_marker(self, marker: Marker) -> bytearray:
+        """The batch of a marker that is about to be appended; refuses one that is fenced."""
+        self.producers.check_marker(marker)
+        return build_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            is_commit=marker.is_commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=self._clock.wall_ms(),
+        )
 
     def bound_producers(self) -> None:
         """Drop the longest idle producers if there are too many; logged once."""
@@ -279,6 +301,7 @@ class PartitionLog:
             run_bytes += size
             total += size
         self._append_run(data, run, now_ms)
+        self.producers.transactions.first_unstable(committed_offset)  # forgets what is committed
         return total
 
     def _append_run(self, data: memoryview, batches: Sequence[tuple[int, BatchHeader]], now_ms: int) -> None:
@@ -290,12 +313,15 @@ class PartitionLog:
         if segment.first_append_ms is None:
             segment.first_append_ms = now_ms
         epochs = self.leader_epochs
-        for _, header in batches:
+        for position, header in batches:
             if header.leader_epoch > epochs.latest:
                 epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0 and header.base_sequence >= 0 and not header.is_control:
+            if header.producer_id >= 0:
                 is_stamped = header.attributes & LOG_APPEND_TIME_BIT
-                if self.producers.update(header, header.base_offset, header.max_timestamp if is_stamped else now_ms):
+                timestamp = header.max_timestamp if is_stamped else now_ms
+                if header.attributes & CONTROL_BIT:
+                    self.transactions.end_replicated(data, position, header, timestamp)
+                elif self.producers.update(header, header.base_offset, timestamp):
                     self.bound_producers()
         self.end_offset = last[1].next_offset
         self._account(end - start)
@@ -373,6 +399,7 @@ class PartitionLog:
         else:
             kept.truncate(position, offset)
         kept.grow_on()
+        self.transactions.segments_changed()
         self._was_cut(offset, producers)
         metadata = self.metadata
         if metadata is not None and metadata.first_offset is not None and metadata.first_offset > offset:
@@ -400,6 +427,7 @@ class PartitionLog:
         segment.truncate(0, offset)
         segment.grow_on()
         self.segments.become(segment)
+        self.transactions.segments_changed()
         self.start_offset = self.saved_start_offset = offset
         # Nothing promised is left, and no epoch has records here.
         self.flushed_offset = self.promised_offset = offset
@@ -453,7 +481,8 @@ class PartitionLog:
     def sync_work(self, *, with_identity: bool = False) -> tuple[int, Callable[[], None]]:
         """What a sync would make durable now: the offset it reaches, and the blocking call that does it."""
         # Use handles, not names: the event loop may rename the files and the directory in between.
-        files = [segment.log for segment in self._unsynced_segments]
+        is_full = not self.transactions.write_rest()
+        files = [file for segment in self._unsynced_segments for file in segment.files_to_sync()]
         gaps_file = self._disk.open(f"{self.directory}/{COMPACTED}") if self._gaps_unsynced else None
         directory = self.opened_directory
         has_new_names, self._names_unsynced = self._names_unsynced, False
@@ -464,6 +493,9 @@ class PartitionLog:
         has_metadata = metadata is not None and (with_identity or not metadata.is_durable)
 
         def work() -> None:
+            if is_full:
+                # Recovery trusts the index of a segment that it does not check.
+                raise DiskFullError(f"{self.directory}: no space for the index of aborted transactions")
             for file in files:
                 file.sync()
             epochs()
@@ -506,7 +538,12 @@ class PartitionLog:
         """Whether a sync has to write files before it syncs them."""
         metadata = self.metadata
         has_metadata = metadata is not None and not metadata.is_durable
-        return self._gaps_unwritten or has_metadata or not self.leader_epochs.is_durable
+        has_transactions = self.transactions.has_unwritten
+        return self._gaps_unwritten or has_metadata or has_transactions or not self.leader_epochs.is_durable
+
+    def names_changed(self) -> None:
+        """A file was created, so the next sync has to make its name durable."""
+        self._names_unsynced = True
 
     def sync_failed(self) -> None:
         """A sync failed: the next one has to repeat all of it."""
@@ -520,9 +557,12 @@ class PartitionLog:
         """Save the producer state as of the log end, and remove snapshots no longer needed."""
         path = snapshot_path(self.directory, self.end_offset)
         self._disk.replace_file(path, self.producers.snapshot(), sync=False)
-        names = [name for name in self._disk.list(self.directory) if name.endswith(SNAPSHOT_SUFFIX)]
-        for name in names[:-_SNAPSHOTS_KEPT]:
-            self._disk.remove(f"{self.directory}/{name}")
+        offsets = snapshot_offsets(self._disk, self.directory)
+        # Recovery begins with the newest one that is not beyond its recovery point.
+        needed = max((offset for offset in offsets if offset <= self.saved_flushed_offset), default=0)
+        for offset in offsets[:-_SNAPSHOTS_KEPT]:
+            if offset < needed or not self.producers.has_markers:
+                self._disk.remove(snapshot_path(self.directory, offset))
 
     def close(self) -> None:
         """Write the rest of the indexes and a producer snapshot; the caller has synced the log."""
@@ -644,6 +684,7 @@ class PartitionLog:
 
     def _take_out_first(self) -> None:
         segment = self.segments.take_first()
+        self.transactions.segments_changed()
         self.start_offset = max(self.start_offset, segment.end_offset)
         segment.rename_for_deletion()
         logger.info(
@@ -658,6 +699,7 @@ class PartitionLog:
         for segment in old:
             segment.rename_for_deletion()
         self.segments.replace(old, new)
+        self.transactions.segments_changed()
 
 
 def _ignore(log: PartitionLog) -> None:

@@ -6,7 +6,8 @@ segments are synced first. Earlier segments are whole and never truncated: if on
 to the damage. Gaps between offsets are allowed only where compaction may have left them. A log starts with the segment
 that its metadata names. Earlier segments are left over from retention. If that segment is missing, a power failure took
 the names of the first segments before anything was synced, and the log restarts. A cleaned segment whose swap was
-interrupted is swapped in. Recovery rebuilds whatever it cannot trust and never refuses a torn log.
+interrupted is swapped in. Recovery rebuilds whatever it cannot trust, the indexes of aborted transactions
+included, and never refuses a torn log.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from collections.abc import Sequence
 from tailrace.model import TopicPartition
 from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, read_header
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.disk import Disk
+from tailrace.runtime.disk import Disk, DiskFullError
 from tailrace.storage.checkpoints import Gaps, read_gaps, write_gaps
 from tailrace.storage.leader_epochs import LeaderEpochs
 from tailrace.storage.log_config import LogConfig
+from tailrace.storage.open_transactions import UNBOUNDED
 from tailrace.storage.partition_log import PartitionLog
 from tailrace.storage.partition_metadata import PartitionMetadata
 from tailrace.storage.producer_snapshots import find_producers_at_once, remove_snapshots_beyond
@@ -65,13 +67,14 @@ def open_log(
     known_start = None if metadata is None or stopped_cleanly else metadata.first_offset
     first_offset = max(log_start_offset, known_start or 0)
     segments = _lawful(partition, found, known_start, first_offset, recovery_point)
+    reindexed_from = UNBOUNDED
     if segments and stopped_cleanly:
         for segment in segments[:-1]:
             if not segment.has_index_files:
                 _rebuild_sealed(segment, config)
         _open_trusted(segments[-1], config)
     elif segments:
-        segments = _recover(partition, segments, config, epochs, recovery_point, gaps)
+        segments, reindexed_from = _recover(partition, segments, config, epochs, recovery_point, gaps)
     if segments and segments[-1].end_offset < first_offset:
         segments = []  # everything that survived was removed before the crash; offsets must not be reused
     kept = dict.fromkeys(map(id, segments))
@@ -90,7 +93,10 @@ def open_log(
     if remove_snapshots_beyond(disk, directory, end_offset):
         # If a snapshot reappeared after the next crash, it would describe records that never existed.
         disk.sync_directory(directory)
-    producers = find_producers_at_once(partition, disk, directory, segments, end_offset, config.max_producers)
+    producers = find_producers_at_once(
+        partition, disk, directory, segments, end_offset, config.max_producers, reindexed_from
+    )
+    _sync_transaction_indexes(disk, directory, segments, reindexed_from)
     flushed = end_offset if stopped_cleanly else min(max(recovery_point, segments[0].base_offset), end_offset)
     if metadata is not None:
         _correct(metadata, segments[0].base_offset, end_offset, is_trusted=stopped_cleanly)
@@ -263,9 +269,13 @@ def _recover(
     epochs: LeaderEpochs,
     recovery_point: int,
     gaps: Gaps,
-) -> list[Segment]:
-    """Check everything from the recovery point's segment on, truncate at the first bad batch, and return the rest."""
+) -> tuple[list[Segment], int]:
+    """Check everything from the recovery point's segment on, truncate at the first bad batch, and return the rest.
+
+    Also returns the offset from which aborted transactions have to be indexed again; UNBOUNDED if nothing ended there.
+    """
     kept: list[Segment] = []
+    reindexed_from = UNBOUNDED
     for index, segment in enumerate(segments):
         following = segments[index + 1] if index + 1 < len(segments) else None
         kept.append(segment)
@@ -273,7 +283,9 @@ def _recover(
             if not segment.has_index_files or not _offset_index_fits(segment):
                 _rebuild_sealed(segment, config)
             continue
-        whole = _check_segment(partition, segment, config, epochs, gaps.within_below)
+        whole, has_markers = _check_segment(partition, segment, config, epochs, gaps.within_below)
+        if has_markers:
+            reindexed_from = min(reindexed_from, segment.base_offset)
         if following is None:
             break
         # Without compaction segments follow each other without gaps: a gap means that the older one lost its end.
@@ -287,14 +299,32 @@ def _recover(
                     lost.base_offset,
                 )
             break
-    return kept
+    return kept, reindexed_from
+
+
+def _sync_transaction_indexes(disk: Disk, directory: str, segments: list[Segment], reindexed_from: int) -> None:
+    """Make the rebuilt indexes durable at once: the next sync may not include their segments any more."""
+    if reindexed_from == UNBOUNDED:
+        return
+    for segment in segments:
+        index = segment.transaction_index
+        if segment.base_offset >= reindexed_from and len(index):
+            if not index.flush() or index.file is None:
+                raise DiskFullError(f"{directory}: no space for the index of aborted transactions")
+            index.file.sync()
+    disk.sync_directory(directory)
 
 
 def _check_segment(
     partition: TopicPartition, segment: Segment, config: LogConfig, epochs: LeaderEpochs, gaps_below: int
-) -> bool:
-    """Check one segment's CRCs, rebuild its indexes, and truncate it at the first bad batch; False if truncated."""
+) -> tuple[bool, bool]:
+    """Check one segment's CRCs, rebuild its sparse indexes, and truncate it at the first bad batch.
+
+    Returns whether it is whole, and whether transactions end in it.
+    """
     segment.restart_indexes()
+    segment.transaction_index.clear()
+    has_markers = False
     segment.end_offset = segment.base_offset
     log = segment.log
     size = log.size
@@ -318,12 +348,13 @@ def _check_segment(
             segment.truncate(position, segment.end_offset)
             # If it reappeared after the next crash, it might pass for valid behind other records.
             log.sync()
-            return False
+            return False, has_markers
+        has_markers = has_markers or (header.is_control and header.producer_id >= 0)
         segment.index_batch(position, header, config.index_interval_bytes)
         epochs.observe(header.leader_epoch, header.base_offset)
         position += header.size
     segment.unchecked_end = 0
-    return True
+    return True, has_markers
 
 
 def _sound_header(chunk: memoryview, at: int, next_offset: int, remaining: int, gaps_below: int) -> BatchHeader | None:

@@ -1,7 +1,7 @@
-"""One segment: a log file with its two sparse indexes.
+"""One segment: a log file with its two sparse indexes, and the index of aborted transactions if it has any.
 
-The log file holds whole batches with growing offsets. The indexes only speed up lookups. The partition log, not the
-segment, decides which offsets may be read or removed.
+The log file holds whole batches with growing offsets. The sparse indexes only speed up lookups. The partition log, not
+the segment, decides which offsets may be read or removed, and what is aborted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_TIMESTAMP
 from tailrace.records.batch import HEADER_BYTES, MAGIC, BatchHeader, has_valid_crc, iterate_batches, read_header
+from tailrace.records.markers import Marker, read_marker
 from tailrace.runtime.disk import Buffer, Disk, File, Readable
+from tailrace.storage.aborted_transactions import TransactionIndex
 from tailrace.storage.sparse_index import OffsetIndex, TimeIndex
 
 logger = logging.getLogger("tailrace.storage")
@@ -72,6 +74,7 @@ class Segment:
         "_stem",
         "_suffix",
         "_time_index",
+        "_transaction_index",
         "base_offset",
         "corrupt_position",
         "end_offset",
@@ -98,6 +101,7 @@ class Segment:
         self._log: File | None = disk.open(self._path(LOG_SUFFIX), create=True) if create else None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self._transaction_index: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self._positions: dict[int, int] = {}
         self._max_timestamp: int | None = NO_TIMESTAMP if create else None
@@ -145,6 +149,18 @@ class Segment:
             self._require_files()
             self._time_index = TimeIndex(self._disk, self._path(TIME_INDEX_SUFFIX))
         return self._time_index
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The aborted transactions whose marker is in this segment."""
+        if self._transaction_index is None:
+            self._require_files()
+            self._transaction_index = TransactionIndex(self._disk, self._path(TRANSACTION_INDEX_SUFFIX))
+        return self._transaction_index
+
+    def marker_at(self, position: int, header: BatchHeader) -> Marker | None:
+        """The marker in a control batch; None if it has none."""
+        return read_marker(self.log.read(position, header.size), header)
 
     def _require_files(self) -> None:
         if self.is_released:
@@ -264,6 +280,8 @@ class Segment:
             self._offset_index.flush()
         if self._time_index is not None:
             self._time_index.flush()
+        if self._transaction_index is not None:
+            self._transaction_index.flush()
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Batch headers with their positions, from a batch boundary on; CorruptSegmentError at an invalid header."""
@@ -325,6 +343,12 @@ class Segment:
         header = read_header(data)
         return header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]
 
+    def offset_at(self, position: int) -> int:
+        """The base offset of the batch at a position, or the segment's end."""
+        if position >= self.size:
+            return self.end_offset
+        return int.from_bytes(self.log.read(position, 8), "big")
+
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
         """A batch boundary at most `max_bytes` after a position, but after at least one whole batch."""
         if limit - position <= max_bytes:
@@ -332,7 +356,7 @@ class Segment:
         entry = self._index_entry(position + max_bytes, by=1)
         if entry is not None and entry[1] > position:
             # The next read will ask for the first offset of that batch.
-            self._remember(int.from_bytes(self.log.read(entry[1], 8), "big"), entry[1])
+            self._remember(self.offset_at(entry[1]), entry[1])
             return min(entry[1], limit)
         for start, header in self.headers(position):
             end = start + header.size
@@ -415,6 +439,7 @@ class Segment:
         # Indexes first: an entry may point past the end, but never to other data written in the same place.
         self.offset_index.truncate(self.offset_index.count_below(position, by=1))
         self.time_index.truncate(self.time_index.count_below(end_offset - self.base_offset, by=1))
+        self.transaction_index.truncate(end_offset)
         self.log.truncate(position)
         self.end_offset = end_offset
         self._positions.clear()
@@ -471,7 +496,7 @@ class Segment:
     def release(self) -> None:
         """Close the files, which are about to be removed; only current readers keep them open."""
         self.is_released = True
-        self._log = self._offset_index = self._time_index = None
+        self._log = self._offset_index = self._time_index = self._transaction_index = None
 
     @property
     def file_names(self) -> list[str]:
@@ -483,6 +508,11 @@ class Segment:
         self.release()
         for kind in SEGMENT_SUFFIXES:
             self._disk.remove(self._path(kind))
+
+    def files_to_sync(self) -> list[File]:
+        """The files that a sync makes durable, in this order: the log, and the aborted transactions that are in it."""
+        index = self._transaction_index
+        return [self.log] if index is None or index.file is None else [self.log, index.file]
 
     def sync_files(self) -> None:
         """Make the log file and both indexes durable; blocks."""

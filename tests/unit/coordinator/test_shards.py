@@ -216,11 +216,13 @@ def test_operations_and_loading_tell_a_shard_the_same_offsets_producers_and_mark
         replicas.change(leader=2)
         again = await loaded(shards_of(second), second)
         assert again.told == told
-        # A coordinator's batches have no sequence, and take no part in what is remembered of producers that have one.
-        assert [len(each.partition.log.producers) for each in replicas.all] == [0, 0, 0]
+        # A coordinator's batches have no sequence, but their producer's epoch and its end are known everywhere.
+        for each in replicas.all:
+            ((producer_id, entry),) = each.partition.log.producers.entries()
+            assert (producer_id, entry.epoch, entry.coordinator_epoch, entry.transaction_start) == (4711, 4, 7, -1)
         await leader.crash(power_cut=False)
         leader.start()
-        assert (leader.partition.log.end_offset, len(leader.partition.log.producers)) == (7, 0)
+        assert (leader.partition.log.end_offset, len(leader.partition.log.producers)) == (7, 1)
 
     with_replicas(test)
 

@@ -9,13 +9,19 @@ import pytest
 
 from tailrace.cluster.archives import ArchivedRange
 from tailrace.errors import ErrorCode
+from tailrace.records.markers import Marker
+from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience, Isolation
 from tailrace.runtime.disk import FileRange
+from tailrace.storage.aborted_transactions import AbortedTransaction
+from tailrace.storage.partition_log import Appended
 from tests.unit.replication.reads import read
-from tests.unit.replication.replicas import Replicas, with_replicas
+from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 from tests.unit.replication.test_archived_partition import CONFIG, ten_committed
 from tests.unit.replication.test_partition import refusal
+from tests.unit.storage.logs import batch
+from tests.unit.storage.transactions import transactional
 
 ARCHIVED_BATCHES = b"batches of the archive"
 
@@ -127,3 +133,131 @@ def test_clients_get_archived_records_from_the_archive_and_replicas_are_sent_the
         assert len(archive.asked) == 4
 
     with_replicas(test, CONFIG)
+
+
+def write(leader: Replica, producer_id: int, sequence: int, *, epoch: int = 0, plain: bool = False) -> int:
+    data = transactional(producer_id, sequence, epoch=epoch, timestamp=leader.clock.wall_ms())
+    if plain:
+        data = batch(producer=(producer_id, epoch, sequence), timestamp=leader.clock.wall_ms())
+    appended = leader.partition.append(memoryview(data), ACKS_ALL)
+    assert isinstance(appended, Appended)
+    return appended.last_offset
+
+
+def end(leader: Replica, producer_id: int, *, commit: bool, epoch: int = 0, version: int = 0) -> int:
+    return leader.partition.append_marker(Marker(producer_id, epoch, commit, 0, version)).last_offset
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def more_to_read(self, size: int) -> None:
+        self.told.append(size)
+
+
+def test_readers_of_committed_records_wait_for_the_committed_end_of_transactions() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        partition, reader = leader.partition, leader.partition.reader
+        stable, committed = Waiter(), Waiter()
+        partition.watch_stable(stable)
+        partition.watch(committed)
+        leader.append()
+        await replicas.fetch()
+        assert (len(stable.told), partition.last_stable_offset) == (1, 1)
+        write(leader, 7, 0)
+        leader.append()
+        await replicas.fetch()
+        assert (partition.high_watermark, partition.last_stable_offset, len(stable.told)) == (3, 1, 1)
+        assert reader.read(1, 1000, isolation=Isolation.READ_COMMITTED).batches is None
+        assert reader.read(1, 1000).batches is not None
+        end(leader, 7, commit=False)
+        assert partition.last_stable_offset == 1, "the marker is not committed yet"
+        await replicas.fetch()
+        assert partition.last_stable_offset == 4
+        assert len(stable.told) == 2
+        assert stable.told[-1] > 1 << 60, "it has to look how much there is"
+        assert len(committed.told) == 3
+        told = reader.read(1, 1000, isolation=Isolation.READ_COMMITTED)
+        assert told.aborted == [AbortedTransaction(7, 1, 3, 4)]
+        assert reader.read(1, 1000).aborted is None
+        partition.unwatch(stable)
+        leader.append()
+        await replicas.fetch()
+        assert len(stable.told) == 2
+
+    with_replicas(test)
+
+
+def test_a_new_leader_knows_what_is_open_and_what_is_aborted() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader, second = replicas.leader, replicas.second
+        write(leader, 7, 0)
+        write(leader, 8, 0)
+        end(leader, 7, commit=False)
+        await replicas.fetch(rounds=3)
+        replicas.change(leader=2)
+        assert second.partition.last_stable_offset == 1
+        assert second.partition.reader.read(0, 1000, isolation=Isolation.READ_COMMITTED).aborted == [
+            AbortedTransaction(7, 0, 2, 1)
+        ]
+        await replicas.fetch(rounds=3)
+        end(second, 8, commit=True, epoch=1, version=2)
+        await replicas.fetch(rounds=3)
+        assert second.partition.last_stable_offset == second.partition.high_watermark == 4
+        assert [dict(each.partition.log.producers.entries())[8].epoch for each in replicas.all] == [1, 1, 1]
+
+    with_replicas(test)
+
+
+def test_an_uncommitted_marker_that_is_cut_off_leaves_its_transaction_open() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader, second = replicas.leader, replicas.second
+        write(leader, 7, 0)
+        await replicas.fetch(rounds=3)
+        end(leader, 7, commit=False)
+        replicas.change(leader=2)
+        second.append()
+        await replicas.fetch(rounds=4)
+        assert leader.partition.log.producers.transactions.first_open == 0
+        assert second.partition.last_stable_offset == 0
+        end(second, 7, commit=True)
+        await replicas.fetch(rounds=4)
+        replicas.change(leader=1)
+        await replicas.fetch(rounds=4)
+        told = leader.partition.reader.read(0, 1000, isolation=Isolation.READ_COMMITTED)
+        assert (told.aborted, leader.partition.last_stable_offset) == ((), 3)
+
+    with_replicas(test)
+
+
+def test_a_leader_refuses_markers_as_it_refuses_records() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        write(leader, 7, 0, epoch=3)
+        assert refusal(lambda: end(leader, 7, commit=True, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert refusal(lambda: end(leader, 7, commit=True, epoch=3, version=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert refusal(lambda: write(leader, 7, 1, epoch=3, plain=True)) is ErrorCode.INVALID_TXN_STATE
+        assert refusal(lambda: end(replicas.second, 7, commit=True, epoch=3)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        leader.partition.min_insync_replicas = 2
+        replicas.change(isr=(1,))
+        assert refusal(lambda: end(leader, 7, commit=True, epoch=3)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert leader.partition.log.end_offset == 1
+
+    with_replicas(test)
+
+
+def test_records_of_an_open_transaction_that_are_deleted_hold_back_nothing_below_the_start() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        write(leader, 7, 0)
+        leader.append()
+        await replicas.fetch()
+        leader.partition.log.advance_start(2)
+        assert leader.partition.last_stable_offset == 2
+        leader.append()
+        await replicas.fetch()
+        assert (leader.partition.high_watermark, leader.partition.last_stable_offset) == (3, 2)
+
+    with_replicas(test)

@@ -17,12 +17,8 @@ from tailrace.records.batch import DELETE_HORIZON_BIT, BatchHeader, iterate_batc
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, build_batch, iterate_records
 from tailrace.runtime.system.disk import SystemDisk
-from tailrace.storage.cleaned_transactions import (
-    AbortedTransaction,
-    CleanedTransactions,
-    read_aborted,
-    render_aborted,
-)
+from tailrace.storage.aborted_transactions import AbortedTransaction, read_aborted, render_aborted
+from tailrace.storage.cleaned_transactions import CleanedTransactions
 from tailrace.storage.compaction import (
     Cleaned,
     Damage,

@@ -9,6 +9,7 @@ import pytest
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, read_header
+from tailrace.records.markers import Marker
 from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
 from tests.unit.storage.logs import Logs, append, batch
 
@@ -252,15 +253,6 @@ def test_a_damaged_snapshot_is_never_believed() -> None:
             ProducerState.from_snapshot(bytes(damaged))
 
 
-def test_control_batches_and_batches_of_nobody_leave_no_trace_on_replay() -> None:
-    state = ProducerState()
-    state.replay(read_header(batch()), MOST)
-    state.replay(header(0)._replace(attributes=0x30), MOST)
-    assert len(state) == 0
-    state.replay(header(0), MOST)
-    assert len(state) == 1
-
-
 def test_what_was_known_at_an_earlier_end_is_known_again_as_long_as_it_is_remembered() -> None:
     state = ProducerState()
     for number in range(8):
@@ -313,10 +305,7 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten() -> None:
         each.bound(10)
         each.expire(1 << 60)
         assert [number for number, _ in each.entries()] == open_ones
-    # Its end is a control batch in the log.
-    ended = header(0, producer_id=50)._replace(attributes=0x30, base_offset=MOST + 10)
-    assert ended.is_control
-    copied.replay(ended, MOST)
+    copied.end_transaction(Marker(50, 0, is_commit=True, coordinator_epoch=0), MOST + 10, 1000)
     copied.expire(1 << 60)
     assert [number for number, _ in copied.entries()] == [3, 4]
 

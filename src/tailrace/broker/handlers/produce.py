@@ -16,6 +16,7 @@ from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError
+from tailrace.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from tailrace.records.compression import Compression
 from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
@@ -86,6 +87,7 @@ def _append(
             raise _refusal(call, partition)
         if version < _FIRST_VERSION_WITH_ZSTD:
             _refuse_zstd(records)
+        _refuse_transactional(records)
         appended = partition.append(records, call.acks)
     except KafkaError as error:
         if partition is None and records and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -134,6 +136,12 @@ def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
 def _refuse_zstd(records: memoryview) -> None:
     if len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & 7 == Compression.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
+
+
+def _refuse_transactional(records: memoryview) -> None:
+    kind = CONTROL_BIT | TRANSACTIONAL_BIT
+    if len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & kind == TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions.")
 
 
 def _count_refused(services: Services, results: ProduceResults) -> None:

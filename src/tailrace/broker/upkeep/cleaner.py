@@ -160,8 +160,8 @@ class Cleaner:
         config = log.config
         now_ms = self._runtime.clock.wall_ms()
         first_dirty = partition.directory.checkpoints.first_dirty_offset(log)
-        # Records that are not synced or not committed yet may still be lost.
-        limit = min(partition.high_watermark, log.flushed_offset)
+        # Records that are not synced or not committed yet may still be lost, and those of an open transaction aborted.
+        limit = min(partition.last_stable_offset, log.flushed_offset)
         segments: list[Segment] = []
         clean_bytes = dirty_bytes = 0
         is_overdue = False
@@ -199,6 +199,8 @@ class Cleaner:
         began = self._runtime.clock.monotonic()
         if log.is_being_cut or not log.segments.has_sealed(dirty.segments):
             return False
+        if not log.transactions.write_rest():
+            return False  # the helper would take aborted records for committed ones
         log.is_being_cleaned = True
         try:
             done = await self._clean_log(dirty)

@@ -14,7 +14,7 @@ from tailrace.cluster.image import TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.housekeeping import Housekeeping
 from tailrace.records.batch import BatchHeader, iterate_batches
-from tailrace.replication.reading import PartitionReader
+from tailrace.replication.reading import PartitionReader, Reading
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
@@ -62,8 +62,10 @@ def _believe(segment: Segment, position: int, data: bytes) -> None:
     segment._note_checked(position, position + len(data))
 
 
-def _skip_a_batch(reader: PartitionReader, offset: int, max_bytes: int, limit: int) -> FileRange | None:
-    part = _right_read(reader, offset, max_bytes, limit)
+def _skip_a_batch(
+    reader: PartitionReader, reading: Reading, offset: int, max_bytes: int, limit: int
+) -> FileRange | None:
+    part = _right_read(reader, reading, offset, max_bytes, limit)
     if part is None or limit != reader._partition.high_watermark:
         return part
     first = next(iter(iterate_batches(memoryview(part.file.read(part.position, part.size)))))[1]
