@@ -100,6 +100,14 @@ class GroupShard:
     def replay_marker(self, producer: Producer, is_commit: bool, offset: int) -> None:
         pass  # no client can commit offsets in a transaction yet
 
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int
+    ) -> asyncio.Future[None] | None:
+        """End a producer's transaction in this shard, as its coordinator decided."""
+        return self._operations.end_transaction(
+            producer_id, producer_epoch, None, is_commit=is_commit, coordinator_epoch=coordinator_epoch
+        )
+
     def begin(self) -> None:
         for group in list(self._groups.values()):
             if isinstance(group, ClassicGroup):

@@ -64,6 +64,11 @@ from tailrace.wire.messages.prove_broker import ProveBrokerRequest
 from tailrace.wire.messages.replica_start import ReplicaStartRequest
 from tailrace.wire.messages.sync_group import SyncGroupRequest
 from tailrace.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tailrace.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.unit.broker.brokers import produce_request
 
 TOPIC = "orders"
@@ -325,6 +330,13 @@ def _cluster(topic_id: TopicId) -> list[Case]:
             {"error_code": [int(OF_CLUSTER)]},
         ),
         Case(ReplicaStartRequest(lineage=Lineage(topic_id)), 0, {"error_code": [int(OF_CLUSTER)]}),
+        Case(
+            WriteTxnMarkersRequest(
+                markers=[WritableTxnMarker(topics=[WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])])]
+            ),
+            2,
+            {"markers.topics.partitions.error_code": [int(OF_CLUSTER)]},
+        ),
         # A broker that nobody knows of: who proves to be one needs nothing else.
         Case(
             ProveBrokerRequest(broker_id=9, broker_epoch=1, nonce=bytes(NONCE_BYTES)),

@@ -1,4 +1,4 @@
-"""DescribeProducers 0: the idempotent producers that partitions remember; none of them has a transaction yet."""
+"""DescribeProducers 0: the producers that partitions remember, and the transactions that they have open."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from tailrace.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-
-_NO_COORDINATOR = -1
 
 
 def handle(services: Services, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
@@ -46,7 +44,8 @@ def _describe(services: Services, context: RequestContext, topic: str, number: i
             producer_epoch=entry.epoch,
             last_sequence=entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
             last_timestamp=entry.last_timestamp,
-            coordinator_epoch=_NO_COORDINATOR,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=entry.transaction_start,
         )
         for producer_id, entry in partition.log.producers.entries()
     ]
@@ -58,6 +57,6 @@ API = Api(
     0,
     0,
     handle,
-    "List the idempotent producers that a partition knows.",
+    "List the producers that a partition knows, and their open transactions.",
     needs=(each(Operation.READ, ResourceType.TOPIC),),
 )

@@ -5,8 +5,9 @@ batch (KIP-74). Topics are named by id from version 13 on. Small ranges are read
 large ones go by sendfile; a thread first loads ranges that are not in the page cache. Records that only the archive has
 are read in the background, and the fetch that finds them ready returns them, however few they are. `replica_fetch`
 serves followers, which name themselves in their requests. From version 16 on, a client that asks the wrong broker
-learns the leader (KIP-951). A tool that compares replicas (`kafka-replica-verification`) asks as replica -2; followers
-answer it too.
+learns the leader (KIP-951). Only a client that reads committed records is told of aborted transactions, and its wait
+ends when the last stable offset moves. A tool that compares replicas (`kafka-replica-verification`) asks as replica -2;
+followers answer it too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
 from tailrace.replication.partition import Partition
-from tailrace.replication.reading import Audience
+from tailrace.replication.reading import Audience, Isolation
 from tailrace.runtime.disk import FileRange
 from tailrace.security.needs import each
 from tailrace.security.operations import Operation, ResourceType
@@ -121,11 +122,15 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
             waiter.end()
 
         try:
+            is_committed_reader = fetch.request.isolation_level == Isolation.READ_COMMITTED
             for partition in partitions:
-                partition.watch(waiter)
+                if is_committed_reader:
+                    partition.watch_stable(waiter)
+                else:
+                    partition.watch(waiter)
             for read in answers.coming:
                 read.add_done_callback(end)
-            if _has_moved(answers, partitions):
+            if _has_moved(answers, partitions, is_committed_reader=is_committed_reader):
                 waiter.end()
             await waiter.wait(fetch.request.max_wait_ms / 1000)
         finally:
@@ -139,8 +144,11 @@ async def _wait(fetch: _Fetch, answers: _Answers) -> FetchResponse:
     return _respond(fetch, answers)
 
 
-def _has_moved(answers: _Answers, partitions: list[Partition]) -> bool:
+def _has_moved(answers: _Answers, partitions: list[Partition], *, is_committed_reader: bool) -> bool:
     """True if there is more to read than when the answers were read: other requests ran meanwhile."""
+    if is_committed_reader:
+        told = sum([data.last_stable_offset for _, data in answers.data])
+        return told != sum([partition.last_stable_offset for partition in partitions])
     told = sum([data.high_watermark for _, data in answers.data])
     return told != sum([partition.high_watermark for partition in partitions])
 

@@ -2,7 +2,8 @@
 
 With an archive, -4 is the local log start, -5 the last archived offset and -6 the first offset to be archived next.
 
-Odd: for clients the latest offset is the high watermark, for followers the log end. A newly elected leader does not
+Odd: for clients the latest offset is the high watermark, or the last stable offset if they read committed records, for
+followers the log end. A newly elected leader does not
 know the high watermark yet: the response is OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE. Replica -2 is
 a debugging tool; followers answer it too. A peer that names a broker must have proved its identity. The earliest offset
 and searches by time include the archive.

@@ -31,7 +31,7 @@ from tailrace.broker.leading.lease_watch import VISIT_SECONDS
 from tailrace.broker.peer_identity import require_broker
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model import NO_LEADER_EPOCH
+from tailrace.model import NO_LEADER_EPOCH, NO_OFFSET
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience
 from tailrace.runtime.disk import FileRange
@@ -226,6 +226,7 @@ def _look(fetch: _Fetch, *, is_first: bool) -> _Answers:
             has_error = True
             continue
         describe(data, reading)
+        data.last_stable_offset = NO_OFFSET  # followers see everything
         part = reading.batches
         if isinstance(part, FileRange):
             try:
