@@ -18,7 +18,7 @@ _MOST_ENDED = 4096
 class OpenTransactions:
     """The open transactions, and those whose end is not committed yet."""
 
-    __slots__ = ("_ended", "_open", "first_open")
+    __slots__ = ("_ended", "_open", "first_open", "is_idle")
 
     def __init__(self) -> None:
         # By producer. In the order of their first offsets, because each begins at the log end.
@@ -27,19 +27,17 @@ class OpenTransactions:
         self._ended: deque[tuple[int, int]] = deque()
         #: The smallest first offset of an open transaction; UNBOUNDED if there is none.
         self.first_open = UNBOUNDED
+        #: Whether no transaction holds anything back; an attribute because every read asks.
+        self.is_idle = True
 
     def __len__(self) -> int:
         """The number of open transactions."""
         return len(self._open)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no transaction holds anything back."""
-        return not self._open and not self._ended
-
     def begin(self, producer_id: int, first_offset: int) -> None:
         """A producer's transaction begins at an offset."""
         self._open[producer_id] = first_offset
+        self.is_idle = False
         self.first_open = min(self.first_open, first_offset)
 
     def end(self, producer_id: int, marker_offset: int) -> int | None:
@@ -64,7 +62,10 @@ class OpenTransactions:
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
-        return min(ended[0][1], self.first_open) if ended else self.first_open
+        if ended:
+            return min(ended[0][1], self.first_open)
+        self.is_idle = not self._open
+        return self.first_open
 
     def below(self, offset: int) -> OpenTransactions:
         """The state of a log that ends at an offset, above all markers."""
@@ -73,4 +74,5 @@ class OpenTransactions:
             if first_offset < offset:
                 state.begin(producer_id, first_offset)
         state._ended.extend(self._ended)
+        state.is_idle = not state._open and not state._ended
         return state

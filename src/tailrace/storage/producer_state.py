@@ -183,7 +183,8 @@ class ProducerState:
                 f"Out of order sequence number for producer {header.producer_id}: {header.base_sequence} "
                 f"(incoming), {entry.batches[-1].last_sequence} (current end)",
             )
-        _require_same_kind(entry, header)
+        if entry.transaction_start != NO_OFFSET:
+            _require_same_kind(entry, header)
         return None
 
     def check_unsequenced(self, header: BatchHeader) -> None:
