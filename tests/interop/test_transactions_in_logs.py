@@ -13,75 +13,36 @@ import confluent_kafka
 import kafka
 import pytest
 
-from tailrace.model import TopicPartition
-from tailrace.runtime.system.clock import SystemClock
-from tailrace.runtime.system.disk import SystemDisk
-from tailrace.storage.log_config import LogConfig
-from tailrace.storage.recovery import open_log
 from tests.interop.conftest import MakeBroker
+from tests.support.batches.transactional_log import OPEN_PRODUCER, TransactionalLog, write_log
 from tests.support.brokers.broker_process import BrokerProcess
 from tests.support.clients.java_client import CONSOLE_CONSUMER, DUMP_LOG, GET_OFFSETS, run_tool
 from tests.support.topics import create_topic
-from tests.unit.storage.logs import append, batch
-from tests.unit.storage.transactions import aborted, end, transactional
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-OPEN_PRODUCER = 99
 
 
 class Written(NamedTuple):
-    """What is in the log."""
+    """A broker, and what is in the log of a topic."""
 
     broker: BrokerProcess
     topic: str
-    committed: list[bytes]
-    all_values: list[bytes]
-    aborted: list[tuple[int, int, int, int]]
-    #: Of the transaction that is open at the end.
-    open_offset: int
+    log: TransactionalLog
+
+    @property
+    def committed(self) -> list[bytes]:
+        return [value for _, value in self.log.committed]
+
+    @property
+    def all_values(self) -> list[bytes]:
+        return [value for _, value in self.log.all_records]
 
 
 @pytest.fixture
 def written(make_broker: MakeBroker, topic_name: Callable[[], str]) -> Written:
     broker = make_broker()
     topic = create_topic(broker.bootstrap, topic_name())
-    broker.stop()
-    log = open_log(
-        TopicPartition(topic, 0),
-        str(broker.data_dir / f"{topic}-0"),
-        LogConfig(segment_bytes=4000),
-        SystemDisk(),
-        SystemClock(),
-        stopped_cleanly=True,
-    )
-    now = SystemClock().wall_ms()
-    committed, all_values = [], []
-
-    def write(producer_id: int, sequence: int, value: bytes, *, commits: bool) -> None:
-        append(log, transactional(producer_id, sequence, value=value, timestamp=now))
-        all_values.append(value)
-        if commits:
-            committed.append(value)
-
-    for number in range(60):
-        commits = number % 3 == 0
-        producer_id = 1 + number % 4
-        for part in range(3):
-            write(producer_id, (number // 4) * 3 + part, b"%d-%d" % (number, part), commits=commits)
-            value = b"plain %d-%d" % (number, part)
-            append(log, batch(value=value, timestamp=now))
-            committed.append(value)
-            all_values.append(value)
-        end(log, producer_id, commit=commits, coordinator_epoch=number // 30)
-    open_offset = log.end_offset
-    write(OPEN_PRODUCER, 0, b"open", commits=False)
-    append(log, batch(value=b"after", timestamp=now))
-    all_values.append(b"after")
-    found = [tuple(each) for each in aborted(log)]
-    assert log.segments.count > 5
-    log.close()
-    broker.start()
-    return Written(broker, topic, committed, all_values, found, open_offset)  # type: ignore[arg-type]
+    return Written(broker, topic, write_log(broker, topic))
 
 
 def with_confluent(written: Written, isolation: str) -> list[bytes]:
@@ -148,7 +109,7 @@ def test_the_index_snapshot_and_markers_are_kafkas(written: Written) -> None:
     entry = re.compile(
         r"^version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", re.MULTILINE
     )
-    assert [tuple(map(int, found)) for found in entry.findall(output)] == written.aborted
+    assert [tuple(map(int, found)) for found in entry.findall(output)] == written.log.aborted
     producers = re.findall(
         r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) currentTxnFirstOffset: (\S+)",
         output[output.rindex("Dumping") :],
@@ -156,7 +117,7 @@ def test_the_index_snapshot_and_markers_are_kafkas(written: Written) -> None:
     coordinators = {int(number): int(coordinator) for number, _, coordinator, _ in producers}
     assert coordinators == {1: 1, 2: 1, 3: 1, 4: 1, OPEN_PRODUCER: -1}
     starts = {int(number): start for number, _, _, start in producers}
-    assert str(written.open_offset) in starts[OPEN_PRODUCER]
+    assert str(written.log.open_offset) in starts[OPEN_PRODUCER]
     logs = run_tool(DUMP_LOG, "--files", ",".join(map(str, sorted(directory.glob("*.log")))), "--print-data-log")
     assert (logs.count("endTxnMarker: COMMIT"), logs.count("endTxnMarker: ABORT")) == (20, 40)
     assert "Mismatches" not in logs
@@ -173,13 +134,13 @@ def test_an_operator_finds_and_aborts_a_transaction_with_kafkas_tool(written: Wr
         consumer.close()
         return offset
 
-    assert end_offset("read_committed") == written.open_offset
+    assert end_offset("read_committed") == written.log.open_offset
     described = run_tool(TRANSACTIONS, *bootstrap, "describe-producers", *where)
     row = next(line.split() for line in described.splitlines() if line.startswith(f"{OPEN_PRODUCER}"))
-    assert row[-1] == str(written.open_offset)
+    assert row[-1] == str(written.log.open_offset)
     assert "None" in described, "the others have nothing open"
-    run_tool(TRANSACTIONS, *bootstrap, "abort", *where, "--start-offset", str(written.open_offset))
-    assert end_offset("read_committed") == end_offset("read_uncommitted") == written.open_offset + 3
+    run_tool(TRANSACTIONS, *bootstrap, "abort", *where, "--start-offset", str(written.log.open_offset))
+    assert end_offset("read_committed") == end_offset("read_uncommitted") == written.log.open_offset + 3
     assert with_confluent(written, "read_committed") == [*written.committed, b"after"]
     latest = run_tool(GET_OFFSETS, *bootstrap, "--topic", written.topic)
-    assert latest.strip() == f"{written.topic}:0:{written.open_offset + 3}"
+    assert latest.strip() == f"{written.topic}:0:{written.log.open_offset + 3}"

@@ -33,6 +33,7 @@ from tailrace.storage.log_config import LogConfig
 from tailrace.testing.loop import SimLoop
 from tests.support.batches.compacted_log import CONFIG, NAME, Batch, World
 from tests.support.batches.time_search import offset_for_timestamp, offset_of_max_timestamp
+from tests.unit.storage.transactions import end, read_committed, write
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -622,3 +623,22 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     segments = [SegmentRange(0, 2, 2 * len(first))]
     found = build_offset_map(SystemDisk(), str(tmp_path), segments, [0], 0, 1 << 20, 0.9, bytes(16))
     assert found == Damage(0, len(first), "the CRC of the batch does not match", False)
+
+
+def test_a_cleaning_stops_at_the_first_open_transaction() -> None:
+    async def test(world: World) -> None:
+        world.append(keyed(b"k", b"before"))
+        write(world.log, 7, key=b"k", value=b"open")
+        world.append(keyed(b"k", b"after"))
+        world.roll()
+        await world.sync()
+        await world.clean()
+        assert [record.value for record in world.read_all() if record.key == b"k"] == [b"before", b"open", b"after"]
+        end(world.log, 7, commit=False)
+        world.roll()
+        await world.sync()
+        assert await world.clean()
+        assert [record.value for record in world.read_all() if record.key == b"k"] == [b"after"]
+        assert read_committed(world.log) == [2]
+
+    simulate(test)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tailrace.records.batch import TRANSACTIONAL_BIT, iterate_batches, read_header
 from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, build_batch, iterate_records
@@ -47,9 +49,9 @@ def end(
     return log.append(data, read_header(data), leader_epoch)
 
 
-def write(log: PartitionLog, producer_id: int, sequence: int = NO_SEQUENCE, **fields: int) -> Appended:
+def write(log: PartitionLog, producer_id: int, sequence: int = NO_SEQUENCE, **fields: Any) -> Appended:
     """Append one record in a transaction."""
-    return append(log, transactional(producer_id, sequence, **fields))  # type: ignore[arg-type]
+    return append(log, transactional(producer_id, sequence, **fields))
 
 
 def stable_end(log: PartitionLog, high_watermark: int | None = None) -> int:

@@ -287,7 +287,12 @@ def _schema_of(
     from tailrace.pipeline.sql.sampling import infer_all_json, infer_json, take_sample
 
     fails = str(not replay.skips_corrupt).lower()
-    options = {"kafka.bootstrap.servers": replay.bootstrap, "subscribe": source.topic, "failOnCorruptBatch": fails}
+    options = {
+        "kafka.bootstrap.servers": replay.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": source.topic,
+        "failOnCorruptBatch": fails,
+    }
     with in_users_words():
         sample = take_sample(options)
         if sample.is_complete:

@@ -68,11 +68,16 @@ class Source(Protocol):
 
 
 class TopicSource:
-    """An existing topic; its brokers also serve archived offsets, but files are faster."""
+    """An existing topic; its brokers also serve archived offsets, but files are faster.
+
+    Only what is committed is read: the target would have aborted records as if they were not.
+    """
 
     def __init__(self, bootstrap: str, topic: str, warn: Callable[[str], None]) -> None:
         self.topic = topic
-        self.client: ClientSettings | None = parse_client_settings({"bootstrap.servers": bootstrap})
+        self.client: ClientSettings | None = parse_client_settings(
+            {"bootstrap.servers": bootstrap, "isolation.level": "read_committed"}
+        )
         self._bootstrap = bootstrap
         self._warn = warn
         self._brokers = Brokers(self.client)
