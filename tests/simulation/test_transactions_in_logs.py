@@ -23,8 +23,9 @@ from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.storage import recovery
 from tailrace.storage.open_transactions import UNBOUNDED
+from tailrace.storage.producer_entry import ProducerEntry
 from tailrace.storage.producer_snapshots import find_producers_at_once
-from tailrace.storage.producer_state import ProducerEntry, ProducerState
+from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.testing.loop import SimLoop
 from tests.simulation.seeds import chunks_of_seeds, name_of_chunk

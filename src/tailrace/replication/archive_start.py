@@ -54,7 +54,8 @@ class ArchiveStart:
         refusal: KafkaError | None = None
         while is_wanted() and log.end_offset < offset:
             try:
-                past = LogPast(log.leader_epochs.entries, log.producers)
+                # Only what is stable is archived, so everything that is open here has ended there.
+                past = LogPast(log.leader_epochs.entries, log.producers.all_ended())
                 refusal = await partition.directory.cuts.restart(log, offset, is_wanted, past)
             except KafkaError as error:  # the log is still being truncated to a former leader's
                 refusal = error

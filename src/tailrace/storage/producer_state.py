@@ -1,121 +1,40 @@
 """What each idempotent producer last wrote to one partition: sequence checks and duplicate detection.
 
-Also each producer's open transaction, and the epoch of the coordinator that ended its last one. It keeps the last
-five batches of every producer, which is as many as a client may have in flight. It also keeps the
-length of the unbroken run of sequences that ends with them, because a batch in flight to a former leader may be sent
-again after any number of later ones. Snapshots have Kafka's format with one entry per remembered batch (readers that
-keep one entry per producer keep the newest), so a restart does not change the answers to retries. Everything else is
-rebuilt from batch headers and markers. The number of producers is bounded: the longest idle are dropped first, but
-never one with an open transaction, because its records could then never be committed or aborted.
+Also each producer's open transaction, and the epoch of the coordinator that ended its last one. It keeps the last five
+batches of every producer, which is as many as a client may have in flight. It also keeps the length of the unbroken run
+of sequences that ends with them, because a batch in flight to a former leader may be sent again after any number of
+later ones. Snapshots have Kafka's format with one entry per remembered batch (readers that keep one entry per producer
+keep the newest), so a restart does not change the answers to retries. Everything else is rebuilt from batch headers and
+markers. The number of producers is bounded: the longest idle are dropped first, but never one with an open transaction,
+because its records could then never be committed or aborted.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import replace
 from heapq import nsmallest
-from typing import NamedTuple
 
 from crc32c import crc32c
 
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.model import NO_OFFSET, NO_SEQUENCE
-from tailrace.records.batch import TRANSACTIONAL_BIT, BatchHeader, increment_sequence, sequences_between
+from tailrace.model import NO_OFFSET
+from tailrace.records.batch import TRANSACTIONAL_BIT, BatchHeader, increment_sequence
 from tailrace.records.markers import BUMPS_EPOCH_FROM, Marker
 from tailrace.storage.aborted_transactions import AbortedTransaction
 from tailrace.storage.open_transactions import UNBOUNDED, OpenTransactions
+from tailrace.storage.producer_entry import NO_COORDINATOR_EPOCH, AppendedBatch, ProducerEntry, is_before
 
-REMEMBERED_BATCHES = 5
 #: An eviction drops this fraction (1/16) beyond the excess, because finding idle producers means scanning all.
 _MORE_EVICTED = 16
 #: Maximum number of unknown producers for which the expected next sequence is kept.
 _MOST_AWAITED = 1000
-#: Sequences wrap around: a distance of more than half of them counts as ahead.
-_FAR_BEHIND = 1 << 30
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_COVERS_FROM = 6
-NO_COORDINATOR_EPOCH = -1
 _LARGEST_EPOCH = 2**15 - 1
-
-
-class AppendedBatch(NamedTuple):
-    """One batch of a producer that is in the log."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp: int
-
-
-@dataclass(slots=True)
-class ProducerEntry:
-    """One producer id on one partition."""
-
-    epoch: int
-    #: The last batches, oldest first. A list, because a deque would take more memory than everything else here.
-    batches: list[AppendedBatch] = field(default_factory=list)
-    last_timestamp: int = -1
-    #: The length of the unbroken run of sequences up to the last batch; all of these are, or were, in the log.
-    run: int = 0
-    #: The first offset of its open transaction.
-    transaction_start: int = NO_OFFSET
-    #: Of the coordinator that wrote its last marker.
-    coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    #: The last offset of its newest batch without sequence numbers, which only coordinators write.
-    unsequenced_offset: int = NO_OFFSET
-    #: The offset of its last marker, or of the batch without sequence numbers that began its epoch: what it was before
-    #: is not known. After a restart, a bound above it.
-    changed_offset: int = NO_OFFSET
-
-    @property
-    def last_data_offset(self) -> int:
-        """The last offset of its newest batch; -1 if none is remembered."""
-        return max(self.batches[-1].last_offset, self.unsequenced_offset) if self.batches else self.unsequenced_offset
-
-    def add(self, batch: AppendedBatch) -> None:
-        """Append a batch."""
-        if self.batches and batch.base_sequence != increment_sequence(self.batches[-1].last_sequence, 1):
-            # A leader that had forgotten the producer accepted it, or the batches in between were compacted.
-            self.run = 0
-        self.run += sequences_between(batch.base_sequence, batch.last_sequence) + 1
-        if len(self.batches) == REMEMBERED_BATCHES:
-            del self.batches[0]
-        self.batches.append(batch)
-        self.last_timestamp = batch.timestamp
-
-    def no_batch(self) -> AppendedBatch:
-        """What a snapshot has for a producer without sequence numbers."""
-        offset = self.unsequenced_offset
-        return AppendedBatch(NO_SEQUENCE, NO_SEQUENCE, offset, offset, self.last_timestamp)
-
-    def has_written(self, base_sequence: int, last_sequence: int) -> bool:
-        """Whether a batch was written before all that are remembered."""
-        first = self.batches[0].base_sequence
-        remembered = sequences_between(first, self.batches[-1].last_sequence) + 1
-        behind = sequences_between(base_sequence, first)
-        return sequences_between(base_sequence, last_sequence) < behind <= min(self.run - remembered, _FAR_BEHIND)
-
-    def below(self, offset: int) -> ProducerEntry:
-        """The entry as of the batches below an offset."""
-        kept = [batch for batch in self.batches if batch.last_offset < offset]
-        timestamp, run = self.last_timestamp, self.run
-        if kept and len(kept) < len(self.batches):
-            run = max(0, run - sequences_between(kept[-1].last_sequence, self.batches[-1].last_sequence))
-            timestamp = kept[-1].timestamp
-        return ProducerEntry(
-            self.epoch,
-            kept,
-            timestamp,
-            run,
-            self.transaction_start if self.transaction_start < offset else NO_OFFSET,
-            self.coordinator_epoch,
-            min(self.unsequenced_offset, offset - 1),
-            self.changed_offset,
-        )
 
 
 class ProducerState:
@@ -230,7 +149,7 @@ class ProducerState:
         awaited = self._awaited.get(key)
         if awaited is None and len(self._awaited) >= _MOST_AWAITED:
             del self._awaited[next(iter(self._awaited))]
-        if awaited is None or _is_before(sequence, awaited):
+        if awaited is None or is_before(sequence, awaited):
             self._awaited[key] = sequence
 
     def _check_first(self, header: BatchHeader) -> None:
@@ -250,7 +169,7 @@ class ProducerState:
                     f"Producer {header.producer_id} is unknown to this partition and starts with sequence {sequence}: "
                     "retry, starting with its first unacknowledged batch",
                 )
-        elif sequence != awaited and not _is_before(sequence, awaited):
+        elif sequence != awaited and not is_before(sequence, awaited):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Out of order sequence number for producer {header.producer_id}: {sequence} (incoming), {awaited} "
@@ -344,6 +263,14 @@ class ProducerState:
             if kept.batches or is_only_ended or kept.transaction_start != NO_OFFSET:
                 state._producers[producer_id] = kept
         state.transactions = self.transactions.below(offset)
+        return state
+
+    def all_ended(self) -> ProducerState:
+        """The state of a later log end at which no transaction of now is open any more."""
+        state = ProducerState()
+        for producer_id, entry in self._producers.items():
+            state._producers[producer_id] = replace(entry, transaction_start=NO_OFFSET)
+        state._marker_offset = self._marker_offset
         return state
 
     def expire(self, before_ms: int) -> None:
@@ -450,7 +377,3 @@ def _require_same_kind(entry: ProducerEntry, header: BatchHeader) -> None:
             f"Expected a transactional batch from producer {header.producer_id}, which has a transaction open since "
             f"offset {entry.transaction_start}",
         )
-
-
-def _is_before(sequence: int, other: int) -> bool:
-    return 0 < sequences_between(sequence, other) <= _FAR_BEHIND

@@ -14,6 +14,7 @@ from tailrace.storage.partition_log import LogPast
 from tests.unit.replication.reads import read
 from tests.unit.replication.replicas import Replica, Replicas, with_replicas
 from tests.unit.replication.test_partition import refusal
+from tests.unit.replication.transactions import end, write
 
 CONFIG = LogConfig(index_interval_bytes=0, segment_bytes=300, retention_ms=0, is_archived=True)
 
@@ -137,3 +138,24 @@ def test_producers_are_refused_while_the_disk_is_full_of_what_is_not_archived() 
         assert replicas.leader.append() == 0
 
     with_replicas(test)
+
+
+def test_what_was_open_in_a_log_that_ends_before_the_archive_has_ended() -> None:
+    async def test(replicas: Replicas) -> None:
+        leader = replicas.leader
+        write(leader, 7, 0)
+        replicas.change(isr=(1,))
+        second = replicas.second
+        await second.fetch_from(leader)
+        assert second.partition.log.producers.transactions.first_open == 0
+        end(leader, 7, commit=True)
+        leader.append()
+        second.partition.apply_archive(ArchivedRange(0, 3), 3)
+        replicas.change(leader=2)
+        await asyncio.sleep(2)
+        partition = second.partition
+        assert (partition.log.start_offset, partition.last_stable_offset) == (3, 3)
+        assert write(second, 7, 1) == 3
+        assert dict(partition.log.producers.entries())[7].transaction_start == 3
+
+    with_replicas(test, CONFIG)

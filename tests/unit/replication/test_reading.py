@@ -9,19 +9,15 @@ import pytest
 
 from tailrace.cluster.archives import ArchivedRange
 from tailrace.errors import ErrorCode
-from tailrace.records.markers import Marker
-from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.replication.partition import Partition
 from tailrace.replication.reading import Audience, Isolation
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.aborted_transactions import AbortedTransaction
-from tailrace.storage.partition_log import Appended
 from tests.unit.replication.reads import read
-from tests.unit.replication.replicas import Replica, Replicas, with_replicas
+from tests.unit.replication.replicas import Replicas, with_replicas
 from tests.unit.replication.test_archived_partition import CONFIG, ten_committed
 from tests.unit.replication.test_partition import refusal
-from tests.unit.storage.logs import batch
-from tests.unit.storage.transactions import transactional
+from tests.unit.replication.transactions import end, write
 
 ARCHIVED_BATCHES = b"batches of the archive"
 
@@ -133,19 +129,6 @@ def test_clients_get_archived_records_from_the_archive_and_replicas_are_sent_the
         assert len(archive.asked) == 4
 
     with_replicas(test, CONFIG)
-
-
-def write(leader: Replica, producer_id: int, sequence: int, *, epoch: int = 0, plain: bool = False) -> int:
-    data = transactional(producer_id, sequence, epoch=epoch, timestamp=leader.clock.wall_ms())
-    if plain:
-        data = batch(producer=(producer_id, epoch, sequence), timestamp=leader.clock.wall_ms())
-    appended = leader.partition.append(memoryview(data), ACKS_ALL)
-    assert isinstance(appended, Appended)
-    return appended.last_offset
-
-
-def end(leader: Replica, producer_id: int, *, commit: bool, epoch: int = 0, version: int = 0) -> int:
-    return leader.partition.append_marker(Marker(producer_id, epoch, commit, 0, version)).last_offset
 
 
 class Waiter:

@@ -10,7 +10,8 @@ from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader, read_header
 from tailrace.records.markers import Marker
-from tailrace.storage.producer_state import REMEMBERED_BATCHES, ProducerState
+from tailrace.storage.producer_entry import REMEMBERED_BATCHES
+from tailrace.storage.producer_state import ProducerState
 from tests.unit.storage.logs import Logs, append, batch
 
 LAST = 2**31 - 1

@@ -298,8 +298,7 @@ class Cleaner:
 
     def _rules(self, log: PartitionLog, end_offset: int) -> Rules:
         producers = {
-            producer_id: (entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
-            for producer_id, entry in log.producers.entries()
+            producer_id: (entry.last_data_offset, entry.epoch) for producer_id, entry in log.producers.entries()
         }
         return Rules(
             self._runtime.clock.wall_ms(),

@@ -18,7 +18,8 @@ from tailrace.replication.reading import PartitionReader, Reading
 from tailrace.runtime.disk import FileRange
 from tailrace.storage.log_directory import LogDirectory
 from tailrace.storage.partition_log import PartitionLog
-from tailrace.storage.producer_state import AppendedBatch, ProducerState
+from tailrace.storage.producer_entry import AppendedBatch
+from tailrace.storage.producer_state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.testing.clock import SimClock
 from tailrace.testing.cluster.disasters import BLACKOUT
