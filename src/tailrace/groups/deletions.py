@@ -10,10 +10,10 @@ from tailrace.coordinator.journal import JournalRecord
 from tailrace.coordinator.operations import Operations, pass_on
 from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.committed_offset import removal_record
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.group_table import GroupTable
 from tailrace.groups.housekeeping import TOGETHER
-from tailrace.groups.offsets import removal_record
 from tailrace.model import TopicPartition
 from tailrace.replication.waiters import refuse
 

@@ -18,8 +18,9 @@ from tailrace.coordinator.deadlines import Deadline
 from tailrace.coordinator.journal import JournalRecord
 from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.committed_offset import CommittedOffset, commit_record, is_expired, removal_record
 from tailrace.groups.counters import GroupCounters
-from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, is_expired, removal_record
+from tailrace.groups.offsets import Offsets
 from tailrace.groups.settings import GroupSettings
 from tailrace.model import NO_TIMESTAMP, TopicPartition
 from tailrace.runtime.clock import Clock

@@ -26,6 +26,7 @@ from tailrace.groups.classic_group import (
     SyncResult,
 )
 from tailrace.groups.classic_members import ClassicMembers, not_upgraded
+from tailrace.groups.committed_offset import CommittedOffset, commit_record, removal_record
 from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
@@ -33,7 +34,6 @@ from tailrace.groups.deletions import Deletions
 from tailrace.groups.group_table import Group, GroupTable, subscribed_topics
 from tailrace.groups.housekeeping import CatchUp, Housekeeping
 from tailrace.groups.newcomers import Newcomers
-from tailrace.groups.offsets import CommittedOffset, commit_record, removal_record
 from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value, require_storable
 from tailrace.groups.settings import GroupSettings
 from tailrace.model import NO_TIMESTAMP, Lineage, TopicPartition

@@ -13,7 +13,7 @@ from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
+from tailrace.groups.committed_offset import NO_COMMITTED_OFFSET, CommittedOffset
 from tailrace.groups.shard import GroupShard
 from tailrace.model import TopicPartition
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
