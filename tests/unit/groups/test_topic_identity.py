@@ -178,7 +178,7 @@ class Table:
         for key, value in records:
             decoded = decode_key(key)
             assert isinstance(decoded, OffsetCommitKey)
-            self.offsets.replay(decoded, None if value is None else decode_value(decoded, value))
+            self.offsets.replay(decoded, None if value is None else decode_value(decoded, value), 0, None)
 
 
 def test_what_the_image_does_not_know_yet_is_neither_removed_nor_denied() -> None:
