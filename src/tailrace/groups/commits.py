@@ -155,6 +155,10 @@ class Commits:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactions need a producer id and an epoch.")
         self._check_in_transaction(group_id, committer)
         made, refused = self._make(offsets, self._clock.wall_ms(), NO_TIMESTAMP)
+        for partition in [place for place, offset in made.items() if offset.lineage is None]:
+            # The topic was deleted while the producer was admitted; the next one of its name must not get the offset.
+            del made[partition]
+            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         records = [commit_record(group_id, partition, committed) for partition, committed in made.items()]
         written = self._operations.write_in_transaction(producer_id, producer_epoch, records, refused)
         self._counters.offset_commits += len(records)
