@@ -47,7 +47,7 @@ _NOTES = """
 - **FindCoordinator** finds the coordinators of groups. It answers COORDINATOR_NOT_AVAILABLE for transactions and
   INVALID_REQUEST for share groups.
 - **Not served yet**: transactions, share groups, Kafka Streams' own group protocol, ACLs, SASL, quotas, and moving
-  replicas. Their APIs are not advertised.
+  replicas. Their APIs are not advertised, except for TxnOffsetCommit.
 
 ## Order on one connection
 

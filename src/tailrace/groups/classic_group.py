@@ -197,6 +197,19 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """Refuse a commit in a transaction from a client outside this generation.
+
+        A client of an old version says nothing of itself and is accepted in any state.
+        """
+        if self.state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and (self.state is GroupState.EMPTY or (member_id == UNKNOWN_MEMBER and instance_id is None)):
+            return
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
     @property
     def waiting_to_join(self) -> int:
         return sum(member.joining is not None for member in self.members.values())

@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from tailrace.coordinator.deadlines import Deadline
+from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.assignment import (
     NOTHING,
     Assignment,
@@ -24,7 +25,7 @@ from tailrace.groups.assignment import (
     pairs_of,
     without,
 )
-from tailrace.groups.classic_group import MemberProtocol
+from tailrace.groups.classic_group import UNKNOWN_MEMBER, MemberProtocol
 from tailrace.groups.records import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
@@ -257,6 +258,19 @@ class ConsumerGroup:
         assigned = either(kept, of_pairs(free))
         state = MemberState.STABLE if len(free) == len(wanted) else MemberState.UNRELEASED_PARTITIONS
         return replace(member.at_epoch(target_epoch), state=state, assigned=assigned, revoking=NOTHING)
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> None:
+        """Refuse a commit in a transaction from a client that is not in the group, or is in another epoch.
+
+        A client of an old version says nothing of itself and is accepted. Producers know no error for a stale epoch.
+        """
+        if epoch < 0 and (not self.members or (member_id == UNKNOWN_MEMBER and instance_id is None)):
+            return
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if epoch != member.epoch:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
     def accepts_epoch(self, member: ConsumerMember, epoch: int, owned: Assignment | None) -> bool:
         """True if a member's epoch is the current one, or the previous one because it never got the response."""

@@ -1,4 +1,7 @@
-"""Deletes groups with their offsets: in slices if there are many, and only while nobody joins."""
+"""Deletes groups with their offsets: in slices if there are many, and only while nobody joins.
+
+Offsets of open transactions are deleted too, so that no marker brings a deleted group back.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from tailrace.coordinator.journal import JournalRecord
 from tailrace.coordinator.operations import Operations, pass_on
 from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.committed_offset import removal_record
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.group_table import GroupTable
 from tailrace.groups.housekeeping import TOGETHER
-from tailrace.groups.offsets import removal_record
 from tailrace.model import TopicPartition
 from tailrace.replication.waiters import refuse
 
@@ -51,7 +54,7 @@ class Deletions:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         if group_id in self._running:
             return self._running[group_id][1]
-        partitions = list(self._table.offsets.of_group(group_id))
+        partitions = self._table.offsets.partitions(group_id)
         if len(partitions) <= TOGETHER:
             return self._delete_rest(group_id, partitions)
         deleted: asyncio.Future[ErrorCode] = self._loop.create_future()
@@ -89,8 +92,7 @@ class Deletions:
 
     def _delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         self._operations.flush()
-        there = self._table.offsets.of_group(group_id)
-        records = [removal_record(group_id, partition) for partition in partitions if partition in there]
+        records = self._removals(group_id, partitions)
         self._operations.keep(records)
         self._counters.offset_deletions += len(records)
 
@@ -99,10 +101,12 @@ class Deletions:
     ) -> ErrorCode | asyncio.Future[ErrorCode]:
         """Delete a group together with its last offsets."""
         self._operations.flush()
-        there = self._table.offsets.of_group(group_id)
-        offsets: list[JournalRecord] = [
-            removal_record(group_id, partition) for partition in partitions if partition in there
-        ]
+        offsets = self._removals(group_id, partitions)
         kept = self._remove(group_id, offsets)
         self._counters.offset_deletions += len(offsets)
         return kept
+
+    def _removals(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[JournalRecord]:
+        """Return the records that remove what is left in these partitions; they end pending offsets too."""
+        offsets = self._table.offsets
+        return [removal_record(group_id, partition) for partition in partitions if offsets.has(group_id, partition)]

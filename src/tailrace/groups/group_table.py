@@ -62,14 +62,14 @@ class GroupListing(NamedTuple):
 
 
 class GroupTable:
-    """All groups of a shard by name, and all committed offsets."""
+    """All groups of a shard by name, and all offsets."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record."""
+    def replay(self, key: bytes, value: bytes | None, log_offset: int, producer_id: int | None) -> None:
+        """Apply one record; a producer id means that it is part of that producer's transaction."""
         try:
             decoded = decode_key(key)
             if decoded is None:
@@ -81,7 +81,7 @@ class GroupTable:
         match decoded:
             case OffsetCommitKey():
                 assert content is None or isinstance(content, OffsetCommitValue)
-                self.offsets.replay(decoded, content)
+                self.offsets.replay(decoded, content, log_offset, producer_id)
             case GroupMetadataKey():
                 assert content is None or isinstance(content, GroupMetadataValue)
                 self._replay_classic(decoded.group, content)
@@ -149,7 +149,7 @@ class GroupTable:
         group = self.groups.get(group_id)
         if group is not None:
             return group
-        if self.offsets.of_group(group_id):
+        if self.offsets.has_any(group_id):
             return ClassicGroup(group_id)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
 

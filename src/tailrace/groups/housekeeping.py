@@ -1,7 +1,8 @@
 """Removes expired offsets, abandoned groups and commits of deleted topics from a shard.
 
 Invariants: a commit counts only for the topic that it was made for, not for another one with the same name. Nothing is
-removed because this broker does not know its topic yet, as the records of a shard may be newer than the image. All work
+removed because this broker does not know its topic yet, as the records of a shard may be newer than the image. Nothing
+is written that would win over the offset of an open transaction, except to remove offsets of deleted topics. All work
 goes in slices, so that it never delays others. This module must not know the rebalance protocols.
 """
 
@@ -13,15 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from tailrace.cluster.image import ClusterImage
+from tailrace.cluster.image import ClusterImage, TopicImage
 from tailrace.coordinator.deadlines import Deadline
 from tailrace.coordinator.journal import JournalRecord
 from tailrace.coordinator.turns import Turns
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.committed_offset import CommittedOffset, commit_record, is_expired, removal_record
 from tailrace.groups.counters import GroupCounters
-from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record, is_expired, removal_record
+from tailrace.groups.offsets import Offsets
 from tailrace.groups.settings import GroupSettings
-from tailrace.model import NO_TIMESTAMP, TopicPartition
+from tailrace.model import NO_TIMESTAMP, Lineage, TopicPartition
 from tailrace.runtime.clock import Clock
 
 logger = logging.getLogger("tailrace.groups")
@@ -83,6 +85,8 @@ class Housekeeping:
         # Whether the image has shown every topic that has commits. After that, a topic that it does not show is
         # deleted.
         self._knows_topics = False
+        # Whether offsets of deleted topics are left, because open transactions have others in the same partitions.
+        self._has_leftovers = False
 
     def begin(self) -> None:
         """Start after all records were replayed."""
@@ -116,43 +120,58 @@ class Housekeeping:
         self._checking.begin(self._check_topics)
 
     def _check_topics(self) -> Iterator[None]:
-        """Remove commits of deleted topics, and add the topic id to commits without one."""
+        """Remove offsets of deleted topics, and add the topic id to commits without one."""
         has_unknown = False
         removed = 0
+        self._has_leftovers = False
         for places in self._places():
             self._flush()
-            topics = self._image().topics
             removals: list[JournalRecord] = []
             identified: list[JournalRecord] = []
             for group_id, partition in places:
+                topic = self._image().topics.get(partition.topic)
                 committed = self._offsets.of_group(group_id).get(partition)
-                if committed is None:
-                    continue
-                topic = topics.get(partition.topic)
-                if topic is not None and topic.lineage == committed.lineage:
-                    continue
-                if topic is not None and committed.lineage is None:
-                    known = committed._replace(lineage=topic.lineage)
-                    if committed.expire_timestamp == NO_TIMESTAMP:
-                        identified.append(commit_record(group_id, partition, known))
-                    else:
-                        # The one record version that has an expiry has no field for the topic id.
-                        self._offsets.take_one(group_id, partition, known)
-                elif self._knows_topics:
+                pending = self._offsets.pending.of_group(group_id).get(partition, ())
+                offsets = [*pending] if committed is None else [committed, *pending]
+                deleted = [offset for offset in offsets if not _may_be_of(topic, offset)]
+                if topic is not None and not deleted:
+                    if committed is not None and committed.lineage is None:
+                        self._identify(group_id, partition, committed, topic.lineage, identified)
+                elif not self._knows_topics:
+                    has_unknown = True
+                elif len(deleted) == len(offsets):
                     removals.append(removal_record(group_id, partition))
                 else:
-                    has_unknown = True
+                    # Removing these would also remove offsets of the topic that has the name now.
+                    self._has_leftovers = True
             self._keep_quietly(identified, "offsets without a topic id")
             if self._keep_quietly(removals, "offsets of deleted topics"):
                 removed += len(removals)
                 self._counters.offset_deletions += len(removals)
             yield
         if removed:
-            logger.info("removed %d committed offsets: their topics were deleted", removed)
+            logger.info("removed %d offsets: their topics were deleted", removed)
         if has_unknown and not self._knows_topics:
             self._catch_up(self._image_is_current)
         else:
             self._knows_topics = True
+
+    def _identify(
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        committed: CommittedOffset,
+        lineage: Lineage,
+        records: list[JournalRecord],
+    ) -> None:
+        """Add the topic id to a commit: in its record if that is possible, else in memory until the next load."""
+        is_pending = partition in self._offsets.pending.of_group(group_id)
+        # The one record version that has an expiry has no field for the topic id. And a record that is written after
+        # those of open transactions would win over them.
+        if committed.expire_timestamp == NO_TIMESTAMP and not is_pending:
+            records.append(commit_record(group_id, partition, committed._replace(lineage=lineage)))
+        else:
+            self._offsets.identify(group_id, partition, lineage)
 
     def _image_is_current(self) -> None:
         if not self._is_over:
@@ -160,22 +179,24 @@ class Housekeeping:
             self._checking.begin(self._check_topics)
 
     def _places(self) -> Iterator[list[tuple[str, TopicPartition]]]:
-        """Yield every committed offset by group and partition, in slices; the table may change between two."""
+        """Yield every place that has offsets, by group and partition, in slices; the table may change between two."""
         every = (
             (group_id, partition)
             for group_id in self._offsets.groups()
-            for partition in list(self._offsets.of_group(group_id))
+            for partition in self._offsets.partitions(group_id)
         )
         while places := list(islice(every, TOGETHER)):
-            yield places
+            yield [place for place in places if self._offsets.has(*place)]
 
     # --- expiry
 
     def _expire(self) -> None:
+        if self._has_leftovers:
+            self._checking.begin(self._check_topics)
         self._expiring.begin(self._expire_in_turns)
 
     def _expire_in_turns(self) -> Iterator[None]:
-        """Remove expired offsets of empty groups, then groups without offsets."""
+        """Remove expired offsets of empty groups, then groups without offsets, be they of open transactions."""
         looked_at = 0
         for group_id in self._groups.group_ids():
             partitions = iter(list(self._offsets.of_group(group_id)))
@@ -201,11 +222,12 @@ class Housekeeping:
         if empty_since_ms is None:
             return False
         now_ms, retention_ms = self._clock.wall_ms(), self._settings().offsets_retention_ms
-        offsets = self._offsets.of_group(group_id)
+        offsets, pending = self._offsets.of_group(group_id), self._offsets.pending.of_group(group_id)
         records: list[JournalRecord] = [
             removal_record(group_id, partition)
             for partition in partitions
             if (committed := offsets.get(partition)) is not None
+            and partition not in pending
             and is_expired(committed, now_ms, retention_ms, empty_since_ms)
         ]
         if not records:
@@ -219,7 +241,7 @@ class Housekeeping:
     def _remove_if_bare(self, group_id: str) -> None:
         """Remove an empty group that has no offsets left."""
         self._flush()
-        if self._offsets.of_group(group_id) or self._groups.empty_since_ms(group_id) is None:
+        if self._offsets.has_any(group_id) or self._groups.empty_since_ms(group_id) is None:
             return
         try:
             if self._groups.remove_group(group_id):
@@ -237,3 +259,8 @@ class Housekeeping:
             logger.warning("cannot write records for %s: %s; retrying at a later check", what, error)
             return False
         return True
+
+
+def _may_be_of(topic: TopicImage | None, offset: CommittedOffset) -> bool:
+    """True if an offset was committed for this topic, or if its record does not say for which one."""
+    return topic is not None and offset.lineage in (None, topic.lineage)

@@ -1,16 +1,15 @@
 """One shard of the group coordinator: the groups whose names hash to one partition of the offsets topic.
 
-Owns the requests of both protocols and what they share: offsets, describing, deleting. `group_table` has the groups,
-and only replay changes them; `housekeeping` removes what expires. Only offset commits are batched with others of the
-same turn of the loop; any other write flushes them first.
+Owns the requests of both protocols and what they share: describing, deleting. `group_table` has the groups, and only
+replay changes them; `commits` writes and reads offsets; `housekeeping` removes what expires. Only commits without a
+transaction are batched with others of the same turn of the loop; any other write flushes them first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tailrace.cluster.image import ClusterImage
@@ -26,6 +25,8 @@ from tailrace.groups.classic_group import (
     SyncResult,
 )
 from tailrace.groups.classic_members import ClassicMembers, not_upgraded
+from tailrace.groups.commits import Commits
+from tailrace.groups.committed_offset import CommittedOffset, removal_record
 from tailrace.groups.consumer import ConsumerProtocol, HeartbeatCall, HeartbeatResult
 from tailrace.groups.consumer_group import JOINING, ConsumerGroup
 from tailrace.groups.counters import GroupCounters
@@ -33,19 +34,14 @@ from tailrace.groups.deletions import Deletions
 from tailrace.groups.group_table import Group, GroupTable, subscribed_topics
 from tailrace.groups.housekeeping import CatchUp, Housekeeping
 from tailrace.groups.newcomers import Newcomers
-from tailrace.groups.offsets import CommittedOffset, commit_record, removal_record
 from tailrace.groups.records import GroupMetadataKey, encode_key, encode_value, require_storable
 from tailrace.groups.settings import GroupSettings
-from tailrace.model import NO_TIMESTAMP, Lineage, TopicPartition
+from tailrace.model import TopicPartition
 from tailrace.runtime.clock import Clock
-from tailrace.runtime.outcome import Outcome
 
 logger = logging.getLogger("tailrace.groups")
 
 R = TypeVar("R")
-
-#: The largest time that a record has room for.
-_LATEST_MS = 2**63 - 1
 
 
 class GroupShard:
@@ -74,6 +70,13 @@ class GroupShard:
         self.consumer = ConsumerProtocol(
             settings, operations.write, image, clock, loop, self._downgrade_if_classic, counters
         )
+        commits = Commits(table, operations, self.classic, self.consumer, settings, image, clock, counters)
+        self.commit = commits.commit
+        self.commit_one = commits.commit_one
+        self.commit_in_transaction = commits.commit_in_transaction
+        self.end_transaction = commits.end_transaction
+        self.committed = commits.committed
+        self.pending = commits.pending
         self._classic_members = ClassicMembers(self.consumer, image, new_id)
         self._operations = operations
         self._settings = settings
@@ -95,18 +98,12 @@ class GroupShard:
     # --- the shard
 
     def replay(self, key: bytes, value: bytes | None, offset: int, producer: Producer | None) -> None:
-        self.table.replay(key, value)
+        # What a producer writes in a transaction waits for its marker.
+        producer_id = producer.producer_id if producer is not None and producer.in_transaction else None
+        self.table.replay(key, value, offset, producer_id)
 
     def replay_marker(self, producer: Producer, is_commit: bool, offset: int) -> None:
-        pass  # no client can commit offsets in a transaction yet
-
-    def end_transaction(
-        self, producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int
-    ) -> asyncio.Future[None] | None:
-        """End a producer's transaction in this shard, as its coordinator decided."""
-        return self._operations.end_transaction(
-            producer_id, producer_epoch, None, is_commit=is_commit, coordinator_epoch=coordinator_epoch
-        )
+        self.offsets.replay_marker(producer.producer_id, is_commit)
 
     def begin(self) -> None:
         for group in list(self._groups.values()):
@@ -211,7 +208,7 @@ class GroupShard:
         return self.consumer.heartbeat(group, call)
 
     def _no_consumer_group(self, group_id: str, epoch: int) -> KafkaError:
-        is_there = group_id in self._groups or bool(self.offsets.of_group(group_id))
+        is_there = group_id in self._groups or self.offsets.has_any(group_id)
         if is_there:
             why = f"Group {group_id} is not a consumer group."
         else:
@@ -262,89 +259,6 @@ class GroupShard:
 
     # --- offsets
 
-    def commit(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        retention_ms: int,
-        offsets: Iterable[tuple[TopicPartition, int, int, str | None]],
-    ) -> tuple[dict[TopicPartition, ErrorCode], Outcome[None] | None]:
-        """Commit offsets (partition, offset, leader epoch, metadata).
-
-        Returns the refused ones with their errors, and what to wait for until the others are committed.
-        """
-        require_storable(group_id)
-        self._check_commit(group_id, member_id, instance_id, generation)
-        now_ms = self._clock.wall_ms()
-        expires_ms = min(now_ms + retention_ms, _LATEST_MS) if retention_ms >= 0 else NO_TIMESTAMP
-        refused: dict[TopicPartition, ErrorCode] = {}
-        records: list[JournalRecord] = []
-        made: dict[TopicPartition, CommittedOffset] = {}
-        topics = self._image().topics
-        for partition, offset, leader_epoch, metadata in offsets:
-            if metadata and len(metadata) > self._settings().offset_metadata_max_bytes:
-                refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            topic = topics.get(partition.topic)
-            lineage = None if topic is None else topic.lineage
-            committed = made[partition] = CommittedOffset(
-                offset, leader_epoch, metadata or "", now_ms, expires_ms, lineage
-            )
-            records.append(commit_record(group_id, partition, committed))
-        if not records:
-            return refused, None
-        written: Outcome[None] = Outcome()
-        self._operations.write_shared(records, partial(self.offsets.take, group_id, made), written)
-        self._counters.offset_commits += len(records)
-        return refused, written
-
-    def commit_one(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        partition: TopicPartition,
-        lineage: Lineage,
-        offset: int,
-        leader_epoch: int,
-        written: Outcome[None],
-    ) -> None:
-        """Do what `commit` does, for one offset without metadata or a retention of its own.
-
-        `written` ends when the offset is committed or has failed; it stays pending if this raises.
-        """
-        self._check_commit(group_id, member_id, instance_id, generation)
-        committed = CommittedOffset(offset, leader_epoch, "", self._clock.wall_ms(), NO_TIMESTAMP, lineage)
-        record = commit_record(group_id, partition, committed)
-        take = partial(self.offsets.take_one, group_id, partition, committed)
-        self._operations.write_shared((record,), take, written)
-        self._counters.offset_commits += 1
-
-    def _check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> None:
-        group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            self.consumer.check_commit(group, member_id, generation)
-        elif group is not None:
-            self.classic.check_commit(group, member_id, instance_id, generation)
-        elif generation >= 0:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-
-    def committed(
-        self, group_id: str, member_id: str | None = None, member_epoch: int = -1
-    ) -> Mapping[TopicPartition, CommittedOffset] | asyncio.Future[Mapping[TopicPartition, CommittedOffset]]:
-        """Return all committed offsets of a group, including those that still wait to be written.
-
-        Ask `counts` which of them belong to the topics that exist now.
-        """
-        self._operations.flush()
-        group = self._groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            self.consumer.check_fetch(group, member_id, member_epoch)
-        return self._operations.read(self.offsets.of_group(group_id))
-
     def counts(self, topic_name: str, committed: CommittedOffset) -> bool:
         """True if a commit was made for the topic that has its name now; refuse if that is not known yet."""
         return self._housekeeping.counts(topic_name, committed)
@@ -352,10 +266,10 @@ class GroupShard:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | asyncio.Future[dict[TopicPartition, ErrorCode]]:
-        """Delete committed offsets of topics that no member reads."""
+        """Delete committed offsets of topics that no member reads, and with them those of open transactions."""
         self._operations.flush()
         group = self._groups.get(group_id)
-        if group is None and not self.offsets.of_group(group_id):
+        if group is None and not self.offsets.has_any(group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         subscribed = subscribed_topics(group)
         results: dict[TopicPartition, ErrorCode] = {}
@@ -365,7 +279,7 @@ class GroupShard:
                 results[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 continue
             results[partition] = ErrorCode.NONE
-            if partition in self.offsets.of_group(group_id):
+            if self.offsets.has(group_id, partition):
                 records.append(removal_record(group_id, partition))
         kept = self._operations.write(records, results)
         self._counters.offset_deletions += len(records)

@@ -63,6 +63,11 @@ from tailrace.wire.messages.offset_for_leader_epoch import (
 from tailrace.wire.messages.prove_broker import ProveBrokerRequest
 from tailrace.wire.messages.replica_start import ReplicaStartRequest
 from tailrace.wire.messages.sync_group import SyncGroupRequest
+from tailrace.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tailrace.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tailrace.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -192,6 +197,14 @@ def _commit(topic_id: TopicId) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=-1, topics=[topic])
 
 
+def _commit_in_transaction() -> TxnOffsetCommitRequest:
+    item = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")
+    topic = TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[item])
+    return TxnOffsetCommitRequest(
+        transactional_id="t", group_id=GROUP, producer_id=7, producer_epoch=0, generation_id=-1, topics=[topic]
+    )
+
+
 def _offsets_of(topic_id: TopicId, *, of_all: bool) -> OffsetFetchRequest:
     wanted = OffsetFetchRequestTopics(name=TOPIC, topic_id=topic_id, partition_indexes=[0])
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=None if of_all else [wanted])
@@ -244,6 +257,8 @@ def _groups(topic_id: TopicId) -> list[Case]:
         Case(LeaveGroupRequest(group_id=GROUP, member_id="m"), 1, of_request),
         Case(_commit(topic_id), 8, of_partition),
         Case(_commit(topic_id), 10, of_partition),
+        Case(_commit_in_transaction(), 2, {"topics.partitions.error_code": [int(OF_TRANSACTION)]}),
+        Case(_commit_in_transaction(), 5, {"topics.partitions.error_code": [int(OF_TRANSACTION)]}),
         Case(OffsetFetchRequest(group_id=GROUP, topics=one_topic), 1, of_partition),
         Case(
             OffsetFetchRequest(group_id=GROUP, topics=None),

@@ -469,9 +469,9 @@ def test_what_a_member_owns_counts_even_if_compaction_kept_its_description_only_
         last = {key: place for place, (key, _) in enumerate(records)}
         whole, compacted = GroupTable(), GroupTable()
         for place, (key, value) in enumerate(records):
-            whole.replay(key, value)
+            whole.replay(key, value, place, None)
             if last[key] == place:
-                compacted.replay(key, value)
+                compacted.replay(key, value, place, None)
         expected, found = whole.groups[GROUP], compacted.groups[GROUP]
         assert isinstance(expected, ConsumerGroup)
         assert isinstance(found, ConsumerGroup)

@@ -16,9 +16,10 @@ from tailrace.cluster.keys import name_key, topic_key
 from tailrace.cluster.store import Write
 from tailrace.coordinator.journal import JournalRecord
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.groups.committed_offset import CommittedOffset, commit_record
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.housekeeping import TOGETHER, Housekeeping
-from tailrace.groups.offsets import CommittedOffset, Offsets, commit_record
+from tailrace.groups.offsets import Offsets
 from tailrace.groups.records import OffsetCommitKey, OffsetCommitValue, decode_key, decode_value, encode_key
 from tailrace.groups.settings import GroupSettings
 from tailrace.model import TopicPartition
@@ -177,7 +178,7 @@ class Table:
         for key, value in records:
             decoded = decode_key(key)
             assert isinstance(decoded, OffsetCommitKey)
-            self.offsets.replay(decoded, None if value is None else decode_value(decoded, value))
+            self.offsets.replay(decoded, None if value is None else decode_value(decoded, value), 0, None)
 
 
 def test_what_the_image_does_not_know_yet_is_neither_removed_nor_denied() -> None:

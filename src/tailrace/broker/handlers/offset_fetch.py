@@ -1,7 +1,9 @@
 """OffsetFetch 1 to 10: committed offsets; of one group up to version 7, of many from version 8 on.
 
 Odd: null topics ask for all offsets. A partition without a commit gets -1 and no error, also if only an earlier topic
-of the same name has a commit. Before version 2, an error of the group is repeated for each partition.
+of the same name has a commit. Before version 2, an error of the group is repeated for each partition. From version 7 on
+a consumer may ask for stable offsets: a partition with an offset of an open transaction gets an error, as its committed
+offset may be about to change (KIP-447).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
 from tailrace.errors import ErrorCode, KafkaError
-from tailrace.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
+from tailrace.groups.committed_offset import NO_COMMITTED_OFFSET, CommittedOffset
 from tailrace.groups.shard import GroupShard
 from tailrace.model import TopicPartition
 from tailrace.runtime.long_work import ITEMS_PER_SLICE
@@ -36,6 +38,7 @@ _GROUP_ERROR_FROM = 2
 _MANY_FROM = 8
 _IDS_FROM = 10
 _NOTHING = CommittedOffset(NO_COMMITTED_OFFSET)
+_NONE_PENDING: Mapping[TopicPartition, Sequence[CommittedOffset]] = {}
 
 
 async def handle(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -43,7 +46,7 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
         return await _one_group(services, context, request)
     groups = []
     for count, group in enumerate(request.groups, 1):
-        groups.append(await _group(services, context, group))
+        groups.append(await _group(services, context, group, request.require_stable))
         if count % ITEMS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return OffsetFetchResponse(groups=groups)
@@ -52,14 +55,24 @@ async def handle(services: Services, context: RequestContext, request: OffsetFet
 class _Offsets:
     """The committed offsets of a group, limited to topics that still exist."""
 
-    def __init__(self, shard: GroupShard, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def __init__(
+        self,
+        shard: GroupShard,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        pending: Mapping[TopicPartition, Sequence[CommittedOffset]],
+    ) -> None:
         self._shard = shard
         self._offsets = offsets
+        # Those of open transactions; none if the client does not ask for stable offsets.
+        self._pending = pending
 
-    def find(self, name: str, number: int) -> CommittedOffset | None:
+    def find(self, name: str, number: int) -> tuple[CommittedOffset, ErrorCode]:
         """Return the offset that applies to a partition; refuse if it is not known yet whether it applies."""
-        found = self._offsets.get(TopicPartition(name, number))
-        return found if found is not None and self._shard.counts(name, found) else None
+        place = TopicPartition(name, number)
+        if self._pending and any(self._shard.counts(name, each) for each in self._pending.get(place, ())):
+            return _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        found = self._offsets.get(place)
+        return found if found is not None and self._shard.counts(name, found) else _NOTHING, ErrorCode.NONE
 
     def by_topic(self, services: Services, context: RequestContext) -> list[tuple[str, list[int]]]:
         """Return the partitions with offsets that apply, of topics that the client may see."""
@@ -71,16 +84,23 @@ class _Offsets:
 
 
 async def _committed(
-    services: Services, context: RequestContext, group_id: str, member_id: str | None = None, member_epoch: int = -1
+    services: Services,
+    context: RequestContext,
+    group_id: str,
+    require_stable: bool,
+    member_id: str | None = None,
+    member_epoch: int = -1,
 ) -> _Offsets:
     shard = access.find_group(services, context, Operation.DESCRIBE, group_id)
     result = shard.committed(group_id, member_id, member_epoch)
-    return _Offsets(shard, await asyncio.shield(result) if isinstance(result, asyncio.Future) else result)
+    # As they are now, like the committed ones: a transaction that ends meanwhile must not show in only one of the two.
+    pending = shard.pending(group_id) if require_stable else _NONE_PENDING
+    return _Offsets(shard, await asyncio.shield(result) if isinstance(result, asyncio.Future) else result, pending)
 
 
 async def _one_group(services: Services, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     try:
-        offsets = await _committed(services, context, request.group_id)
+        offsets = await _committed(services, context, request.group_id, request.require_stable)
         if request.topics is None:
             return OffsetFetchResponse(
                 topics=[_found(name, numbers, offsets) for name, numbers in offsets.by_topic(services, context)]
@@ -112,9 +132,10 @@ def _found(name: str, numbers: Sequence[int], offsets: _Offsets) -> OffsetFetchR
                 committed_offset=found.offset,
                 committed_leader_epoch=found.leader_epoch,
                 metadata=found.metadata,
+                error_code=code,
             )
             for number in numbers
-            for found in [offsets.find(name, number) or _NOTHING]
+            for found, code in [offsets.find(name, number)]
         ],
     )
 
@@ -132,10 +153,12 @@ def _refused(topic: OffsetFetchRequestTopic, code: ErrorCode) -> OffsetFetchResp
 
 
 async def _group(
-    services: Services, context: RequestContext, group: OffsetFetchRequestGroup
+    services: Services, context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     try:
-        offsets = await _committed(services, context, group.group_id, group.member_id, group.member_epoch)
+        offsets = await _committed(
+            services, context, group.group_id, require_stable, group.member_id, group.member_epoch
+        )
         if group.topics is None:
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=_all_of_group(services, context, offsets))
         answered = [_topic_of_group(services, context, wanted, offsets) for wanted in group.topics]
@@ -187,12 +210,13 @@ def _topic_of_group(
 
 
 def _partition(offsets: _Offsets, name: str, number: int) -> OffsetFetchResponsePartitions:
-    found = offsets.find(name, number) or _NOTHING
+    found, code = offsets.find(name, number)
     return OffsetFetchResponsePartitions(
         partition_index=number,
         committed_offset=found.offset,
         committed_leader_epoch=found.leader_epoch,
         metadata=found.metadata,
+        error_code=code,
     )
 
 

@@ -14,10 +14,10 @@ from tailrace.broker.monitoring.metric import Metric, Samples, counter, gauge, o
 from tailrace.broker.monitoring.observed import Look
 from tailrace.errors import KafkaError
 from tailrace.groups.classic_group import GroupState
+from tailrace.groups.committed_offset import CommittedOffset
 from tailrace.groups.consumer_group import ConsumerGroupState
 from tailrace.groups.counters import GroupCounters
 from tailrace.groups.group_table import CLASSIC, CONSUMER
-from tailrace.groups.offsets import CommittedOffset
 from tailrace.groups.shard import GroupShard
 
 _PLACE = ("consumergroup", "topic", "partition")

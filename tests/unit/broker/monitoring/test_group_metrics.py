@@ -7,6 +7,7 @@ import asyncio
 from tailrace.broker.monitoring.monitoring import write_metrics
 from tailrace.broker.monitoring.observed import Look
 from tailrace.errors import ErrorCode
+from tailrace.groups.commits import Committer
 from tailrace.groups.consumer import HeartbeatCall, HeartbeatResult
 from tailrace.model import TopicPartition
 from tailrace.records.record import NewRecord, build_batch
@@ -55,6 +56,26 @@ def test_lag_is_what_lies_between_the_commit_and_the_high_watermark() -> None:
         assert scraped.value(f"{COORDINATOR}_offset_commit_count_total") == 3
         assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 3
         assert scraped.value(CLASSIC) == scraped.value(f"{CLASSIC}empty") == 1
+
+    simulate(scenario)
+
+
+def test_offsets_of_open_transactions_are_neither_progress_nor_counted_as_committed() -> None:
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 2)
+        append(world, "orders", 0, 10)
+        await commit(world, GROUP, "orders", 0, 3)
+        offsets = [(TopicPartition("orders", number), 9, -1, "") for number in range(2)]
+        shard = world.shard
+        assert await now(shard.commit_in_transaction(GROUP, Committer(), 7, 0, offsets)) == {}
+        assert await now(shard.commit_in_transaction(GROUP, Committer(), 8, 0, offsets[:1])) == {}
+        for ended, expected, count in ((None, 3, 1), (8, 9, 1), (7, 9, 2)):
+            if ended is not None:
+                await now(shard.end_transaction(ended, 0, True, 0))
+            scraped = await scrape(world)
+            assert scraped.value(OFFSET, consumergroup=GROUP, topic="orders", partition="0") == expected
+            assert scraped.value(LAG, consumergroup=GROUP, topic="orders", partition="0") == 10 - expected
+            assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == count
 
     simulate(scenario)
 
