@@ -35,8 +35,10 @@ _CODES = st.sampled_from([int(code) for code in KioErrorCode])
 KIO_VALUES = {
     "error_code": _CODES,
     "topic_config_error_code": _CODES,
+    "partition_error_code": _CODES,
     "log_append_time_ms": st.integers(-1, 4_000_000_000_000),
     "retention_time_ms": st.integers(-1, 4_000_000_000_000),
+    "transaction_start_time_ms": st.integers(-1, 4_000_000_000_000),
 }
 # kafka-python does not speak the newer group protocol.
 KAFKA_PYTHON_LACKS = {
