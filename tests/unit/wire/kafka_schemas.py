@@ -21,6 +21,7 @@ from tailrace.wire.codec import FOREVER, NEVER, Field, Kind, Message, Struct
 LIBRARY = Path(os.environ.get("TAILRACE_KAFKA_LIB") or Path(__file__).parents[3] / ".cache/kafka/lib")
 CLIENTS = "kafka-clients-[0-9]*.jar"
 GROUP_COORDINATOR = "kafka-group-coordinator-[0-9]*.jar"
+TRANSACTION_COORDINATOR = "kafka-transaction-coordinator-[0-9]*.jar"
 
 
 def needs(jar: str) -> pytest.MarkDecorator:
@@ -76,7 +77,8 @@ class _Comparison:
         assert list(struct.FIELDS) == [snake_case(field["name"]) for field in fields], struct.__name__
         for ours, theirs in zip(struct.FIELDS.values(), fields, strict=True):
             where = f"{struct.__name__}.{theirs['name']}"
-            first, last = span(theirs["versions"]) or (1, 0)
+            # A field that is only ever tagged has no other versions.
+            first, last = span(theirs.get("versions", theirs.get("taggedVersions"))) or (1, 0)
             nullable = span(theirs.get("nullableVersions"))
             tagged = span(theirs.get("taggedVersions"))
             present = [version for version in versions if first <= version <= last]

@@ -1,0 +1,1 @@
+"""A kind of coordinator: the transactions of producers, one for each transactional id."""
