@@ -56,7 +56,8 @@ class Journal:
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self._partition = partition
         self._clock = clock
-        self._leader_epoch = partition.leader_epoch
+        #: The epoch in which this broker leads; the shard ends with it.
+        self.leader_epoch = partition.leader_epoch
         self._last_offset = -1
         self._committed: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -158,7 +159,7 @@ class Journal:
         return self._written(lambda: self._partition.append_own(memoryview(batch), ACKS_ALL))
 
     def _written(self, append: Callable[[], Appended]) -> asyncio.Future[None]:
-        if self._partition.leader_epoch != self._leader_epoch:
+        if self._partition.leader_epoch != self.leader_epoch:
             # Another broker may have led in between and written records that this shard has not seen.
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         try:

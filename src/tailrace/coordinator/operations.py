@@ -30,6 +30,8 @@ class Operations:
         self._loop = loop
         self._shard: Shard | None = None
         self.timers = Timers(loop)
+        #: The leader epoch of the shard's partition, which grows with every change of coordinators.
+        self.leader_epoch = journal.leader_epoch
         #: Writes what waits for the end of the loop iteration; call it before a decision that depends on those records.
         self.flush: Callable[[], None] = journal.flush
         #: Writes records at the end of the loop iteration (`Journal.append_shared`). The caller's `take` replays them.
