@@ -24,8 +24,10 @@ Lineage = NewType("Lineage", UUID)
 
 #: The topic in which groups keep their offsets and members.
 OFFSETS_TOPIC = "__consumer_offsets"
+#: The topic in which transactional ids keep their producers and transactions.
+TRANSACTIONS_TOPIC = "__transaction_state"
 #: Topics that brokers write for themselves; clients may read them but not produce to them.
-INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, "__transaction_state"))
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
 
 #: Maximum length of a topic name, so that `<topic>-<partition>` and its deletion suffix fit into a file name.
 MAX_TOPIC_NAME_LENGTH = 249

@@ -1,4 +1,4 @@
-"""The only way for handlers to look up what a request names: topics, partitions, groups and configurations.
+"""The only way for handlers to look up what a request names: topics, groups, transactional ids, configurations.
 
 Invariant: with an authorizer, a request finds, changes or learns nothing that the authorizer does not allow. Without
 one, each function costs one check of an attribute; `partition_finder`, for Produce and Fetch, costs it once per
@@ -19,6 +19,7 @@ from tailrace.replication.partition import Partition
 from tailrace.security.needs import Need
 from tailrace.security.operations import CLUSTER_NAME, SUPPORTED, Operation, ResourceType, bits, refusal
 from tailrace.security.principals import Principal
+from tailrace.transactions.shard import TransactionShard
 
 Item = TypeVar("Item")
 
@@ -219,6 +220,23 @@ def find_named_group(services: Services, asker: Asker, operation: Operation, gro
     if not group_id and is_allowed(services, asker, operation, ResourceType.GROUP, group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     return find_group(services, asker, operation, group_id)
+
+
+# --- transactional ids
+
+
+def find_transactional_id(
+    services: Services, asker: Asker, operation: Operation | None, transactional_id: str
+) -> TransactionShard:
+    """Return the shard of a transactional id, for an operation; refuse if this broker does not coordinate it.
+
+    No operation means that the request was already checked as a whole.
+    """
+    if operation is not None and services.authorizer is not None:
+        require(services, asker, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    if not transactional_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
+    return services.transactions.shard(transactional_id)
 
 
 # --- configurations

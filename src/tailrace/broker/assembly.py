@@ -21,16 +21,20 @@ from tailrace.broker.leading.leadership import Leadership
 from tailrace.broker.leading.lease_watch import LeaseWatch
 from tailrace.broker.leading.log_ends import ask_leaders, ask_log_ends
 from tailrace.broker.lifecycle import BrokerState, Lifecycle
+from tailrace.broker.marker_calls import BrokerMarkerCalls
 from tailrace.broker.metadata_cache import MetadataCache
 from tailrace.broker.monitoring.monitoring import Monitoring
 from tailrace.broker.monitoring.observed import Observed
 from tailrace.broker.network.broker_identity import BrokerIdentity
+from tailrace.broker.network.peers import Peers
 from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.network.router import Router
 from tailrace.broker.network.server import Server
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.services import Services
+from tailrace.broker.transaction_coordinator import TransactionCoordinator
+from tailrace.broker.transaction_markers import write_markers
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.broker.upkeep.archive_watch import ArchiveWatch
 from tailrace.broker.upkeep.cleaner import Cleaner
@@ -99,9 +103,15 @@ class Broker:
         )
         host = Host(self._broker_id, self.metadata, self.partitions, runtime.clock, self.background)
         self.groups = GroupCoordinator(config, runtime.random, host)
+        producer_ids = ProducerIds(self.metadata, self.background)
+        # Markers wait until they are committed, so they have connections of their own.
+        self._marker_peers = self._new_peers("markers")
+        marker_calls = BrokerMarkerCalls(self._broker_id, self._marker_peers, self.background)
+        self.transactions = TransactionCoordinator(config, producer_ids, marker_calls, host)
         #: All coordinators of this broker.
         self.coordinators = Coordinators()
         self.coordinators.add(self.groups, find_coordinator.GROUP)
+        self.coordinators.add(self.transactions, find_coordinator.TRANSACTION)
         self.controller = Controller(
             config,
             store,
@@ -136,16 +146,18 @@ class Broker:
                 runtime.random,
                 config.get_int("tailrace.fetch.session.cache.partitions"),
             ),
-            ProducerIds(self.metadata),
+            producer_ids,
             MetadataCache(),
             self.coordinators,
             self.groups,
+            self.transactions,
             self.leadership,
             self.archive_reads,
             self.archive_access,
             self.identity,
             request_memory=request_memory,
         )
+        marker_calls.write_here = partial(write_markers, self.services)
         router = Router(self.services, self.requests)
         self.server = Server(config, runtime, router.answer, self.background, self.services.request_memory)
         self.lifecycle = Lifecycle()
@@ -160,10 +172,20 @@ class Broker:
             self.services.counters,
             self.lifecycle,
             self.groups,
+            self.transactions,
             self.archive_reads,
             self.archive_watch,
         )
         self.monitoring = Monitoring(config, runtime, self.observed, self.background, self.requests)
+
+    def _new_peers(self, purpose: str) -> Peers:
+        return Peers(
+            f"broker-{self._broker_id}-{purpose}",
+            self._runtime,
+            self.identity,
+            lambda: self.metadata.image,
+            self.config.get_optional_str("inter.broker.listener.name"),
+        )
 
     async def start(self) -> None:
         """Recover the data on disk, open every log, and only then accept connections."""
@@ -250,6 +272,7 @@ class Broker:
         self.fetchers.close()
         self.server.stop_listening()
         self.coordinators.close()
+        self._marker_peers.close()
         await self.cleaner.close()
         await self.archive_reads.close()
         await self._runtime.helper.close()

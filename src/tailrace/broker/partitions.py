@@ -356,6 +356,8 @@ class Partitions:
     def _apply_state(self, partition: Partition, topic: TopicImage, number: int) -> None:
         """Make a partition lead or follow as the image says."""
         state = topic.partitions[number]
+        if partition.is_internal and len(state.replicas) != len(partition.replicas):
+            self._configure(partition, topic)
         try:
             partition.apply_state(state, self._broker_epochs, self._runtime.clock.monotonic())
         except StorageError as error:
@@ -390,7 +392,7 @@ class Partitions:
     def _configure(self, partition: Partition, topic: TopicImage) -> None:
         try:
             config = self._config.topic_config(topic.configs)
-            partition.min_insync_replicas = self._config.topic_int("min.insync.replicas", topic.configs)
+            self._configure_min_insync(partition, topic)
             partition.allows_unclean_election = self._config.topic_bool("unclean.leader.election.enable", topic.configs)
         except ConfigError as error:
             # Every change is checked before it is stored, so another version of tailrace has stored it.
@@ -399,6 +401,13 @@ class Partitions:
         if config != partition.log.config:
             partition.directory.reconfigure(partition.log, config)
             self._apply_archive(partition)
+
+    def _configure_min_insync(self, partition: Partition, topic: TopicImage) -> None:
+        least = self._config.topic_int("min.insync.replicas", topic.configs)
+        if partition.is_internal:
+            # It has fewer replicas than its key says while there are fewer brokers, and must work all the same.
+            least = min(least, len(topic.partitions[partition.partition.partition].replicas))
+        partition.min_insync_replicas = least
 
     def _new_home(self) -> LogDirectory:
         """Return the directory with the fewest logs, for a new log."""

@@ -17,6 +17,7 @@ from tailrace.broker.network.broker_identity import BrokerIdentity
 from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
+from tailrace.broker.transaction_coordinator import TransactionCoordinator
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.cluster.broker_proof import Challenge
 from tailrace.cluster.metadata import ClusterMetadata
@@ -44,6 +45,7 @@ class Services:
     metadata_cache: MetadataCache
     coordinators: Coordinators
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     leadership: Leadership
     archive_reads: ArchiveReads
     archive_access: ArchiveAccess

@@ -26,6 +26,11 @@ TAILRACE_VERSION = "tailrace.version"
 TOPICS_BY_NAME_LEVEL = 2
 LINEAGES_LEVEL = 3
 PROVEN_BROKERS_LEVEL = 3
+#: Kafka's feature. Level 0 is the same as not finalized: there are no transactions. Levels 1 and 2 allow them; clients
+#: use the newer protocol (KIP-890) only at level 2.
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTIONS_LEVEL = 1
+EPOCH_AT_EVERY_END_LEVEL = 2
 
 
 class LevelRange(NamedTuple):
@@ -39,7 +44,12 @@ Levels: TypeAlias = Mapping[str, int]
 SupportedFeatures: TypeAlias = Mapping[str, LevelRange]
 
 #: What this release supports.
-SUPPORTED: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, PROVEN_BROKERS_LEVEL)})
+SUPPORTED: SupportedFeatures = MappingProxyType(
+    {
+        TAILRACE_VERSION: LevelRange(1, PROVEN_BROKERS_LEVEL),
+        TRANSACTION_VERSION: LevelRange(0, EPOCH_AT_EVERY_END_LEVEL),
+    }
+)
 #: What a broker supports whose registration does not list features.
 OLDEST: SupportedFeatures = MappingProxyType({TAILRACE_VERSION: LevelRange(1, 1)})
 #: The levels of a cluster that never finalized any.
@@ -122,7 +132,11 @@ def updated(
             problem = _unsupported(update.name, update.level, supported)
             if problem is not None:
                 raise _invalid(update, f"Broker {broker_id} {problem}.")
-        levels[update.name] = update.level
+        if update.level == 0:
+            # Without the name, brokers of a release that does not know the feature start again.
+            del levels[update.name]
+        else:
+            levels[update.name] = update.level
     if levels == finalized.levels:
         return finalized
     return replace(finalized, epoch=finalized.epoch + 1, levels=MappingProxyType(levels))

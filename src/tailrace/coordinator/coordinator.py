@@ -16,6 +16,7 @@ from tailrace.coordinator.kind import Host, Kind
 from tailrace.coordinator.shard import S
 from tailrace.coordinator.shards import Shards, partition_for
 from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import TopicPartition
 from tailrace.replication.partition import Partition
 
 logger = logging.getLogger("tailrace.coordinator")
@@ -56,6 +57,13 @@ class Coordinator(Generic[S]):
         if topic is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return self._shards.find(partition_for(key, len(topic.partitions)))
+
+    def partition_of(self, key: str) -> TopicPartition:
+        """The partition that has the state of a key; raises an error if the topic does not exist."""
+        topic = self._metadata.image.topics.get(self._topic)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The {self._kind.title} does not exist yet.")
+        return TopicPartition(self._topic, partition_for(key, len(topic.partitions)))
 
     def shard_of_partition(self, number: int) -> S:
         """The shard of a partition; markers of transactions are addressed by partition."""

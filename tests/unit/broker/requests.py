@@ -9,6 +9,12 @@ from tailrace.errors import ErrorCode
 from tailrace.model import Lineage, TopicId
 from tailrace.wire.codec import Message
 from tailrace.wire.messages import alter_configs, incremental_alter_configs
+from tailrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tailrace.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from tailrace.wire.messages.api_versions import ApiVersionsRequest
 from tailrace.wire.messages.archive_commit import ArchiveCommitRequest
 from tailrace.wire.messages.archive_describe import ArchiveDescribeRequest
@@ -27,8 +33,10 @@ from tailrace.wire.messages.describe_producers import DescribeProducersRequest
 from tailrace.wire.messages.describe_producers import TopicRequest as ProducersOf
 from tailrace.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from tailrace.wire.messages.describe_topic_partitions import TopicRequest as PartitionsOf
+from tailrace.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tailrace.wire.messages.elect_leaders import ElectLeadersRequest
 from tailrace.wire.messages.elect_leaders import TopicPartitions as Elected
+from tailrace.wire.messages.end_txn import EndTxnRequest
 from tailrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.wire.messages.heartbeat import HeartbeatRequest
@@ -38,6 +46,7 @@ from tailrace.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tailrace.wire.messages.list_config_resources import ListConfigResourcesRequest
 from tailrace.wire.messages.list_groups import ListGroupsRequest
 from tailrace.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.wire.messages.list_transactions import ListTransactionsRequest
 from tailrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -76,6 +85,7 @@ from tailrace.wire.messages.write_txn_markers import (
 )
 from tests.unit.broker.brokers import produce_request
 
+TRANSACTION = "t"
 TOPIC = "orders"
 #: Of the older protocol, and of the newer one.
 GROUP, NEWER_GROUP = "readers", "newer-readers"
@@ -100,6 +110,7 @@ def cases(topic_id: TopicId) -> list[Case]:
     return [
         *_records(topic_id),
         *_groups(topic_id),
+        *_transactions(),
         *_cluster(topic_id),
         *_topics(topic_id),  # at the end the topic is deleted, if that is allowed
     ]
@@ -150,7 +161,7 @@ def _records(topic_id: TopicId) -> list[Case]:
         Case(DescribeProducersRequest(topics=[ProducersOf(name=TOPIC, partition_indexes=[0])]), 0, of_partition),
         Case(InitProducerIdRequest(transactional_id=None), 5, {"error_code": [int(OF_CLUSTER)]}),
         Case(
-            InitProducerIdRequest(transactional_id="t"),
+            InitProducerIdRequest(transactional_id=TRANSACTION),
             5,
             {"error_code": [int(OF_TRANSACTION)]},
         ),
@@ -236,7 +247,7 @@ def _groups(topic_id: TopicId) -> list[Case]:
         Case(FindCoordinatorRequest(key=GROUP), 3, of_request),
         Case(FindCoordinatorRequest(coordinator_keys=[GROUP]), 4, {"coordinators.error_code": [int(OF_GROUP)]}),
         Case(
-            FindCoordinatorRequest(coordinator_keys=["t"], key_type=1),
+            FindCoordinatorRequest(coordinator_keys=[TRANSACTION], key_type=1),
             4,
             {"coordinators.error_code": [int(OF_TRANSACTION)]},
         ),
@@ -278,6 +289,36 @@ def _groups(topic_id: TopicId) -> list[Case]:
         Case(newer, 1, of_request),
         Case(ConsumerGroupDescribeRequest(group_ids=[NEWER_GROUP]), 1, of_each),
         Case(DeleteGroupsRequest(groups_names=[GROUP, ""]), 2, {"results.error_code": [int(OF_GROUP)] * 2}),
+    ]
+
+
+def _transactions() -> list[Case]:
+    of_request = {"error_code": [int(OF_TRANSACTION)]}
+    topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])]
+    batched = AddPartitionsToTxnTransaction(transactional_id=TRANSACTION, producer_id=1, topics=topics)
+    return [
+        Case(
+            AddPartitionsToTxnRequest(v3_and_below_transactional_id=TRANSACTION, v3_and_below_topics=topics),
+            3,
+            {"results_by_topic_v3_and_below.results_by_partition.partition_error_code": [int(OF_TRANSACTION)]},
+        ),
+        # Only for brokers.
+        Case(
+            AddPartitionsToTxnRequest(transactions=[batched]),
+            5,
+            {
+                "error_code": [int(OF_CLUSTER)],
+                "results_by_transaction.topic_results.results_by_partition.partition_error_code": [],
+            },
+        ),
+        Case(AddOffsetsToTxnRequest(transactional_id=TRANSACTION, group_id=GROUP), 4, of_request),
+        Case(EndTxnRequest(transactional_id=TRANSACTION), 5, of_request),
+        Case(
+            DescribeTransactionsRequest(transactional_ids=[TRANSACTION]),
+            0,
+            {"transaction_states.error_code": [int(OF_TRANSACTION)]},
+        ),
+        Case(ListTransactionsRequest(), 2, {"error_code": [0], "transaction_states.transactional_id": []}),
     ]
 
 

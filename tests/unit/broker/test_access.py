@@ -13,7 +13,7 @@ from tailrace.security.operations import ResourceType
 
 FOLDER = Path(handlers.__path__[0])
 #: What has a field `topics` of its own, and is no image.
-MESSAGES = {"call", "group", "member", "request", "response", "result"}
+MESSAGES = {"call", "group", "member", "request", "response", "result", "wanted"}
 #: All topics, in which UpdateFeatures looks for what a downgrade would lose: no client names them.
 ALL_TOPICS = "services.metadata"
 #: Looks for what a client named among all that there is, and asks nobody whether it may.
@@ -21,7 +21,7 @@ FINDERS = {"find", "find_by_id"}
 
 
 def offences(source: str, *, group_is_checked: bool) -> list[str]:
-    """Where a handler looks up topics, partitions or groups by itself."""
+    """Where a handler looks up topics, partitions, groups or transactional ids by itself."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Attribute):
@@ -31,7 +31,7 @@ def offences(source: str, *, group_is_checked: bool) -> list[str]:
             node.attr == "topics_by_id"
             or (node.attr == "topics" and owner not in MESSAGES | {ALL_TOPICS})
             or (node.attr in FINDERS and owner.endswith("partitions"))
-            or (node.attr == "shard" and owner.endswith("groups"))
+            or (node.attr == "shard" and owner.endswith(("groups", "transactions")))
         ):
             found.append(f"{owner}.{node.attr}")
     if group_is_checked:
@@ -64,6 +64,7 @@ def test_no_handler_looks_up_what_a_client_named_by_itself(path: Path) -> None:
         "find = services.partitions.find_by_id",
         "partition = services.partitions.find(topic, 0)",
         "shard = services.groups.shard(group_id)",
+        "shard = services.transactions.shard(transactional_id)",
     ],
 )
 def test_a_look_up_is_noticed(source: str) -> None:

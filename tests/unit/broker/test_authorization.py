@@ -16,6 +16,11 @@ from tailrace.security.operations import SUPPORTED, Operation, ResourceType
 from tailrace.security.principals import ANONYMOUS, Principal
 from tailrace.wire.apis import ApiKey
 from tailrace.wire.codec import Message, Struct
+from tailrace.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
 from tailrace.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from tailrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -44,11 +49,15 @@ from tailrace.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from tests.support.authorizers import Everything, Listed
 from tests.support.messages import RESPONSES
 from tests.unit.broker.brokers import TestedBroker, produce_request, with_broker
-from tests.unit.broker.requests import GROUP, NEWER_GROUP, OF_GROUP, OF_TOPIC, TOPIC, Case, cases
+from tests.unit.broker.requests import GROUP, NEWER_GROUP, OF_GROUP, OF_TOPIC, TOPIC, TRANSACTION, Case, cases
 from tests.unit.broker.test_repeated_requests import Member, is_known
 from tests.unit.broker.test_repeated_requests import frame_of as known_frame
 
-FEW = {"offsets_topic_num_partitions": "2", "group_initial_rebalance_delay_ms": "0"}
+FEW = {
+    "offsets_topic_num_partitions": "2",
+    "transaction_state_log_num_partitions": "2",
+    "group_initial_rebalance_delay_ms": "0",
+}
 ANYBODY = str(ANONYMOUS)
 ALICE = Principal("User", "alice")
 #: What would tell something of a log if it were not -1.
@@ -70,7 +79,7 @@ TELLING = {
 
 
 def with_content(path: Path, test: Callable[[TestedBroker], Coroutine[Any, Any, None]]) -> None:
-    """A broker with a topic that has records, and a group of each protocol that has offsets or reads it."""
+    """A broker with a topic that has records, groups of both protocols with offsets, and an open transaction."""
 
     async def run(broker: TestedBroker) -> None:
         await broker.create(TOPIC)
@@ -88,9 +97,25 @@ def with_content(path: Path, test: Callable[[TestedBroker], Coroutine[Any, Any, 
         )
         joined = await broker.ask(newer, 1, ConsumerGroupHeartbeatResponse)
         assert joined.assignment is not None
+        await begin_transaction(broker)
         await test(broker)
 
     with_broker(path, run, **FEW)
+
+
+async def begin_transaction(broker: TestedBroker) -> None:
+    wanted = FindCoordinatorRequest(coordinator_keys=[TRANSACTION], key_type=1)
+    await broker.ask(wanted, 4, FindCoordinatorResponse)
+    initialize = InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
+    producer = await broker.ask(initialize, 5, InitProducerIdResponse)
+    adding = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=TRANSACTION,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])],
+    )
+    added = await broker.ask(adding, 3, AddPartitionsToTxnResponse)
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == ErrorCode.NONE
 
 
 def commit_request(offset: int) -> OffsetCommitRequest:

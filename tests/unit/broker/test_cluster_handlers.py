@@ -13,6 +13,7 @@ from tailrace.broker.producer_ids import ProducerIds
 from tailrace.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionState, TopicImage
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.model import OFFSETS_TOPIC
+from tailrace.runtime.tasks import Tasks
 from tailrace.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -352,7 +353,7 @@ class _CountingMetadata:
 def test_a_crowd_of_producers_has_one_block_reserved_at_a_time_and_shares_its_failure() -> None:
     async def test() -> None:
         metadata = _CountingMetadata()
-        ids = ProducerIds(metadata)  # type: ignore[arg-type]
+        ids = ProducerIds(metadata, Tasks(lambda error: None))  # type: ignore[arg-type]
         given = await asyncio.gather(*(ids.next() for _ in range(9)))
         assert (len(dict.fromkeys(given)), metadata.claims) == (9, 3)
         metadata.fails = True

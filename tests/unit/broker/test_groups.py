@@ -54,7 +54,6 @@ def test_the_coordinator_is_found_in_every_version_and_the_offsets_topic_made_on
         assert len(topic.partitions) == 2
         assert topic.configs["cleanup.policy"] == "compact"
         assert (await find(broker, 6, ""))[0] == ErrorCode.INVALID_GROUP_ID
-        assert (await find(broker, 6, "t", 1))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await find(broker, 6, "s", 9))[0] == ErrorCode.INVALID_REQUEST
 
     with_broker(tmp_path, test, **FEW)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.features import LINEAGES_LEVEL, OLDEST
+from tailrace.cluster.features import LINEAGES_LEVEL, OLDEST, TRANSACTION_VERSION
 from tailrace.cluster.image import TOPIC_FORMAT_WITH_LINEAGE, TopicImage
 from tailrace.cluster.keys import CLUSTER_ID, TOPICS, topic_key
 from tailrace.cluster.store import Check, Unavailable, Write
@@ -48,7 +48,7 @@ async def finalized(cluster: Cluster, asked: int = 1) -> tuple[int, int]:
     """The level and the epoch as a client is told."""
     request = ApiVersionsRequest(client_software_name="a-test", client_software_version="1.0")
     response = await cluster.ask(asked, request, 3, ApiVersionsResponse)
-    (feature,) = response.finalized_features
+    (feature,) = (each for each in response.finalized_features if each.name == NAME)
     assert (feature.name, feature.min_version_level) == (NAME, feature.max_version_level)
     return feature.max_version_level, response.finalized_features_epoch
 
@@ -114,8 +114,9 @@ def test_a_downgrade_makes_topics_readable_for_older_brokers() -> None:
             await cluster.create(name, [[1]])
         assert (await stored(cluster))["version"] == 3
         topics = dict(cluster.brokers[1].metadata.image.topics)
+        await done(cluster, 0, SAFE, name=TRANSACTION_VERSION)
         await done(cluster, 1, SAFE)
-        assert await finalized(cluster) == (1, 1)
+        assert await finalized(cluster) == (1, 2)
         for name, topic in topics.items():
             value = await stored(cluster, name)
             assert value["version"] == 2
@@ -245,7 +246,7 @@ def test_clients_of_old_versions_are_told_nothing_of_features() -> None:
         assert (response.supported_features, response.finalized_features_epoch) == ([], -1)
         named = ApiVersionsRequest(client_software_name="a-test", client_software_version="1.0")
         response = await cluster.ask(1, named, 4, ApiVersionsResponse)
-        (supported,) = response.supported_features
-        assert (supported.name, supported.min_version, supported.max_version) == (NAME, 1, LINEAGES_LEVEL)
+        supported = [(each.name, each.min_version, each.max_version) for each in response.supported_features]
+        assert supported == [(NAME, 1, LINEAGES_LEVEL), (TRANSACTION_VERSION, 0, 2)]
 
     simulate(test, brokers=1)

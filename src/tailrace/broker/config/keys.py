@@ -16,6 +16,7 @@ from tailrace.broker.config.cluster_keys import CLUSTER_KEYS
 from tailrace.broker.config.group_keys import GROUP_KEYS
 from tailrace.broker.config.log_keys import FLUSH_KEYS, LOG_KEYS
 from tailrace.broker.config.network_keys import NETWORK_KEYS
+from tailrace.broker.config.transaction_keys import TRANSACTION_KEYS
 from tailrace.broker.config.types import ConfigKey
 
 #: In the order of the reference page.
@@ -28,6 +29,7 @@ _TABLE = (
     *OBSERVATION_KEYS,
     *CLUSTER_KEYS,
     *GROUP_KEYS,
+    *TRANSACTION_KEYS,
 )
 
 BROKER_KEYS: Mapping[str, ConfigKey] = MappingProxyType({key.name: key for key in _TABLE})
@@ -57,6 +59,7 @@ NO_EFFECT = (
 
 #: The same for whole families of keys.
 NO_EFFECT_PREFIXES = (
+    "add.partitions.to.txn.retry.",
     "controller.",
     "group.consumer.max.heartbeat.",
     "group.consumer.max.session.",
@@ -70,6 +73,8 @@ NO_EFFECT_PREFIXES = (
     "offsets.load.",
     "offsets.topic.compression.",
     "share.coordinator.",
-    "transaction.",
+    "transaction.partition.verification.",
+    "transaction.state.log.load.",
+    "transaction.two.phase.commit.",
     "zookeeper.",
 )

@@ -1,7 +1,7 @@
-"""FindCoordinator 0 to 6: returns the coordinator of a group; creates the topic that holds its state if it is missing.
+"""FindCoordinator 0 to 6: returns the coordinator of a group or of a transactional id.
 
-Transactions and share groups are not served yet: the response is COORDINATOR_NOT_AVAILABLE or INVALID_REQUEST, as
-clients expect.
+Creates the topic that holds its state if it is missing. Share groups are not served yet: the response is
+INVALID_REQUEST, as clients expect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.wire.messages.find_coordinator import Coordinator, FindCoordinator
 
 #: The key types of the protocol.
 GROUP = 0
-_TRANSACTION = 1
+TRANSACTION = 1
 _SHARE_GROUP = 2
 _NOBODY = -1
 
@@ -50,8 +50,6 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
         _require(services, context, key_type, key)
         coordinator = services.coordinators.of_key_type(key_type)
         if coordinator is None:
-            if key_type == _TRANSACTION:
-                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker does not support transactions.")
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
         node_id, endpoint = await coordinator.locate(key, context.listener)
     except KafkaError as error:
@@ -63,7 +61,7 @@ async def _find(services: Services, context: RequestContext, key_type: int, key:
 def _require(services: Services, context: RequestContext, key_type: int, key: str) -> None:
     if key_type == GROUP:
         access.require(services, context, Operation.DESCRIBE, ResourceType.GROUP, key)
-    elif key_type == _TRANSACTION:
+    elif key_type == TRANSACTION:
         access.require(services, context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
     elif key_type == _SHARE_GROUP:
         access.require(services, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -74,7 +72,7 @@ API = Api(
     0,
     6,
     handle,
-    "Find the broker that coordinates a group.",
+    "Find the broker that coordinates a group or a transactional id.",
     needs=(
         each(Operation.DESCRIBE, ResourceType.GROUP),
         each(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),

@@ -20,6 +20,7 @@ from tailrace.broker.monitoring.metric import gauge as _gauge
 from tailrace.broker.monitoring.metric import histogram as _histogram
 from tailrace.broker.monitoring.metric import one as _one
 from tailrace.broker.monitoring.observed import Look
+from tailrace.broker.monitoring.transaction_metrics import TRANSACTION_METRICS
 from tailrace.errors import ErrorCode, StorageError
 from tailrace.replication.partition import Partition
 from tailrace.replication.traffic import TopicTraffic
@@ -317,6 +318,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # --- Consumer groups.
     *GROUP_METRICS,
+    *TRANSACTION_METRICS,
     # --- The cluster.
     _gauge(
         "kafka_controller_kafkacontroller_activecontrollercount",

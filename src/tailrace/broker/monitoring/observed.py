@@ -13,6 +13,7 @@ from tailrace.broker.lifecycle import Lifecycle
 from tailrace.broker.monitoring.counters import Counters
 from tailrace.broker.network.server import Server
 from tailrace.broker.partitions import Partitions
+from tailrace.broker.transaction_coordinator import TransactionCoordinator
 from tailrace.broker.upkeep.archive_watch import ArchiveWatch
 from tailrace.broker.upkeep.cleaner import Cleaner
 from tailrace.broker.upkeep.scrubber import Scrubber
@@ -38,6 +39,7 @@ class Observed:
     counters: Counters
     lifecycle: Lifecycle
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     archive_reads: ArchiveReads
     archive_watch: ArchiveWatch
     #: How late the event loop woke up a task.

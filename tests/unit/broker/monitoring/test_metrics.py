@@ -229,11 +229,12 @@ def test_every_metric_of_the_table_is_written_once_with_the_labels_it_names(tmp_
                 assert named == set(about.labels) or (about.labels == ("topic",) and not named)
                 assert not math.isnan(sample.value)
         empty = [family.name for family in scraped.families if not family.samples]
-        # There are no groups and no archives, and nothing was compacted yet.
+        # There are no groups, no transactions and no archives, and nothing was compacted yet.
         assert empty == [
             "kafka_consumergroup_lag",
             "kafka_consumergroup_current_offset",
             "kafka_consumergroup_members",
+            "tailrace_transactions_oldest_start_timestamp_seconds",
             "kafka_log_logcleanermanager_time_since_last_run_ms",
             "tailrace_archive_lag_offsets",
             "tailrace_archive_lag_ms",
