@@ -29,8 +29,15 @@ P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 class Sent:
     """Markers on their way: one for each partition of a transaction."""
 
-    def __init__(self, marker: Marker, partitions: Iterable[TopicPartition], listener: MarkerListener) -> None:
+    def __init__(
+        self,
+        marker: Marker,
+        partitions: Iterable[TopicPartition],
+        listener: MarkerListener,
+        arrived: list[tuple[Marker, TopicPartition]],
+    ) -> None:
         self.marker = marker
+        self.arrived = arrived
         self.partitions = dict.fromkeys(partitions)
         self.listener = listener
         self.is_cancelled = False
@@ -42,6 +49,7 @@ class Sent:
         """Let markers arrive, by default all; nobody listens any more to those that were cancelled."""
         for partition in partitions or list(self.partitions):
             del self.partitions[partition]
+            self.arrived.append((self.marker, partition))
             if not self.is_cancelled:
                 self.listener.written(partition)
 
@@ -51,9 +59,11 @@ class Post:
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
+        #: Every marker that arrived, whoever had sent it.
+        self.arrived: list[tuple[Marker, TopicPartition]] = []
 
     def send(self, marker: Marker, partitions: Iterable[TopicPartition], listener: MarkerListener) -> Sent:
-        self.sent.append(Sent(marker, partitions, listener))
+        self.sent.append(Sent(marker, partitions, listener, self.arrived))
         return self.sent[-1]
 
     @property
