@@ -105,6 +105,14 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+def code_of(number: int) -> ErrorCode:
+    """The error code that another broker sent, or UNKNOWN_SERVER_ERROR if this release does not know it."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 #: Maximum length of an error message.
 _MOST_CHARACTERS = 1_000
 

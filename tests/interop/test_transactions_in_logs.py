@@ -1,6 +1,6 @@
 """A log with committed, aborted and open transactions, as Kafka's clients read it and Kafka's tools see and end them.
 
-Producers cannot begin transactions yet, so the test writes the log itself while the broker is stopped.
+The test writes the log itself while the broker is stopped, so that it knows where every batch is.
 """
 
 from __future__ import annotations

@@ -239,6 +239,17 @@ def find_transactional_id(
     return services.transactions.shard(transactional_id)
 
 
+def require_transactional_id(
+    services: Services, asker: Asker, operation: Operation, transactional_id: str | None
+) -> str:
+    """Refuse a client that may not perform an operation on a transactional id, or that names none."""
+    if not transactional_id:
+        raise refusal(ResourceType.TRANSACTIONAL_ID)
+    if services.authorizer is not None:
+        require(services, asker, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    return transactional_id
+
+
 # --- configurations
 
 

@@ -35,6 +35,7 @@ from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.services import Services
 from tailrace.broker.transaction_coordinator import TransactionCoordinator
 from tailrace.broker.transaction_markers import write_markers
+from tailrace.broker.transactional_appends import TransactionalAppends
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.broker.upkeep.archive_watch import ArchiveWatch
 from tailrace.broker.upkeep.cleaner import Cleaner
@@ -106,6 +107,7 @@ class Broker:
         producer_ids = ProducerIds(self.metadata, self.background)
         # Markers wait until they are committed, so they have connections of their own.
         self._marker_peers = self._new_peers("markers")
+        self._adding_peers = self._new_peers("transactions")
         marker_calls = BrokerMarkerCalls(self._broker_id, self._marker_peers, self.background)
         self.transactions = TransactionCoordinator(config, producer_ids, marker_calls, host)
         #: All coordinators of this broker.
@@ -151,6 +153,7 @@ class Broker:
             self.coordinators,
             self.groups,
             self.transactions,
+            TransactionalAppends(self._broker_id, self.transactions, self._adding_peers, self.background),
             self.leadership,
             self.archive_reads,
             self.archive_access,
@@ -273,6 +276,7 @@ class Broker:
         self.server.stop_listening()
         self.coordinators.close()
         self._marker_peers.close()
+        self._adding_peers.close()
         await self.cleaner.close()
         await self.archive_reads.close()
         await self._runtime.helper.close()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tailrace.broker.network.peers import Peers
-from tailrace.errors import ErrorCode
+from tailrace.errors import ErrorCode, code_of
 from tailrace.model import TopicPartition
 from tailrace.records.markers import Marker
 from tailrace.runtime.tasks import Tasks
@@ -77,7 +77,7 @@ class BrokerMarkerCalls:
         response = await self._peers.call(broker_id, request, _VERSION, WriteTxnMarkersResponse, _SECONDS)
         found = {
             result.producer_id: {
-                TopicPartition(topic.name, partition.partition_index): _code(partition.error_code)
+                TopicPartition(topic.name, partition.partition_index): code_of(partition.error_code)
                 for topic in result.topics
                 for partition in topic.partitions
             }
@@ -122,10 +122,3 @@ def _to_wire(marker: Marker, partitions: Sequence[TopicPartition]) -> WritableTx
         transaction_version=marker.transaction_version,
         topics=[WritableTxnMarkerTopic(name=name, partition_indexes=numbers) for name, numbers in topics.items()],
     )
-
-
-def _code(number: int) -> ErrorCode:
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

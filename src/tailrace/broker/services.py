@@ -18,6 +18,7 @@ from tailrace.broker.network.request_memory import RequestMemory
 from tailrace.broker.partitions import Partitions
 from tailrace.broker.producer_ids import ProducerIds
 from tailrace.broker.transaction_coordinator import TransactionCoordinator
+from tailrace.broker.transactional_appends import TransactionalAppends
 from tailrace.broker.upkeep.archive_access import ArchiveAccess
 from tailrace.cluster.broker_proof import Challenge
 from tailrace.cluster.metadata import ClusterMetadata
@@ -46,6 +47,7 @@ class Services:
     coordinators: Coordinators
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    transactional_appends: TransactionalAppends
     leadership: Leadership
     archive_reads: ArchiveReads
     archive_access: ArchiveAccess

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from typing import Generic
 
-from tailrace.cluster.image import BrokerEndpoint, ClusterImage, TopicImage, replica_to_ask
+from tailrace.cluster.image import NO_LEADER, BrokerEndpoint, ClusterImage, TopicImage, replica_to_ask
 from tailrace.coordinator.kind import Host, Kind
 from tailrace.coordinator.shard import S
 from tailrace.coordinator.shards import Shards, partition_for
@@ -64,6 +64,14 @@ class Coordinator(Generic[S]):
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The {self._kind.title} does not exist yet.")
         return TopicPartition(self._topic, partition_for(key, len(topic.partitions)))
+
+    def leader_of(self, key: str) -> int:
+        """The broker that coordinates a key; raises an error if there is none."""
+        topic, number = self.partition_of(key)
+        leader = self._metadata.image.topics[topic].partitions[number].leader
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+        return leader
 
     def shard_of_partition(self, number: int) -> S:
         """The shard of a partition; markers of transactions are addressed by partition."""

@@ -57,6 +57,10 @@ class ProducerState:
         """Whether any transaction is known to have ended in the log."""
         return self._marker_offset != NO_OFFSET
 
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """A producer, if it is remembered."""
+        return self._producers.get(producer_id)
+
     def entries(self) -> list[tuple[int, ProducerEntry]]:
         """Every remembered producer by its id."""
         return list(self._producers.items())

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from tailrace.cluster.broker_proof import NONCE_BYTES
 from tailrace.errors import ErrorCode
 from tailrace.model import Lineage, TopicId
+from tailrace.records.batch import TRANSACTIONAL_BIT
+from tailrace.records.record import NewRecord, build_batch
 from tailrace.wire.codec import Message
 from tailrace.wire.messages import alter_configs, incremental_alter_configs
 from tailrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -126,6 +128,12 @@ def _fetch(topic_id: TopicId, replica_id: int = -1) -> FetchRequest:
     )
 
 
+def _in_transaction() -> bytes:
+    """A batch of a producer that the coordinator does not know."""
+    batch = build_batch([NewRecord(b"value", timestamp=1)], producer_id=1 << 40, attributes=TRANSACTIONAL_BIT)
+    return bytes(batch)
+
+
 def _offset_of_epoch() -> OffsetForLeaderEpochRequest:
     return OffsetForLeaderEpochRequest(
         topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)])]
@@ -143,6 +151,7 @@ def _records(topic_id: TopicId) -> list[Case]:
         Case(produce_request(TOPIC), 3, produced),
         Case(produce_request(MISSING), 9, produced),
         Case(produce_request(TOPIC, topic_id=topic_id), 13, produced),
+        Case(produce_request(TOPIC, data=_in_transaction(), transactional_id=TRANSACTION), 12, produced),
         Case(_fetch(topic_id), 12, fetched),
         Case(_fetch(topic_id), 18, fetched),
         # A follower.

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tailrace.errors import ErrorCode, WireError
-from tailrace.records.batch import iterate_batches
+from tailrace.records.batch import TRANSACTIONAL_BIT, iterate_batches
 from tailrace.records.compression import Compression
 from tailrace.records.record import NewRecord, build_batch, iterate_records
 from tailrace.runtime.system.clock import SystemClock
@@ -108,12 +108,16 @@ def test_produce_refuses_each_partition_on_its_own(tmp_path: Path) -> None:
             for at in (0, 5)
         ]
         old = bytes(build_batch([NewRecord(b"v", timestamp=now)], producer_id=9, producer_epoch=0, base_sequence=1))
+        in_transaction = bytes(
+            build_batch([NewRecord(b"v", timestamp=now)], producer_id=8, producer_epoch=0, attributes=TRANSACTIONAL_BIT)
+        )
         cases = [
             ({"topic": "nobody"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"partition": -1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
-            ({"transactional_id": "t"}, ErrorCode.INVALID_TXN_STATE),
+            ({"data": in_transaction}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            ({"data": in_transaction, "transactional_id": ""}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
             ({"data": b""}, ErrorCode.INVALID_RECORD),
             ({"data": sound[:-1]}, ErrorCode.CORRUPT_MESSAGE),
             ({"data": sound[:-1] + b"!"}, ErrorCode.CORRUPT_MESSAGE),
@@ -125,7 +129,8 @@ def test_produce_refuses_each_partition_on_its_own(tmp_path: Path) -> None:
         for arguments, code in cases:
             answer = await broker.produce(**arguments)  # type: ignore[arg-type]
             assert (answer.error_code, answer.base_offset) == (code, -1), arguments
-        assert (await broker.produce(data=gap[0])).error_code == ErrorCode.NONE
+        # Its records are in no transaction, whatever the request says.
+        assert (await broker.produce(data=gap[0], transactional_id="t")).error_code == ErrorCode.NONE
         assert (await broker.produce(data=gap[1])).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await broker.produce(data=old)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         assert (await broker.produce(data=gap[0])).base_offset == 0

@@ -3,7 +3,8 @@
 Odd: acks may be any number of replicas, not only 0, 1 and -1 (all). acks=0 gets no response, but an error closes the
 connection so that the producer refreshes its metadata. Topics are named by id from version 13 on. The records are
 patched in the receive buffer and must not outlive the call. So everything is appended before the first await, or copied
-if the topic's batches are prepared outside the event loop.
+if the topic's batches are prepared outside the event loop. The first batch of a transaction in a partition is copied
+too, because it waits until the coordinator has the partition (`transactional_appends`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def handle(
     for topic, batches in call.topics:
         of_topic = []
         for index, records in batches:
-            result = _append(services, find, context.version, call, topic, index, records, waiting)
+            result = _append(services, context, find, call, topic, index, records, waiting)
             failed = failed or result.error_code != 0
             of_topic.append(result)
         results.append((topic, of_topic))
@@ -72,8 +73,8 @@ def handle(
 
 def _append(
     services: Services,
+    context: RequestContext,
     find: Callable[[Topic, int], Partition],
-    version: int,
     call: ProduceCall,
     topic: Topic,
     index: int,
@@ -83,12 +84,17 @@ def _append(
     partition: Partition | None = None
     try:
         partition = find(topic, index)
-        if not records or call.transactional_id is not None or call.acks < ACKS_ALL or partition.is_internal:
+        if not records or call.acks < ACKS_ALL or partition.is_internal:
             raise _refusal(call, partition)
-        if version < _FIRST_VERSION_WITH_ZSTD:
+        if context.version < _FIRST_VERSION_WITH_ZSTD:
             _refuse_zstd(records)
-        _refuse_transactional(records)
-        appended = partition.append(records, call.acks)
+        if _is_transactional(records):
+            transactional_id = access.require_transactional_id(services, context, _WRITE, call.transactional_id)
+            appended = services.transactional_appends.append(
+                partition, transactional_id, records, call.acks, context.version
+            )
+        else:
+            appended = partition.append(records, call.acks)
     except KafkaError as error:
         if partition is None and records and error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             services.partitions.missed(topic, index, records)
@@ -126,8 +132,6 @@ def _refusal(call: ProduceCall, partition: Partition) -> KafkaError:
         return KafkaError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1 (all), 0, 1 or a number of replicas, not {call.acks}"
         )
-    if call.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions.")
     if partition.is_internal:
         return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Only brokers may write to {partition.partition.topic}.")
     return KafkaError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch per partition")
@@ -138,10 +142,9 @@ def _refuse_zstd(records: memoryview) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
 
 
-def _refuse_transactional(records: memoryview) -> None:
+def _is_transactional(records: memoryview) -> bool:
     kind = CONTROL_BIT | TRANSACTIONAL_BIT
-    if len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & kind == TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "This broker does not support transactions.")
+    return len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & kind == TRANSACTIONAL_BIT
 
 
 def _count_refused(services: Services, results: ProduceResults) -> None:
@@ -223,6 +226,6 @@ API = Api(
     "Append record batches. Versions 0 to 2 are advertised for old clients, but refused.",
     max_bytes=2**31,
     decode_by_hand=decode_produce,
-    needs=(each(Operation.WRITE, ResourceType.TOPIC),),
+    needs=(each(Operation.WRITE, ResourceType.TOPIC), each(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)),
     encode=_encode,
 )
