@@ -45,7 +45,7 @@ _Take: TypeAlias = Callable[[ErrorCode], None]
 _PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 #: The coordinator may know more in a moment, or there will be another one.
-_LATER = (
+LATER = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -156,7 +156,7 @@ class TransactionalAppends:
             is_late = loop.time() + _PAUSE_SECONDS >= deadline
             for partition, waiting in list(left.items()):
                 code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-                if code not in _LATER or is_late:
+                if code not in LATER or is_late:
                     del left[partition]
                     for take in waiting:
                         take(code)
@@ -270,7 +270,7 @@ def _marker_offset(partition: Partition, producer_id: int) -> int:
 
 def _refusal(code: ErrorCode, version: int) -> KafkaError:
     """What the producer is told."""
-    if code in _LATER:
+    if code in LATER:
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"The coordinator of the transaction has not answered in time ({code.name}): send the batch again.",

@@ -37,18 +37,6 @@ class Marker:
     transaction_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """The end of a producer's transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    coordinator_epoch: int
-    #: The version of transactions that the coordinator uses for this producer; not stored.
-    transaction_version: int = 0
-
-
 def build_marker(
     producer_id: int, producer_epoch: int, *, is_commit: bool, coordinator_epoch: int, timestamp: int
 ) -> bytearray:

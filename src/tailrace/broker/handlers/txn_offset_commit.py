@@ -11,11 +11,13 @@ import asyncio
 from tailrace.broker import access
 from tailrace.broker.handlers.api import Api
 from tailrace.broker.services import RequestContext, Services
+from tailrace.broker.transactional_appends import LATER
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.commits import Committer, Offset
-from tailrace.model import TopicPartition
+from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.security.needs import each
 from tailrace.security.operations import Operation, ResourceType
+from tailrace.transactions.states import ProducerIdentity
 from tailrace.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -24,8 +26,11 @@ from tailrace.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-#: From this version on, producers know that a coordinator may be loading.
+#: From these versions on, producers know that a coordinator may be loading, and TRANSACTION_ABORTABLE.
 _LOADING_FROM = 2
+_ABORTABLE_FROM = 4
+#: From this version on, the group's partition is added to the transaction; before, the producer has added it.
+_ADDED_FROM = 5
 
 
 async def handle(
@@ -35,7 +40,7 @@ async def handle(
         _require(services, context, request)
         offsets, refused = _sort(services, context, request)
         if offsets:
-            await admit_to_transaction(services, context, request)
+            await _admit(services, context, request)
             refused.update(await _commit(services, context, request, offsets))
     except KafkaError as error:
         code = error.code
@@ -58,12 +63,25 @@ async def handle(
     )
 
 
-async def admit_to_transaction(services: Services, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+async def _admit(services: Services, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
     """Make sure that the group's partition of the offsets topic is part of the producer's transaction.
 
-    Refuses with the error for the producer. It is called before the group decides, and only if there is something to
-    commit. There is no transaction coordinator to ask yet: nothing is added from version 5 on, nor checked before.
+    The offsets must be written before anything else is awaited: a marker could come meanwhile.
     """
+    _, number = services.groups.partition_of(request.group_id)
+    code = await services.transactional_appends.admit(
+        services.partitions.find(OFFSETS_TOPIC, number),
+        request.transactional_id,
+        ProducerIdentity(request.producer_id, request.producer_epoch),
+        is_added=context.version >= _ADDED_FROM,
+    )
+    if code in LATER:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    if code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE):
+        is_known = context.version >= _ABORTABLE_FROM
+        raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE if is_known else ErrorCode.INVALID_TXN_STATE)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code)
 
 
 def _require(services: Services, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
