@@ -45,8 +45,8 @@ _NOTES = """
 - **Auto-creation** (`auto.create.topics.enable`, and the client's own choice from Metadata version 4 on) is complete
   when Metadata is answered: the first response names the leader.
 - **FindCoordinator** finds the coordinators of groups and of transactions. It answers INVALID_REQUEST for share groups.
-- **Not served yet**: share groups, Kafka Streams' own group protocol, ACLs, SASL, quotas, and moving replicas. Their APIs
-  are not advertised.
+- **Not served yet**: share groups, Kafka Streams' own group protocol, ACLs, SASL, quotas, and moving replicas. Their
+  APIs are not advertised.
 
 ## Order on one connection
 

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from tailrace.broker.handlers import txn_offset_commit
+from tailrace.coordinator.shards import partition_for
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.security.operations import Operation, ResourceType
+from tailrace.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from tailrace.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tailrace.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tailrace.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tailrace.wire.messages.offset_commit import OffsetCommitResponse
 from tailrace.wire.messages.offset_delete import (
@@ -40,7 +43,8 @@ from tests.unit.broker.test_repeated_requests import GROUP, ORDERS, Member, fram
 FEW = {"offsets_topic_num_partitions": "2", "group_initial_rebalance_delay_ms": "0"}
 VERSIONS = range(6)
 MEMBERS_SINCE = 3
-PRODUCER = 7
+#: The first id that a new cluster gives out.
+PRODUCER = 0
 COMMITTED = [(ORDERS.topic, [ORDERS.partition])]
 
 
@@ -97,8 +101,17 @@ async def fetch(broker: TestedBroker, *, require_stable: bool = False, by_name: 
 
 
 async def prepare(broker: TestedBroker) -> None:
+    """Begin a transaction with the group's offsets; for its coordinator it is open to the end of the test."""
     await broker.create(ORDERS.topic, 2)
-    await broker.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]), 4, FindCoordinatorResponse)
+    for key_type, key in ((0, GROUP), (1, "t")):
+        wanted = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        (found,) = (await broker.ask(wanted, 4, FindCoordinatorResponse)).coordinators
+        assert found.error_code == ErrorCode.NONE
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=600_000)
+    producer = await broker.ask(request, 5, InitProducerIdResponse)
+    assert (producer.error_code, producer.producer_id, producer.producer_epoch) == (ErrorCode.NONE, PRODUCER, 0)
+    adding = AddOffsetsToTxnRequest(transactional_id="t", producer_id=PRODUCER, producer_epoch=0, group_id=GROUP)
+    assert (await broker.ask(adding, 3, AddOffsetsToTxnResponse)).error_code == ErrorCode.NONE
 
 
 UNSTABLE = [(ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)]
@@ -229,7 +242,7 @@ def test_what_is_refused_as_part_of_the_transaction_is_not_committed(
 
     async def test(broker: TestedBroker) -> None:
         await prepare(broker)
-        monkeypatch.setattr(txn_offset_commit, "admit_to_transaction", refuse)
+        monkeypatch.setattr(txn_offset_commit, "_admit", refuse)
         request = request_of((ORDERS.topic, [0]), ("missing", [0]))
         assert await send(broker, 5, request) == [ErrorCode.INVALID_TXN_STATE] * 2
         assert len(asked) == 1
@@ -251,7 +264,7 @@ def test_a_topic_that_is_deleted_while_the_producer_is_admitted_leaves_no_offset
         async def delete(*arguments: object) -> None:
             await metadata.delete_topic(metadata.image.topics[ORDERS.topic])
 
-        monkeypatch.setattr(txn_offset_commit, "admit_to_transaction", delete)
+        monkeypatch.setattr(txn_offset_commit, "_admit", delete)
         assert await send(broker, 5) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         await broker.create(ORDERS.topic, 2)
         end(broker)
@@ -312,5 +325,22 @@ def test_a_commit_known_by_its_bytes_neither_ends_a_transaction_nor_loses_to_an_
         assert await fetch(broker, require_stable=True) == UNSTABLE
         end(broker)
         assert await fetch(broker, require_stable=True) == [(ErrorCode.NONE, 22)]
+
+    with_broker(tmp_path, test, **FEW)
+
+
+def test_a_producer_whose_transaction_lacks_the_group_is_refused_or_has_it_added(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        await prepare(broker)
+        # Of another partition of the offsets topic.
+        other = next(name for name in map(str, range(100)) if partition_for(name, 2) != partition_for(GROUP, 2))
+        for version in range(4):
+            assert await send(broker, version, request_of(group_id=other)) == [ErrorCode.INVALID_TXN_STATE]
+        assert await send(broker, 4, request_of(group_id=other)) == [ErrorCode.TRANSACTION_ABORTABLE]
+        assert await send(broker, 5, request_of(group_id=other)) == [ErrorCode.NONE]
+        assert await send(broker, 4, request_of(group_id=other)) == [ErrorCode.NONE]
+        late = request_of()
+        late.producer_epoch = 1
+        assert await send(broker, 5, late) == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
     with_broker(tmp_path, test, **FEW)

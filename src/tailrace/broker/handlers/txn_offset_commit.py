@@ -80,6 +80,8 @@ async def _admit(services: Services, context: RequestContext, request: TxnOffset
     if code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE):
         is_known = context.version >= _ABORTABLE_FROM
         raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE if is_known else ErrorCode.INVALID_TXN_STATE)
+    if code is ErrorCode.PRODUCER_FENCED:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "Another producer has taken the transactional id.")
     if code is not ErrorCode.NONE:
         raise KafkaError(code)
 
