@@ -13,7 +13,7 @@ FOLDER = "test/integration"
 COLLECT_SECONDS = 120
 LIMIT_SECONDS = 120
 #: The broker version that the suite is told: it decides which tests apply.
-KAFKA_VERSION = "4.1.0"
+KAFKA_VERSION = "4.3.0"
 
 
 class KafkaPython:

@@ -222,6 +222,13 @@ def find_named_group(services: Services, asker: Asker, operation: Operation, gro
     return find_group(services, asker, operation, group_id)
 
 
+def find_partition_of_group(services: Services, asker: Asker, operation: Operation, group_id: str) -> Partition:
+    """Return the partition with a group's offsets, for an operation on the group; refuse if it is not here."""
+    if services.authorizer is not None:
+        require(services, asker, operation, ResourceType.GROUP, group_id)
+    return services.partitions.find(*services.groups.partition_of(group_id))
+
+
 # --- transactional ids
 
 

@@ -14,7 +14,7 @@ from tailrace.broker.services import RequestContext, Services
 from tailrace.broker.transactional_appends import LATER
 from tailrace.errors import ErrorCode, KafkaError
 from tailrace.groups.commits import Committer, Offset
-from tailrace.model import OFFSETS_TOPIC, TopicPartition
+from tailrace.model import TopicPartition
 from tailrace.security.needs import each
 from tailrace.security.operations import Operation, ResourceType
 from tailrace.transactions.states import ProducerIdentity
@@ -68,9 +68,8 @@ async def _admit(services: Services, context: RequestContext, request: TxnOffset
 
     The offsets must be written before anything else is awaited: a marker could come meanwhile.
     """
-    _, number = services.groups.partition_of(request.group_id)
     code = await services.transactional_appends.admit(
-        services.partitions.find(OFFSETS_TOPIC, number),
+        access.find_partition_of_group(services, context, Operation.READ, request.group_id),
         request.transactional_id,
         ProducerIdentity(request.producer_id, request.producer_epoch),
         is_added=context.version >= _ADDED_FROM,
