@@ -65,6 +65,12 @@ class Coordinator(Generic[S]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The {self._kind.title} does not exist yet.")
         return TopicPartition(self._topic, partition_for(key, len(topic.partitions)))
 
+    async def created_partition_of(self, key: str) -> TopicPartition:
+        """The partition that has the state of a key; creates the topic if it does not exist."""
+        if self._topic not in self._metadata.image.topics:
+            await self._create_topic()
+        return self.partition_of(key)
+
     def leader_of(self, key: str) -> int:
         """The broker that coordinates a key; raises an error if there is none."""
         topic, number = self.partition_of(key)

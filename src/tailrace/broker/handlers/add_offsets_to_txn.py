@@ -1,4 +1,7 @@
-"""AddOffsetsToTxn 0 to 4: adds the partition of `__consumer_offsets` that has a group's offsets to a transaction."""
+"""AddOffsetsToTxn 0 to 4: adds the partition of `__consumer_offsets` that has a group's offsets to a transaction.
+
+Odd: clients look for the coordinator of the group only afterwards, so this may be what creates the topic.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,17 @@ async def handle(
     services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     try:
-        shard = access.find_transactional_id(services, context, Operation.WRITE, request.transactional_id)
+        access.find_transactional_id(services, context, Operation.WRITE, request.transactional_id)
         access.require(services, context, Operation.READ, ResourceType.GROUP, request.group_id)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        partition = await services.groups.created_partition_of(request.group_id)
+        # Found again: another broker may coordinate the transactional id by now.
+        shard = access.find_transactional_id(services, context, Operation.WRITE, request.transactional_id)
         added = shard.add_partitions(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
-            [services.groups.partition_of(request.group_id)],
+            [partition],
         )
         if isinstance(added, Awaitable):
             await added
