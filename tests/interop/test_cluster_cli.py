@@ -248,8 +248,8 @@ def test_a_single_broker_moves_to_a_cluster_with_all_it_has(kind: str, tmp_path:
             (received,) = ConfluentClient(first.bootstrap).consume("orders", 2, 1)
             assert received.value == b"kept"
             assert "86400000" in ok("topic", "describe", "orders", "--bootstrap", first.bootstrap)
-            (feature,) = json.loads(ok("cluster", "features", "--json", "--bootstrap", second.bootstrap))["features"]
-            assert feature["level"] == feature["highest"], "not that of a cluster without finalized features"
+            features = json.loads(ok("cluster", "features", "--json", "--bootstrap", second.bootstrap))["features"]
+            assert all(each["level"] == each["highest"] for each in features), "not those of a new cluster"
             described = ok("group", "describe", "workers", "--bootstrap", second.bootstrap)
             assert "orders" in described
             wait_for(lambda: not status(first.port)["under_replicated"])

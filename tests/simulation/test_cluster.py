@@ -45,6 +45,7 @@ REGRESSIONS = {
     "a follower that copies many tiny segments was charged for their snapshots as for segments": 120000236,
     "an election that the store did not answer was not held again": 130000202,
     "deleted records came back with a replica in sync that had been away": 50000026,
+    "a leader that knew of less than what was archived sent records beyond its high watermark": 150001243,
     "a follower joined the ISR before it had heard that records were deleted, and led": 200000486,
     "records that had waited for a silent follower were committed while another joined without them": 310000173,
 }

@@ -35,6 +35,7 @@ SIDE_FILE_CACHE_BYTES = 32 << 20
 READ_AHEAD_BYTES = 4 << 20
 _BYTES_PER_FILE = 600
 _MAX_READERS = 64
+_NO_LIMIT = 2**63 - 1
 
 #: The options of a location in hashable form.
 Options: TypeAlias = tuple[tuple[str, str], ...]
@@ -104,20 +105,22 @@ class ArchiveReader:
     def _known(self, directory: str, head: str | None) -> Snapshot | None:
         return self._caches.snapshots.get((self._location.uri, directory, head))
 
-    def read(self, archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Batches from an offset on, up to `max_bytes`, but at least one record.
+    def read(self, archive: TopicArchive, partition: int, offset: int, max_bytes: int, limit: int = _NO_LIMIT) -> bytes:
+        """Batches from an offset on, up to `max_bytes` and below an offset limit, but at least one record.
 
         They end with the last record that fits. At the end of the archive they end with a filler if offsets are missing
-        there, so that a reader that continues after the batches reaches the end of the archive.
+        there, so that a reader that continues after the batches reaches the end of the archive. A quarantined batch
+        is never divided: the first one may end beyond the limit.
         """
         files = self.snapshot(archive).partition(partition)
+        end = min(files.end, limit)
         index = files.index_at(offset)
         if index is None:
             raise _not_archived(archive, partition, offset, files)
         pieces: list[bytes] = []
         size = 0
         at = told = offset
-        while at < files.end and (size < max_bytes or not pieces):
+        while at < end and (size < max_bytes or not pieces):
             file = files.files[index]
             if at >= file.next_offset:  # after a gap, or after a raw batch that spans two files
                 index += 1
@@ -125,7 +128,7 @@ class ArchiveReader:
             try:
                 aside = self._quarantined_after(archive.directory, files, at, file.next_offset)
                 if aside is not None and aside.header.base_offset <= at:
-                    if pieces and size + len(aside.data) > max_bytes:
+                    if pieces and (size + len(aside.data) > max_bytes or aside.header.next_offset > end):
                         break
                     pieces.append(aside.data)
                     size += len(aside.data)
@@ -136,8 +139,8 @@ class ArchiveReader:
                 if pieces:
                     break  # what precedes the damage is sound; the next read reports it
                 raise
-            until = file.next_offset if aside is None else min(aside.header.base_offset, file.next_offset)
-            if records is not None and aside is not None:
+            until = min(end, file.next_offset if aside is None else min(aside.header.base_offset, file.next_offset))
+            if records is not None and (aside is not None or until == end):
                 records = _below(records, until)
             if records is None or not records.num_rows:
                 at = until
@@ -150,8 +153,8 @@ class ArchiveReader:
             at = told = records.column("offset")[batches.rows - 1].as_py() + 1
             if batches.rows < records.num_rows:
                 break
-        if at >= files.end > told:
-            pieces.append(build_filler(told, files.end - 1))
+        if at >= end > told:
+            pieces.append(build_filler(told, end - 1))
         return b"".join(pieces)
 
     def offset_for_timestamp(
@@ -275,9 +278,16 @@ def keep_reader(uri: str, reader: ArchiveReader) -> None:
         _readers[uri, ()] = reader
 
 
-def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int, options: Options = ()) -> bytes:
-    """Batches of a partition from an offset on; called in a helper process."""
-    return reader_of(archive.uri, options).read(archive, partition, offset, max_bytes)
+def read_batches(
+    archive: TopicArchive,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    limit: int = _NO_LIMIT,
+    options: Options = (),
+) -> bytes:
+    """Batches of a partition from an offset on, below a limit; called in a helper process."""
+    return reader_of(archive.uri, options).read(archive, partition, offset, max_bytes, limit)
 
 
 def find_offset(

@@ -53,11 +53,13 @@ class CountingLocation:
         return self._location.read_range(name, start, length)
 
 
-def read_from(reader: ArchiveReader, archive: TopicArchive, offset: int, end: int, max_bytes: int) -> list[Row]:
-    """What a consumer gets that goes on where the last answer ended, from an offset to the archive's end."""
+def read_from(
+    reader: ArchiveReader, archive: TopicArchive, offset: int, end: int, max_bytes: int, limit: int = 2**63 - 1
+) -> list[Row]:
+    """What a consumer gets that goes on where the last answer ended, from an offset to the archive's end or a limit."""
     rows = []
     while offset < end:
-        data = reader.read(archive, 0, offset, max_bytes)
+        data = reader.read(archive, 0, offset, max_bytes, limit)
         rows += read_rows(data, "aiokafka")
         *_, (_, last) = iterate_batches(data)
         assert last.next_offset > offset
@@ -104,6 +106,9 @@ def test_reading_from_any_offset_gives_every_later_record_once_and_ends_at_the_e
         for offset in {start, (start + end) // 2, end - 1}:
             read = read_from(reader, head, offset, end, max_bytes)
             assert read == [each for each in rows if each.offset >= offset]
+            limit = (offset + end + 1) // 2
+            read = read_from(reader, head, offset, limit, max_bytes, limit)
+            assert read == [each for each in rows if offset <= each.offset < limit]
         for offset in (start - 1, end, end + 1):
             with pytest.raises(OffsetNotArchivedError):
                 reader.read(head, 0, offset, max_bytes)

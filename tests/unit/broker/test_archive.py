@@ -60,6 +60,8 @@ class FakeArchive:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
+        #: The offsets that the reads had to end below.
+        self.limits: list[int] = []
         #: Why the archive cannot be read when the broker has a look at it.
         self.unreadable: Exception | None = None
         self.failure: Exception | None = None
@@ -76,10 +78,12 @@ class FakeArchive:
             if self.unreadable is not None:
                 raise self.unreadable
             return 2
-        archive, partition, where, *_ = arguments
+        archive, partition, where, *rest = arguments
         assert isinstance(archive, TopicArchive)
         assert (archive.uri, archive.topic, archive.manifest) == (PLACE, "orders", "first")
         self.asked.append((partition, where))
+        if function is read_batches:
+            self.limits.append(rest[-1])
         if self.is_held:
             await self._go_on.wait()
         if self.failure is not None:
@@ -245,7 +249,7 @@ def test_old_offsets_come_from_the_archive(tmp_path: Path) -> None:
         assert (found.error_code, found.log_start_offset, found.high_watermark) == (0, 0, 10)
         assert found.records is not None
         assert read_header(memoryview(bytes(found.records))).base_offset == 4
-        assert fake.asked == [(0, 4)]
+        assert (fake.asked, fake.limits) == ([(0, 4)], [10])
         assert (await offsets(tested, -2)).offset == 0
         assert (await offsets(tested, -4)).offset == 10
         assert (await offsets(tested, -5)).offset == 9

@@ -18,12 +18,12 @@ def check_archive(archive: TopicArchive) -> int:
     return reader.reader_of(archive.uri).check(archive)
 
 
-def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int) -> Buffer:
-    """Read record batches from an offset on: at least one, and at most max_bytes unless the first is larger."""
+def read_batches(archive: TopicArchive, partition: int, offset: int, max_bytes: int, limit: int) -> Buffer:
+    """Read record batches from an offset on: below a limit, at least one, at most max_bytes unless it is larger."""
     require_packages()
     from tailrace.archive import reader
 
-    return reader.read_batches(archive, partition, offset, max_bytes)
+    return reader.read_batches(archive, partition, offset, max_bytes, limit)
 
 
 def find_largest_timestamp(archive: TopicArchive, partition: int, start_offset: int) -> tuple[int, int] | None:

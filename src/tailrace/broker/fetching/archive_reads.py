@@ -164,7 +164,9 @@ class ArchiveReads:
 
     async def _read(self, key: _Key, read: ArchiveRead, archive: TopicArchive, partition: Partition) -> None:
         try:
-            arguments = (archive, key.partition, key.offset, read.max_bytes)
+            # A new leader may know of less than what was archived before it led.
+            limit = partition.last_stable_offset
+            arguments = (archive, key.partition, key.offset, read.max_bytes, limit)
             batches = await self._ask(key.lineage, lambda helper: helper.run_for_bytes(read_batches, *arguments))
             if not batches:
                 raise ArchiveError(f"manifest {archive.manifest} has no records at offset {key.offset}")
