@@ -151,9 +151,9 @@ def test_a_server_that_was_stopped_expires_nobody_for_what_it_could_not_hear(tmp
     async def test() -> None:
         async with (
             StoreProcess("serve", str(database), str(path)) as server,
-            client(path, request_seconds=0.2) as store,
+            client(path, request_seconds=2.0) as store,
         ):
-            session = await store.open_session(1_000)
+            session = await store.open_session(3_000)
             long = await store.open_session(LONG_MS)
             await store.txn([], [Write("/things/mine", b"1", session)])
             await store.txn([], [Write("/things/long", b"1", long)])
