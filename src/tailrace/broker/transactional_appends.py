@@ -6,7 +6,9 @@ asks whether it has. It asks once for each producer, transaction and partition: 
 log, its batches are appended at once. Only batches of that producer wait, in order, and not for long.
 
 Invariant: a batch is appended only if no marker of its producer came since the coordinator was asked. Otherwise the
-transaction that was asked about is over, and the batch would begin one that nobody knows.
+transaction that was asked about may be over, and the batch would begin one that nobody knows. A producer that has its
+partitions added may be here before the marker of its last transaction. So the leader asks again after a marker: what
+is left of a transaction that is over has an earlier epoch, which the coordinator refuses.
 """
 
 from __future__ import annotations
@@ -77,9 +79,17 @@ class _Waiting:
     """The batches of one producer that wait in one partition."""
 
     partition: Partition
+    batches: list[_Batch] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A partition that the coordinator is asked about, and who waits for the answer."""
+
+    partition: Partition
     #: The last marker of the producer when the coordinator was asked.
     marker_offset: int
-    batches: list[_Batch] = field(default_factory=list)
+    takers: list[_Take] = field(default_factory=list)
 
 
 class TransactionalAppends:
@@ -92,7 +102,7 @@ class TransactionalAppends:
         self._tasks = tasks
         self._waiting: dict[tuple[Partition, int], _Waiting] = {}
         # What is asked at the end of this iteration of the loop, and who waits for the answers.
-        self._questions: dict[_Question, dict[TopicPartition, list[_Take]]] = {}
+        self._questions: dict[_Question, dict[TopicPartition, _Asked]] = {}
 
     def append(
         self, partition: Partition, transactional_id: str, data: memoryview, acks: int, version: int
@@ -108,9 +118,9 @@ class TransactionalAppends:
                 ProducerIdentity(header.producer_id, header.producer_epoch),
                 version >= _ADDED_FROM,
             )
-            waiting = _Waiting(partition, _marker_offset(partition, header.producer_id))
+            waiting = _Waiting(partition)
             self._waiting[partition, header.producer_id] = waiting
-            self._ask(question, partition.partition, partial(self._take, header.producer_id, waiting))
+            self._ask(question, partition, partial(self._take, header.producer_id, waiting))
         batch = _Batch(bytearray(data), header, acks, version, asyncio.get_running_loop().create_future())
         waiting.batches.append(batch)
         return batch.appended
@@ -122,43 +132,57 @@ class TransactionalAppends:
 
         They have to be written before anything else is awaited: a marker could come meanwhile.
         """
-        entry = partition.log.producers.find(who.producer_id)
-        if entry is not None and entry.epoch == who.epoch and entry.transaction_start != NO_OFFSET:
+        if _is_open(partition, who):
             return ErrorCode.NONE
-        marker_offset = _marker_offset(partition, who.producer_id)
         answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        question = _Question(transactional_id, who, is_added)
-        self._ask(question, partition.partition, lambda code: None if answered.done() else answered.set_result(code))
+        asked = self._ask(
+            _Question(transactional_id, who, is_added),
+            partition,
+            lambda code: None if answered.done() else answered.set_result(code),
+        )
         code = await answered
-        if code is ErrorCode.NONE and _marker_offset(partition, who.producer_id) != marker_offset:
-            return ErrorCode.INVALID_TXN_STATE
-        return code
+        # Another request of the producer may have written first, which also changes what is known of it.
+        if code is not ErrorCode.NONE or _is_open(partition, who):
+            return code
+        return _unless_marked(asked, who.producer_id, is_added=is_added)
 
     # --- asking
 
-    def _ask(self, question: _Question, partition: TopicPartition, take: _Take) -> None:
+    def _ask(self, question: _Question, partition: Partition, take: _Take) -> _Asked:
         """Ask the coordinator, together with what is asked about the same transaction in this turn."""
         if not self._questions:
             asyncio.get_running_loop().call_soon(self._ask_all)
-        self._questions.setdefault(question, {}).setdefault(partition, []).append(take)
+        partitions = self._questions.setdefault(question, {})
+        asked = partitions.get(partition.partition)
+        if asked is None:
+            asked = _Asked(partition, _marker_offset(partition, question.who.producer_id))
+            partitions[partition.partition] = asked
+        asked.takers.append(take)
+        return asked
 
     def _ask_all(self) -> None:
         questions, self._questions = self._questions, {}
-        for question, waiting in questions.items():
-            self._tasks.spawn(self._settle(question, waiting), f"add partitions for {question.who.producer_id}")
+        for question, asked in questions.items():
+            self._tasks.spawn(self._settle(question, asked), f"add partitions for {question.who.producer_id}")
 
-    async def _settle(self, question: _Question, left: dict[TopicPartition, list[_Take]]) -> None:
+    async def _settle(self, question: _Question, left: dict[TopicPartition, _Asked]) -> None:
         """Ask until there is an answer or the patience is over, and pass it on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _PATIENCE_SECONDS
+        producer_id = question.who.producer_id
         while True:
+            if question.is_added:
+                for asked in left.values():
+                    asked.marker_offset = _marker_offset(asked.partition, producer_id)
             answers = await self._answers(question, list(left))
             is_late = loop.time() + _PAUSE_SECONDS >= deadline
-            for partition, waiting in list(left.items()):
-                code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            for name, asked in list(left.items()):
+                code = answers.get(name, ErrorCode.UNKNOWN_SERVER_ERROR)
+                if code is ErrorCode.NONE:
+                    code = _unless_marked(asked, producer_id, is_added=question.is_added)
                 if code not in LATER or is_late:
-                    del left[partition]
-                    for take in waiting:
+                    del left[name]
+                    for take in asked.takers:
                         take(code)
             if not left:
                 return
@@ -231,8 +255,6 @@ class TransactionalAppends:
         """Append or refuse the batches of a producer, in order."""
         partition = waiting.partition
         del self._waiting[partition, producer_id]
-        if code is ErrorCode.NONE and _marker_offset(partition, producer_id) != waiting.marker_offset:
-            code = ErrorCode.INVALID_TXN_STATE
         for batch in waiting.batches:
             if code is not ErrorCode.NONE:
                 partition.log.producers.refused(batch.header)
@@ -255,12 +277,24 @@ def _is_known(partition: Partition, header: BatchHeader) -> bool:
 
     A fenced producer is refused here, before anybody is asked (KAFKA-19690).
     """
-    producers = partition.log.producers
-    entry = producers.find(header.producer_id)
-    if entry is not None and entry.epoch == header.producer_epoch and entry.transaction_start != NO_OFFSET:
+    if _is_open(partition, ProducerIdentity(header.producer_id, header.producer_epoch)):
         return True
     # While others are being prepared, the log cannot tell what comes next.
-    return not partition.queue and producers.check(header) is not None
+    return not partition.queue and partition.log.producers.check(header) is not None
+
+
+def _is_open(partition: Partition, who: ProducerIdentity) -> bool:
+    """Whether the producer has a transaction open in the log."""
+    entry = partition.log.producers.find(who.producer_id)
+    return entry is not None and entry.epoch == who.epoch and entry.transaction_start != NO_OFFSET
+
+
+def _unless_marked(asked: _Asked, producer_id: int, *, is_added: bool) -> ErrorCode:
+    """No error, unless a marker of the producer came since the coordinator was asked."""
+    if _marker_offset(asked.partition, producer_id) == asked.marker_offset:
+        return ErrorCode.NONE
+    # A producer that adds its partitions itself begins no other transaction before the last one is over everywhere.
+    return ErrorCode.CONCURRENT_TRANSACTIONS if is_added else ErrorCode.INVALID_TXN_STATE
 
 
 def _marker_offset(partition: Partition, producer_id: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tailrace.records.batch import TRANSACTIONAL_BIT
 from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.transactions.delivery import MarkerBatch, MarkerCalls
 from tailrace.transactions.states import ProducerIdentity
 from tailrace.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -385,3 +386,32 @@ class _Silent:
 
     async def write(self, broker_id: int, batch: Any) -> Any:
         await asyncio.sleep(10_000)
+
+
+def test_the_next_transaction_waits_in_a_partition_where_the_last_one_has_not_ended() -> None:
+    async def test(cluster: Cluster) -> None:
+        producer = Producer(cluster)
+        await producer.begin()
+        coordinator = await producer.coordinator()
+        number = next(each for each in range(3) if cluster.state(1, "orders", each).leader != coordinator)
+        delivery = cluster.brokers[coordinator].transactions._delivery
+        delivery._calls = _Slow(delivery._calls)
+        for value in (b"first", b"second"):
+            # The end is answered before the markers are sent, so the partition may see the next epoch first.
+            assert (await producer.send(value, number)).error_code == ErrorCode.NONE
+            assert await producer.end() == ErrorCode.NONE
+        await asyncio.sleep(1)
+        assert await committed(cluster, number) == [b"first", b"second"]
+
+    with_cluster(test)
+
+
+class _Slow:
+    """Markers that take a while."""
+
+    def __init__(self, calls: MarkerCalls) -> None:
+        self._calls = calls
+
+    async def write(self, broker_id: int, batch: MarkerBatch) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
+        await asyncio.sleep(0.1)
+        return await self._calls.write(broker_id, batch)
