@@ -76,7 +76,7 @@ class _Batch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The batches of one producer that wait in one partition."""
+    """The batches of one producer that wait in one partition for the answer to one question."""
 
     partition: Partition
     batches: list[_Batch] = field(default_factory=list)
@@ -100,7 +100,8 @@ class TransactionalAppends:
         self._coordinator = coordinator
         self._peers = peers
         self._tasks = tasks
-        self._waiting: dict[tuple[Partition, int], _Waiting] = {}
+        # Not by producer alone: the next epoch must not be judged by the answer for the last one.
+        self._waiting: dict[tuple[Partition, _Question], _Waiting] = {}
         # What is asked at the end of this iteration of the loop, and who waits for the answers.
         self._questions: dict[_Question, dict[TopicPartition, _Asked]] = {}
 
@@ -109,18 +110,15 @@ class TransactionalAppends:
     ) -> Appended | asyncio.Future[Appended]:
         """Append a batch of a transaction: now if the partition is known to be in it, otherwise as soon as it is."""
         header = check_produced(data)
-        waiting = self._waiting.get((partition, header.producer_id))
+        who = ProducerIdentity(header.producer_id, header.producer_epoch)
+        question = _Question(transactional_id, who, version >= _ADDED_FROM)
+        waiting = self._waiting.get((partition, question))
         if waiting is None:
-            if partition.refusal is not None or _is_known(partition, header):
+            if partition.refusal is not None or _is_known(partition, header, who):
                 return partition.append(data, acks)
-            question = _Question(
-                transactional_id,
-                ProducerIdentity(header.producer_id, header.producer_epoch),
-                version >= _ADDED_FROM,
-            )
             waiting = _Waiting(partition)
-            self._waiting[partition, header.producer_id] = waiting
-            self._ask(question, partition, partial(self._take, header.producer_id, waiting))
+            self._waiting[partition, question] = waiting
+            self._ask(question, partition, partial(self._take, question, waiting))
         batch = _Batch(bytearray(data), header, acks, version, asyncio.get_running_loop().create_future())
         waiting.batches.append(batch)
         return batch.appended
@@ -251,10 +249,10 @@ class TransactionalAppends:
 
     # --- appending
 
-    def _take(self, producer_id: int, waiting: _Waiting, code: ErrorCode) -> None:
+    def _take(self, question: _Question, waiting: _Waiting, code: ErrorCode) -> None:
         """Append or refuse the batches of a producer, in order."""
         partition = waiting.partition
-        del self._waiting[partition, producer_id]
+        del self._waiting[partition, question]
         for batch in waiting.batches:
             if code is not ErrorCode.NONE:
                 partition.log.producers.refused(batch.header)
@@ -272,12 +270,12 @@ class TransactionalAppends:
                 appended.add_done_callback(_passing_on(batch.appended))
 
 
-def _is_known(partition: Partition, header: BatchHeader) -> bool:
+def _is_known(partition: Partition, header: BatchHeader, who: ProducerIdentity) -> bool:
     """Whether a batch may be appended without a question: its transaction is open, or it is in the log already.
 
     A fenced producer is refused here, before anybody is asked (KAFKA-19690).
     """
-    if _is_open(partition, ProducerIdentity(header.producer_id, header.producer_epoch)):
+    if _is_open(partition, who):
         return True
     # While others are being prepared, the log cannot tell what comes next.
     return not partition.queue and partition.log.producers.check(header) is not None
