@@ -153,7 +153,7 @@ class TransactionalAppends:
         partitions = self._questions.setdefault(question, {})
         asked = partitions.get(partition.partition)
         if asked is None:
-            asked = _Asked(partition, _marker_offset(partition, question.who.producer_id))
+            asked = _Asked(partition, partition.log.producers.marker_offset(question.who.producer_id))
             partitions[partition.partition] = asked
         asked.takers.append(take)
         return asked
@@ -171,7 +171,7 @@ class TransactionalAppends:
         while True:
             if question.is_added:
                 for asked in left.values():
-                    asked.marker_offset = _marker_offset(asked.partition, producer_id)
+                    asked.marker_offset = asked.partition.log.producers.marker_offset(producer_id)
             answers = await self._answers(question, list(left))
             is_late = loop.time() + _PAUSE_SECONDS >= deadline
             for name, asked in list(left.items()):
@@ -289,15 +289,10 @@ def _is_open(partition: Partition, who: ProducerIdentity) -> bool:
 
 def _unless_marked(asked: _Asked, producer_id: int, *, is_added: bool) -> ErrorCode:
     """No error, unless a marker of the producer came since the coordinator was asked."""
-    if _marker_offset(asked.partition, producer_id) == asked.marker_offset:
+    if asked.partition.log.producers.marker_offset(producer_id) == asked.marker_offset:
         return ErrorCode.NONE
     # A producer that adds its partitions itself begins no other transaction before the last one is over everywhere.
     return ErrorCode.CONCURRENT_TRANSACTIONS if is_added else ErrorCode.INVALID_TXN_STATE
-
-
-def _marker_offset(partition: Partition, producer_id: int) -> int:
-    entry = partition.log.producers.find(producer_id)
-    return NO_OFFSET if entry is None else entry.changed_offset
 
 
 def _refusal(code: ErrorCode, version: int) -> KafkaError:

@@ -62,6 +62,11 @@ class ProducerState:
         """A producer, if it is remembered."""
         return self._producers.get(producer_id)
 
+    def marker_offset(self, producer_id: int) -> int:
+        """The offset of a producer's last marker, or a bound above it; NO_OFFSET if there is none."""
+        entry = self._producers.get(producer_id)
+        return NO_OFFSET if entry is None else entry.changed_offset
+
     def entries(self) -> list[tuple[int, ProducerEntry]]:
         """Every remembered producer by its id."""
         return list(self._producers.items())
