@@ -6,7 +6,9 @@ asks whether it has. It asks once for each producer, transaction and partition: 
 log, its batches are appended at once. Only batches of that producer wait, in order, and not for long.
 
 Invariant: a batch is appended only if no marker of its producer came since the coordinator was asked. Otherwise the
-transaction that was asked about is over, and the batch would begin one that nobody knows.
+transaction that was asked about may be over, and the batch would begin one that nobody knows. A producer that has its
+partitions added may be here before the marker of its last transaction. So the leader asks again after a marker: what
+is left of a transaction that is over has an earlier epoch, which the coordinator refuses.
 """
 
 from __future__ import annotations
@@ -74,12 +76,20 @@ class _Batch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The batches of one producer that wait in one partition."""
+    """The batches of one producer that wait in one partition for the answer to one question."""
+
+    partition: Partition
+    batches: list[_Batch] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A partition that the coordinator is asked about, and who waits for the answer."""
 
     partition: Partition
     #: The last marker of the producer when the coordinator was asked.
     marker_offset: int
-    batches: list[_Batch] = field(default_factory=list)
+    takers: list[_Take] = field(default_factory=list)
 
 
 class TransactionalAppends:
@@ -90,27 +100,25 @@ class TransactionalAppends:
         self._coordinator = coordinator
         self._peers = peers
         self._tasks = tasks
-        self._waiting: dict[tuple[Partition, int], _Waiting] = {}
+        # Not by producer alone: the next epoch must not be judged by the answer for the last one.
+        self._waiting: dict[tuple[Partition, _Question], _Waiting] = {}
         # What is asked at the end of this iteration of the loop, and who waits for the answers.
-        self._questions: dict[_Question, dict[TopicPartition, list[_Take]]] = {}
+        self._questions: dict[_Question, dict[TopicPartition, _Asked]] = {}
 
     def append(
         self, partition: Partition, transactional_id: str, data: memoryview, acks: int, version: int
     ) -> Appended | asyncio.Future[Appended]:
         """Append a batch of a transaction: now if the partition is known to be in it, otherwise as soon as it is."""
         header = check_produced(data)
-        waiting = self._waiting.get((partition, header.producer_id))
+        who = ProducerIdentity(header.producer_id, header.producer_epoch)
+        question = _Question(transactional_id, who, version >= _ADDED_FROM)
+        waiting = self._waiting.get((partition, question))
         if waiting is None:
-            if partition.refusal is not None or _is_known(partition, header):
+            if partition.refusal is not None or _is_known(partition, header, who):
                 return partition.append(data, acks)
-            question = _Question(
-                transactional_id,
-                ProducerIdentity(header.producer_id, header.producer_epoch),
-                version >= _ADDED_FROM,
-            )
-            waiting = _Waiting(partition, _marker_offset(partition, header.producer_id))
-            self._waiting[partition, header.producer_id] = waiting
-            self._ask(question, partition.partition, partial(self._take, header.producer_id, waiting))
+            waiting = _Waiting(partition)
+            self._waiting[partition, question] = waiting
+            self._ask(question, partition, partial(self._take, question, waiting))
         batch = _Batch(bytearray(data), header, acks, version, asyncio.get_running_loop().create_future())
         waiting.batches.append(batch)
         return batch.appended
@@ -122,43 +130,57 @@ class TransactionalAppends:
 
         They have to be written before anything else is awaited: a marker could come meanwhile.
         """
-        entry = partition.log.producers.find(who.producer_id)
-        if entry is not None and entry.epoch == who.epoch and entry.transaction_start != NO_OFFSET:
+        if _is_open(partition, who):
             return ErrorCode.NONE
-        marker_offset = _marker_offset(partition, who.producer_id)
         answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        question = _Question(transactional_id, who, is_added)
-        self._ask(question, partition.partition, lambda code: None if answered.done() else answered.set_result(code))
+        asked = self._ask(
+            _Question(transactional_id, who, is_added),
+            partition,
+            lambda code: None if answered.done() else answered.set_result(code),
+        )
         code = await answered
-        if code is ErrorCode.NONE and _marker_offset(partition, who.producer_id) != marker_offset:
-            return ErrorCode.INVALID_TXN_STATE
-        return code
+        # Another request of the producer may have written first, which also changes what is known of it.
+        if code is not ErrorCode.NONE or _is_open(partition, who):
+            return code
+        return _unless_marked(asked, who.producer_id, is_added=is_added)
 
     # --- asking
 
-    def _ask(self, question: _Question, partition: TopicPartition, take: _Take) -> None:
+    def _ask(self, question: _Question, partition: Partition, take: _Take) -> _Asked:
         """Ask the coordinator, together with what is asked about the same transaction in this turn."""
         if not self._questions:
             asyncio.get_running_loop().call_soon(self._ask_all)
-        self._questions.setdefault(question, {}).setdefault(partition, []).append(take)
+        partitions = self._questions.setdefault(question, {})
+        asked = partitions.get(partition.partition)
+        if asked is None:
+            asked = _Asked(partition, partition.log.producers.marker_offset(question.who.producer_id))
+            partitions[partition.partition] = asked
+        asked.takers.append(take)
+        return asked
 
     def _ask_all(self) -> None:
         questions, self._questions = self._questions, {}
-        for question, waiting in questions.items():
-            self._tasks.spawn(self._settle(question, waiting), f"add partitions for {question.who.producer_id}")
+        for question, asked in questions.items():
+            self._tasks.spawn(self._settle(question, asked), f"add partitions for {question.who.producer_id}")
 
-    async def _settle(self, question: _Question, left: dict[TopicPartition, list[_Take]]) -> None:
+    async def _settle(self, question: _Question, left: dict[TopicPartition, _Asked]) -> None:
         """Ask until there is an answer or the patience is over, and pass it on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _PATIENCE_SECONDS
+        producer_id = question.who.producer_id
         while True:
+            if question.is_added:
+                for asked in left.values():
+                    asked.marker_offset = asked.partition.log.producers.marker_offset(producer_id)
             answers = await self._answers(question, list(left))
             is_late = loop.time() + _PAUSE_SECONDS >= deadline
-            for partition, waiting in list(left.items()):
-                code = answers.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            for name, asked in list(left.items()):
+                code = answers.get(name, ErrorCode.UNKNOWN_SERVER_ERROR)
+                if code is ErrorCode.NONE:
+                    code = _unless_marked(asked, producer_id, is_added=question.is_added)
                 if code not in LATER or is_late:
-                    del left[partition]
-                    for take in waiting:
+                    del left[name]
+                    for take in asked.takers:
                         take(code)
             if not left:
                 return
@@ -227,12 +249,10 @@ class TransactionalAppends:
 
     # --- appending
 
-    def _take(self, producer_id: int, waiting: _Waiting, code: ErrorCode) -> None:
+    def _take(self, question: _Question, waiting: _Waiting, code: ErrorCode) -> None:
         """Append or refuse the batches of a producer, in order."""
         partition = waiting.partition
-        del self._waiting[partition, producer_id]
-        if code is ErrorCode.NONE and _marker_offset(partition, producer_id) != waiting.marker_offset:
-            code = ErrorCode.INVALID_TXN_STATE
+        del self._waiting[partition, question]
         for batch in waiting.batches:
             if code is not ErrorCode.NONE:
                 partition.log.producers.refused(batch.header)
@@ -250,22 +270,29 @@ class TransactionalAppends:
                 appended.add_done_callback(_passing_on(batch.appended))
 
 
-def _is_known(partition: Partition, header: BatchHeader) -> bool:
+def _is_known(partition: Partition, header: BatchHeader, who: ProducerIdentity) -> bool:
     """Whether a batch may be appended without a question: its transaction is open, or it is in the log already.
 
     A fenced producer is refused here, before anybody is asked (KAFKA-19690).
     """
-    producers = partition.log.producers
-    entry = producers.find(header.producer_id)
-    if entry is not None and entry.epoch == header.producer_epoch and entry.transaction_start != NO_OFFSET:
+    if _is_open(partition, who):
         return True
     # While others are being prepared, the log cannot tell what comes next.
-    return not partition.queue and producers.check(header) is not None
+    return not partition.queue and partition.log.producers.check(header) is not None
 
 
-def _marker_offset(partition: Partition, producer_id: int) -> int:
-    entry = partition.log.producers.find(producer_id)
-    return NO_OFFSET if entry is None else entry.changed_offset
+def _is_open(partition: Partition, who: ProducerIdentity) -> bool:
+    """Whether the producer has a transaction open in the log."""
+    entry = partition.log.producers.find(who.producer_id)
+    return entry is not None and entry.epoch == who.epoch and entry.transaction_start != NO_OFFSET
+
+
+def _unless_marked(asked: _Asked, producer_id: int, *, is_added: bool) -> ErrorCode:
+    """No error, unless a marker of the producer came since the coordinator was asked."""
+    if asked.partition.log.producers.marker_offset(producer_id) == asked.marker_offset:
+        return ErrorCode.NONE
+    # A producer that adds its partitions itself begins no other transaction before the last one is over everywhere.
+    return ErrorCode.CONCURRENT_TRANSACTIONS if is_added else ErrorCode.INVALID_TXN_STATE
 
 
 def _refusal(code: ErrorCode, version: int) -> KafkaError:

@@ -1,6 +1,7 @@
 """The batches of one partition that need preparation before their append, and all batches that arrived after them.
 
-Invariant: batches enter the log in order of arrival. The outcome of one batch does not affect the others. What
+Invariant: batches enter the log in order of arrival. The outcome of one batch does not affect the others. A batch of a
+transaction enters it only if no marker has ended the transaction meanwhile: it would begin one that nobody ends. What
 preparation means is the business of `preparation`.
 """
 
@@ -10,7 +11,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.errors import KafkaError
+from tailrace.errors import ErrorCode, KafkaError
+from tailrace.model import NO_OFFSET
 from tailrace.records.batch import BatchHeader
 from tailrace.replication.preparation import prepare, prepare_at_once
 from tailrace.replication.waiters import refuse
@@ -25,6 +27,8 @@ class _Turn(NamedTuple):
 
     data: bytearray
     header: BatchHeader
+    #: The last marker of the producer when the batch arrived.
+    marker_offset: int
     appended: asyncio.Future[Appended]
 
 
@@ -47,7 +51,8 @@ class AppendQueue:
             prepared = prepare_at_once(partition.log, data, header)
             if prepared is not None:
                 return partition.append_now(*prepared)
-        turn = _Turn(bytearray(data), header, asyncio.get_running_loop().create_future())
+        marker_offset = partition.log.producers.marker_offset(header.producer_id)
+        turn = _Turn(bytearray(data), header, marker_offset, asyncio.get_running_loop().create_future())
         self._turns.append(turn)
         if len(self._turns) == 1:
             partition.directory.tasks.spawn(self._take_turns(), f"prepare batches of {partition.partition}")
@@ -57,13 +62,15 @@ class AppendQueue:
         partition = self._partition
         log, offload = partition.log, partition.directory.offload
         while self._turns:
-            data, header, appended = self._turns[0]
+            data, header, marker_offset, appended = self._turns[0]
             try:
                 prepared = await prepare(log, offload, partition.long_work, data, header)
                 partition.require_served()
                 if partition.refusal is not None:
                     log.producers.refused(header)
                     raise partition.refusal.with_traceback(None)
+                if header.is_transactional:
+                    self._require_unended(header, marker_offset)
                 result = partition.append_now(*prepared)
                 if not appended.done():
                     appended.set_result(result)
@@ -71,6 +78,17 @@ class AppendQueue:
                 refuse(appended, error)
             if self._turns:  # else the partition was closed in between
                 self._turns.popleft()
+
+    def _require_unended(self, header: BatchHeader, marker_offset: int) -> None:
+        """Refuse a batch if its transaction may have ended since it arrived; sent again, it is judged anew."""
+        producers = self._partition.log.producers
+        entry = producers.find(header.producer_id)
+        if entry is not None and entry.transaction_start == NO_OFFSET and entry.changed_offset != marker_offset:
+            producers.refused(header)
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                "A transaction of the producer ended while the batch was being prepared: send the batch again.",
+            )
 
     def close(self, reason: KafkaError) -> None:
         """Append nothing more, and fail every waiting append with `reason`."""

@@ -6,7 +6,8 @@ of sequences that ends with them, because a batch in flight to a former leader m
 later ones. Snapshots have Kafka's format with one entry per remembered batch (readers that keep one entry per producer
 keep the newest), so a restart does not change the answers to retries. Everything else is rebuilt from batch headers and
 markers. The number of producers is bounded: the longest idle are dropped first, but never one with an open transaction,
-because its records could then never be committed or aborted.
+because its records could then never be committed or aborted. Those do not count: they would displace what is known of
+the transactions that have just ended.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class ProducerState:
     def find(self, producer_id: int) -> ProducerEntry | None:
         """A producer, if it is remembered."""
         return self._producers.get(producer_id)
+
+    def marker_offset(self, producer_id: int) -> int:
+        """The offset of a producer's last marker, or a bound above it; NO_OFFSET if there is none."""
+        entry = self._producers.get(producer_id)
+        return NO_OFFSET if entry is None else entry.changed_offset
 
     def entries(self) -> list[tuple[int, ProducerEntry]]:
         """Every remembered producer by its id."""
@@ -287,8 +293,8 @@ class ProducerState:
             del self._producers[producer_id]
 
     def bound(self, most: int) -> bool:
-        """Drop the longest idle producers if there are too many; returns whether there were."""
-        excess = len(self._producers) - most
+        """Drop the longest idle producers if too many have no open transaction; returns whether there were."""
+        excess = len(self._producers) - len(self.transactions) - most
         if excess <= 0:
             return False
         silent = nsmallest(

@@ -142,8 +142,13 @@ class Delivery:
             items: list[_Item] = []
             while queue and len(items) < _TOGETHER:
                 item = queue.popleft()
-                if not item.errand.is_over:
+                if item.errand.is_over:
+                    continue
+                if self._leader_of(item.partition) == lane.broker_id:
                     items.append(item)
+                else:
+                    # It has waited for another call, perhaps to a broker that died meanwhile.
+                    self._route(item)
             if items:
                 await self._send(lane.broker_id, items)
         del self._lanes[lane]

@@ -40,8 +40,21 @@ class _Ending:
             self._endings.ended(self)
 
     def refused(self, partition: TopicPartition, error: ErrorCode) -> None:
-        # A later coordinator or a later epoch of the producer has been there, so this coordinator may be deposed. If it
-        # is not, only somebody who looks at the partition can tell what to do.
+        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # A later epoch of the producer has been there. Either this coordinator is deposed and can complete nothing,
+            # or the partition remembers what this shard has lost, for example in a power failure of the only broker.
+            # No marker of this transaction will ever be taken there, and its producer must not wait for that.
+            logger.error(
+                "The transaction of %s ends without %s, which has a later epoch of producer %d than %d. If a "
+                "transaction stays open there, abort it with Kafka's kafka-transactions tool",
+                self.transactional_id,
+                partition,
+                self.transaction.producer_id,
+                self.transaction.producer_epoch,
+            )
+            self.written(partition)
+            return
+        # A later coordinator has been there, so this one is deposed and will hear of it.
         logger.error(
             "The transaction of %s cannot end in %s: its leader refused the marker with %s; sending stopped. If this "
             "lasts, look at the partition's producers, and restart this broker so that markers are sent again",

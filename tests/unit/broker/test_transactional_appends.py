@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tailrace.records.batch import TRANSACTIONAL_BIT
 from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, build_batch
 from tailrace.replication.acknowledging import ACKS_ALL
+from tailrace.transactions.delivery import MarkerBatch, MarkerCalls
 from tailrace.transactions.states import ProducerIdentity
 from tailrace.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -257,6 +258,37 @@ def test_a_batch_that_waited_across_the_end_of_its_transaction_is_refused() -> N
     with_cluster(test)
 
 
+@pytest.mark.parametrize("version", [OLDER, NEWER])
+def test_a_new_producer_is_not_given_the_answer_for_the_one_before_it(version: int) -> None:
+    async def test(cluster: Cluster) -> None:
+        first, second = Producer(cluster, version), Producer(cluster, version)
+        await first.begin()
+        coordinator = await first.coordinator()
+        # Neither the coordinator nor the broker that is asked for it, whose answers would wait behind the late one.
+        number = next(each for each in range(3) if cluster.state(1, "orders", each).leader not in (1, coordinator))
+        appends = cluster.brokers[cluster.state(1, "orders", number).leader].services.transactional_appends
+        ask = appends._answers
+
+        async def ask_later(question: Any, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+            if question.who == first.me:
+                await asyncio.sleep(1)
+            return await ask(question, partitions)
+
+        appends._answers = ask_later  # type: ignore[method-assign]
+        late = first.send(b"late", number)
+        await cluster.until(lambda: bool(appends._waiting))
+        await second.begin()
+        if not second.is_newer:
+            await second.add(number)
+        assert (await second.send(b"value", number)).error_code == ErrorCode.NONE
+        assert (await late).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await second.end() == ErrorCode.NONE
+        await asyncio.sleep(1)
+        assert await committed(cluster, number) == [b"value"]
+
+    with_cluster(test)
+
+
 def test_only_the_producer_whose_coordinator_is_silent_waits_and_not_for_long() -> None:
     async def test(cluster: Cluster) -> None:
         producer = Producer(cluster)
@@ -385,3 +417,32 @@ class _Silent:
 
     async def write(self, broker_id: int, batch: Any) -> Any:
         await asyncio.sleep(10_000)
+
+
+def test_the_next_transaction_waits_in_a_partition_where_the_last_one_has_not_ended() -> None:
+    async def test(cluster: Cluster) -> None:
+        producer = Producer(cluster)
+        await producer.begin()
+        coordinator = await producer.coordinator()
+        number = next(each for each in range(3) if cluster.state(1, "orders", each).leader != coordinator)
+        delivery = cluster.brokers[coordinator].transactions._delivery
+        delivery._calls = _Slow(delivery._calls)
+        for value in (b"first", b"second"):
+            # The end is answered before the markers are sent, so the partition may see the next epoch first.
+            assert (await producer.send(value, number)).error_code == ErrorCode.NONE
+            assert await producer.end() == ErrorCode.NONE
+        await asyncio.sleep(1)
+        assert await committed(cluster, number) == [b"first", b"second"]
+
+    with_cluster(test)
+
+
+class _Slow:
+    """Markers that take a while."""
+
+    def __init__(self, calls: MarkerCalls) -> None:
+        self._calls = calls
+
+    async def write(self, broker_id: int, batch: MarkerBatch) -> Sequence[Mapping[TopicPartition, ErrorCode]]:
+        await asyncio.sleep(0.1)
+        return await self._calls.write(broker_id, batch)

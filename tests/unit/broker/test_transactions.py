@@ -224,14 +224,36 @@ def test_the_offsets_of_a_group_join_by_their_partition(version: int) -> None:
     with_one(test)
 
 
-def test_only_brokers_add_partitions_for_others() -> None:
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_client_that_sends_what_brokers_send_is_checked_like_a_producer(version: int) -> None:
+    # @platformatic/kafka takes the newest version that it finds.
     async def test(broker: One) -> None:
-        wanted = AddPartitionsToTxnTransaction(transactional_id=ID, topics=[])
-        for version in (4, 5):
-            response = await broker.ask(
-                AddPartitionsToTxnRequest(transactions=[wanted]), version, AddPartitionsToTxnResponse
+        await broker.create("orders")
+        me = await begun(broker)
+
+        async def send(*names: str, who: ProducerIdentity = me, verify_only: bool = False) -> list[int]:
+            wanted = AddPartitionsToTxnTransaction(
+                transactional_id=ID,
+                producer_id=who.producer_id,
+                producer_epoch=who.epoch,
+                verify_only=verify_only,
+                topics=[AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in names],
             )
-            assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            request = AddPartitionsToTxnRequest(transactions=[wanted])
+            response = await broker.ask(request, version, AddPartitionsToTxnResponse)
+            assert response.error_code == ErrorCode.NONE
+            (result,) = response.results_by_transaction
+            assert result.transactional_id == ID
+            return [each.partition_error_code for topic in result.topic_results for each in topic.results_by_partition]
+
+        not_tried = ErrorCode.OPERATION_NOT_ATTEMPTED
+        assert await send("orders", "missing") == [not_tried, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await send("orders", OFFSETS_TOPIC) == [not_tried, ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert await send("orders", who=me._replace(epoch=9)) == [ErrorCode.PRODUCER_FENCED]
+        assert (await describe(broker)).transaction_state == "Empty"
+        assert await send("orders") == [ErrorCode.NONE]
+        assert await send("orders", verify_only=True) == [ErrorCode.NONE]
+        assert (await describe(broker)).transaction_state == "Ongoing"
 
     with_one(test)
 

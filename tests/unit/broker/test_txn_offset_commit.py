@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,20 @@ def test_every_version_commits_offsets_that_take_effect_with_the_transaction(tmp
             assert await send(broker, version, request_of(offset=99)) == [ErrorCode.NONE]
             end(broker, is_commit=False)
             assert await fetch(broker, require_stable=True) == [(ErrorCode.NONE, before)]
+
+    with_broker(tmp_path, test, **FEW)
+
+
+def test_concurrent_commits_of_one_transaction_are_all_accepted(tmp_path: Path) -> None:
+    async def test(broker: TestedBroker) -> None:
+        await prepare(broker)
+        for version in VERSIONS:
+            # None of them finds the transaction open in the log, and each but the last opens it before the next one.
+            requests = [request_of(offset=version + 1), request_of((ORDERS.topic, [1])), request_of(offset=version + 1)]
+            results = await asyncio.gather(*(send(broker, version, request) for request in requests))
+            assert results == [[ErrorCode.NONE]] * 3
+            end(broker)
+            assert await fetch(broker, require_stable=True) == [(ErrorCode.NONE, version + 1)]
 
     with_broker(tmp_path, test, **FEW)
 

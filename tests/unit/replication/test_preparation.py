@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ErrorCode, KafkaError, RecordsRefusedError, StorageError
-from tailrace.records.batch import iterate_batches, read_header, replace_records
+from tailrace.records.batch import TRANSACTIONAL_BIT, iterate_batches, read_header, replace_records
 from tailrace.records.compression import Compression, compress
+from tailrace.records.markers import Marker
 from tailrace.records.record import NewRecord, Record, build_batch, iterate_records
 from tailrace.replication.acknowledging import ACKS_ALL
 from tailrace.storage.log_config import LogConfig
@@ -37,12 +38,18 @@ def batch(
     codec: Compression = Compression.NONE,
     producer: tuple[int, int] = (-1, -1),
     timestamp: int = NOW_MS,
+    transactional: bool = False,
 ) -> bytearray:
     records = [NewRecord(value, key, timestamp) for value in values]
     producer_id, sequence = producer
     epoch = 0 if producer_id >= 0 else -1
     return build_batch(
-        records, compression=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        records,
+        compression=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_BIT if transactional else 0,
     )
 
 
@@ -124,6 +131,28 @@ def test_a_producer_that_pipelines_keeps_its_order_and_a_retry_is_a_duplicate() 
         assert len(stored(world)) == 6
         gap = await refused(world, batch(random_values(9, LARGE), producer=(7, 70)))
         assert gap.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    run(test, compression=Compression.LZ4)
+
+
+def test_a_batch_whose_transaction_ends_while_it_is_prepared_begins_no_other() -> None:
+    async def test(world: World) -> None:
+        partition = world.partition
+        first = sent(world, batch(random_values(1, LARGE), producer=(7, 0), transactional=True))
+        assert (await first).base_offset == 0
+        other = sent(world, batch(random_values(2, LARGE), producer=(8, 0), transactional=True))
+        late = sent(world, batch(random_values(3, LARGE), producer=(7, 10), transactional=True))
+        partition.append_marker(Marker(7, 0, is_commit=False, coordinator_epoch=0))
+        assert (await other).base_offset == 11
+        with pytest.raises(KafkaError) as refusal:
+            await late
+        assert refusal.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        partition.append_marker(Marker(8, 0, is_commit=True, coordinator_epoch=0))
+        assert partition.last_stable_offset == partition.log.end_offset == 22
+        # A coordinator that knows the transaction lets it in.
+        assert (
+            await sent(world, batch(random_values(3, LARGE), producer=(7, 10), transactional=True))
+        ).base_offset == 22
 
     run(test, compression=Compression.LZ4)
 

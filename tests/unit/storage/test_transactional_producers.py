@@ -205,3 +205,22 @@ def test_an_open_transaction_outlives_expiry_and_the_bound() -> None:
     written.end()
     written.state.expire(1 << 60)
     assert len(written.state) == 0
+
+
+def test_open_transactions_take_no_room_from_producers_whose_transaction_has_ended() -> None:
+    written = Written()
+    for number in range(100):
+        header = read_header(transactional(1000 + number, 0))
+        assert written.state.update(header, number, timestamp=number)
+        assert not written.state.bound(10)
+    for number in range(10):
+        written.state.end_transaction(Marker(1000 + number, 1, is_commit=True, coordinator_epoch=2), 100 + number, 200)
+        # Without them, a late batch would begin a transaction that nobody ends.
+        assert not written.state.bound(10)
+    assert len(written.state) == 100
+    with pytest.raises(KafkaError):
+        written.state.check(read_header(transactional(1000, 1)))
+    written.state.end_transaction(Marker(1010, 1, is_commit=True, coordinator_epoch=2), 110, 200)
+    assert written.state.bound(10)
+    assert written.state.find(1000) is None
+    assert len(written.state.transactions) == 89

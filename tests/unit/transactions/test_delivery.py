@@ -151,6 +151,25 @@ def test_a_marker_follows_the_leader_to_another_broker() -> None:
     with_brokers(test)
 
 
+def test_markers_that_wait_for_a_call_follow_the_leader_too() -> None:
+    async def test(brokers: Brokers) -> None:
+        listeners = [Listener() for _ in range(2000)]
+        brokers.show(1, 1, 1)
+        brokers.down[1] = None
+        brokers.seconds = 35
+        for number, listener in enumerate(listeners):
+            brokers.delivery.send(marker(number), [P0], listener)
+        await asyncio.sleep(10)
+        brokers.show(2, 2, 2)
+        brokers.seconds = 0.001
+        await asyncio.sleep(30)
+        # The dead broker was called for the first of them only.
+        assert all(listener.done == [P0] for listener in listeners)
+        assert [broker_id for broker_id, _ in brokers.calls if broker_id == 1] == [1]
+
+    with_brokers(test)
+
+
 def test_markers_that_fail_hold_up_no_others() -> None:
     async def test(brokers: Brokers) -> None:
         stuck, fine = Listener(), Listener()

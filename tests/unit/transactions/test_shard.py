@@ -283,6 +283,24 @@ def test_the_next_coordinator_resumes_many_transactions_and_keeps_their_time() -
     with_world(test)
 
 
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_partition_with_a_later_epoch_of_the_producer_does_not_hold_up_the_end(is_commit: bool) -> None:
+    # The journal may lose more in a power failure than the partition does.
+    async def test(world: World) -> None:
+        me = await world.begin()
+        await world.add(me, P0, P1)
+        await world.end(me, is_commit)
+        (sent,) = world.post.sent
+        sent.listener.refused(P0, ErrorCode.INVALID_PRODUCER_EPOCH)
+        assert not sent.is_cancelled
+        assert world.state() is (State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT)
+        sent.arrive(P1)
+        assert world.state() is (State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT)
+        assert (await world.begin()).epoch == me.epoch + 2
+
+    with_world(test)
+
+
 def test_a_marker_that_a_partition_refuses_for_good_stops_the_errand_until_the_next_coordinator() -> None:
     async def test(world: World) -> None:
         me = await world.begin()

@@ -353,8 +353,8 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         2000,
         "low",
         "How many idempotent producers a partition remembers, at about half a kilobyte each. Beyond that, it "
-        "forgets those that were silent for longest. Set it higher than the number of producers that write to "
-        "one partition at a time.",
+        "forgets those that were silent for longest. Those with an open transaction come on top. Set it higher than "
+        "the number of producers that write to one partition at a time.",
         AtLeast(10),
         update_mode="cluster-wide",
     ),

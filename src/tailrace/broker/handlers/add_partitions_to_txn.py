@@ -1,14 +1,15 @@
 """AddPartitionsToTxn 0 to 5: adds partitions to a transaction, or tells whether they are in it.
 
 Odd: up to version 3 a producer names its one transaction, and either all its partitions are added or none. From 4 on
-only brokers may send it, for several transactions: they lead the partitions and add or verify them for producers. A
-missing partition is TRANSACTION_ABORTABLE, which clients know from version 5 on.
+it names several transactions, because brokers send it: they lead the partitions and add or verify them for producers. A
+missing partition is TRANSACTION_ABORTABLE, which clients know from version 5 on. A client that sends these versions all
+the same, as @platformatic/kafka does, is checked like a producer too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tailrace.broker import access
@@ -44,7 +45,7 @@ async def handle(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     if context.version >= _BATCHED_FROM:
-        return await _for_brokers(services, context, request.transactions)
+        return await _for_several(services, context, request.transactions)
     topics = request.v3_and_below_topics
     try:
         code_of = await _for_producer(services, context, request)
@@ -61,13 +62,7 @@ async def _for_producer(services: Services, context: RequestContext, request: Ad
     """Add the partitions of a producer; refuses all of them if one cannot be added."""
     shard = access.find_transactional_id(services, context, Operation.WRITE, request.v3_and_below_transactional_id)
     partitions = _partitions(request.v3_and_below_topics)
-    problems: dict[TopicPartition, ErrorCode] = {}
-    for count, partition in enumerate(partitions, 1):
-        code = _problem(services, context, partition)
-        if code is not ErrorCode.NONE:
-            problems[partition] = code
-        if count % ITEMS_PER_SLICE == 0:
-            await asyncio.sleep(0)
+    problems = await _problems(services, context, partitions)
     if problems:
         return lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
     who = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -77,6 +72,20 @@ async def _for_producer(services: Services, context: RequestContext, request: Ad
     if isinstance(added, Awaitable):
         await added
     return lambda _: ErrorCode.NONE
+
+
+async def _problems(
+    services: Services, context: RequestContext, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """The partitions that a producer cannot add, and why."""
+    problems: dict[TopicPartition, ErrorCode] = {}
+    for count, partition in enumerate(partitions, 1):
+        code = _problem(services, context, partition)
+        if code is not ErrorCode.NONE:
+            problems[partition] = code
+        if count % ITEMS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return problems
 
 
 def _problem(services: Services, context: RequestContext, partition: TopicPartition) -> ErrorCode:
@@ -95,16 +104,23 @@ def _problem(services: Services, context: RequestContext, partition: TopicPartit
 # --- from brokers
 
 
-async def _for_brokers(
+async def _for_several(
     services: Services, context: RequestContext, transactions: Sequence[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
     try:
         access.require(services, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-        require_broker(services, context)
     except KafkaError as error:
         return AddPartitionsToTxnResponse(error_code=error.code)
+    is_broker = _is_broker(services, context)
+    problems = [
+        {} if is_broker else await _problems(services, context, _partitions(wanted.topics)) for wanted in transactions
+    ]
+    operation = None if is_broker else Operation.WRITE
     # All are decided before the first one is waited for, so that they are committed together.
-    under_way = [_begin(services, context, wanted) for wanted in transactions]
+    under_way = [
+        _begin(services, context, wanted, operation, of_this)
+        for wanted, of_this in zip(transactions, problems, strict=True)
+    ]
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
@@ -116,6 +132,14 @@ async def _for_brokers(
     )
 
 
+def _is_broker(services: Services, context: RequestContext) -> bool:
+    try:
+        require_broker(services, context)
+    except KafkaError:
+        return False
+    return True
+
+
 class _Begun(NamedTuple):
     """What was decided for one transaction, perhaps before it is committed, and how to answer it."""
 
@@ -123,12 +147,20 @@ class _Begun(NamedTuple):
     code_of: Callable[[Any], _CodeOf]
 
 
-def _begin(services: Services, context: RequestContext, wanted: AddPartitionsToTxnTransaction) -> _Begun:
-    """Add or verify the partitions of one transaction."""
+def _begin(
+    services: Services,
+    context: RequestContext,
+    wanted: AddPartitionsToTxnTransaction,
+    operation: Operation | None,
+    problems: Mapping[TopicPartition, ErrorCode],
+) -> _Begun:
+    """Add or verify the partitions of one transaction, if none of them has a problem."""
     name, partitions = wanted.transactional_id, _partitions(wanted.topics)
     who = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
     try:
-        shard = access.find_transactional_id(services, context, None, name)
+        shard = access.find_transactional_id(services, context, operation, name)
+        if problems:
+            return _Begun(None, lambda _: lambda partition: problems.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
         if not wanted.verify_only:
             return _Begun(shard.add_partitions(name, who, partitions), lambda _: lambda _: ErrorCode.NONE)
         missing = ErrorCode.TRANSACTION_ABORTABLE if context.version >= _ABORTABLE_FROM else ErrorCode.INVALID_TXN_STATE
@@ -176,7 +208,7 @@ API = Api(
     0,
     5,
     handle,
-    "Add partitions to transactions; from version 4 on only for brokers.",
+    "Add partitions to transactions; from version 4 on for brokers, which add them for producers.",
     needs=(
         each(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
         each(Operation.WRITE, ResourceType.TOPIC),
