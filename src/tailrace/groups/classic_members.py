@@ -35,6 +35,9 @@ from tailrace.groups.subscription import (
     encode_assignment,
 )
 
+#: Assignors whose data with an assignment only repeats it. librdkafka sends such data.
+_STICKY = ("sticky", "cooperative-sticky")
+
 
 class ClassicMembers:
     """Speaks the classic protocol for groups of the newer one."""
@@ -225,7 +228,7 @@ class ClassicMembers:
             for member in group.members.values():
                 subscription = decode_subscription(member.metadata_for(group.protocol) or member.protocols[0].metadata)
                 assignment = decode_assignment(member.assignment) if member.assignment else ConsumerProtocolAssignment()
-                if assignment.user_data:
+                if assignment.user_data and group.protocol not in _STICKY:
                     # Its assignor reads this data again with the next assignment, which the coordinator would compute.
                     raise not_upgraded(
                         group,

@@ -343,6 +343,22 @@ def test_a_group_that_is_not_there_is_not_made_by_who_is_no_newcomer() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("assignor", ["sticky", "cooperative-sticky"])
+def test_a_classic_group_becomes_a_newer_one_whatever_a_sticky_assignor_adds_to_its_assignment(assignor: str) -> None:
+    """librdkafka adds the partitions that a member had before."""
+
+    async def scenario(world: GroupWorld) -> None:
+        await world.create_topic("orders", 4)
+        one = await world.join(client_id="a", protocol_type="consumer", protocols=[(assignor, subscription("orders"))])
+        plan = {one.member_id: encode_assignment(ConsumerProtocolAssignment(user_data=b"before"))}
+        assert (await world.sync(one.member_id, 1, plan)).error is ErrorCode.NONE
+        await Client(world, "new").beat()
+        (listed,) = world.shard.list_groups()
+        assert listed.kind == "consumer"
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize(
     ("protocol_type", "assignment", "settings", "why"),
     [
