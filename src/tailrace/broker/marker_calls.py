@@ -24,8 +24,8 @@ from tailrace.wire.messages.write_txn_markers import (
 
 _VERSION = 2
 #: Then markers are sent again, to the leaders at that time. A broker answers earlier, as it does not wait for more than
-#: 30 seconds until they are committed, and tells then which ones are.
-_SECONDS = 35.0
+#: 5 seconds until they are committed, and tells then which ones are.
+_SECONDS = 10.0
 
 Results: TypeAlias = Mapping[TopicPartition, ErrorCode]
 WriteHere: TypeAlias = Callable[[Marker, Sequence[TopicPartition]], Awaitable[Results]]

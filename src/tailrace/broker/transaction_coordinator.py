@@ -28,7 +28,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def __init__(self, config: BrokerConfig, producer_ids: ProducerIds, calls: MarkerCalls, host: Host) -> None:
         self._config = config
         self._producer_ids = producer_ids
-        self._settings = self._read_settings()
+        self._settings = self._read_settings(host.metadata.image)
         self.counters = TransactionCounters()
         catching_up = CatchingUp(host.metadata, host.tasks)
         self._delivery = Delivery(
@@ -59,9 +59,10 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """Return the current settings; every new image re-reads them, as it brings changes made at run time."""
         return self._settings
 
-    def _read_settings(self) -> TransactionSettings:
+    def _read_settings(self, image: ClusterImage) -> TransactionSettings:
         config = self._config
         return TransactionSettings(
+            is_enabled=image.features.level(TRANSACTION_VERSION) >= TRANSACTIONS_LEVEL,
             max_timeout_ms=config.get_int("transaction.max.timeout.ms"),
             id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
             timeout_check_ms=config.get_int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
@@ -70,7 +71,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     def require_enabled(self) -> None:
         """Refuse new transactions until every broker can end them."""
-        if self._metadata.image.features.level(TRANSACTION_VERSION) < TRANSACTIONS_LEVEL:
+        if not self._settings.is_enabled:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"Transactions are off: finalize {TRANSACTION_VERSION} when every broker runs this release "
@@ -84,5 +85,5 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     def apply(self, before: ClusterImage, after: ClusterImage) -> None:
         """Apply the image: settings, and the shards that this broker leads."""
-        self._settings = self._read_settings()
+        self._settings = self._read_settings(after)
         super().apply(before, after)

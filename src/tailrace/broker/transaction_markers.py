@@ -24,10 +24,9 @@ _NOT_READY = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-
-
-#: As long as Kafka waits for its replicas; the coordinator then writes the marker again.
-_MOST_SECONDS = 30.0
+#: How long a request waits for all of its markers; the coordinator then writes those that are missing again. It sends a
+#: broker no other new markers meanwhile, so one partition with a silent replica must not hold up the others for long.
+_MOST_SECONDS = 5.0
 
 
 async def write_markers(
@@ -47,6 +46,8 @@ class MarkerWrites:
         self._marker = marker
         self._results: dict[TopicPartition, ErrorCode] = {}
         self._waiting: dict[TopicPartition, asyncio.Future[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + _MOST_SECONDS
 
     async def append(self, partitions: Iterable[TopicPartition]) -> None:
         """Append the marker to partitions; other requests run in between."""
@@ -65,7 +66,7 @@ class MarkerWrites:
     async def results(self) -> dict[TopicPartition, ErrorCode]:
         """The result in each partition, once it is certain or the patience is over."""
         if self._waiting:
-            await asyncio.wait(self._waiting.values(), timeout=_MOST_SECONDS)
+            await asyncio.wait(self._waiting.values(), timeout=max(0.0, self._deadline - self._loop.time()))
         for name, written in self._waiting.items():
             if not written.done():
                 written.cancel()

@@ -156,6 +156,8 @@ class TransactionShard:
         added = decisions.add_partitions(current, who, partitions, self._now_ms())
         if added is None:
             return self._operations.read(None)
+        if not self._settings().is_enabled and (current is None or current.state is not State.ONGOING):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Transactions are off.")
         return self._write(transactional_id, added, None)
 
     def verify_partitions(

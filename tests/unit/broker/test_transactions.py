@@ -338,7 +338,12 @@ def test_there_are_no_transactions_before_every_broker_can_end_them() -> None:
         assert await find(broker) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await begin(broker))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
         # What is open can still be ended.
-        assert (await end(broker, me))[0] == ErrorCode.NONE
+        code, me = await end(broker, me)
+        assert code == ErrorCode.NONE
+        await asyncio.sleep(1)
+        # A producer that has its id already begins no other.
+        assert await add(broker, me, ("orders", 0)) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert await add_offsets(broker, me, "group") == ErrorCode.COORDINATOR_NOT_AVAILABLE
         await change(broker, 1, 1)
         assert await find(broker) == ErrorCode.NONE
 

@@ -133,7 +133,7 @@ def test_who_waits_for_an_answer_is_told_what_held_at_one_moment() -> None:
         shard = broker.groups.shard(GROUP)
         assert await committing(shard.commit(GROUP, "", None, -1, -1, [(ORDERS, 3, 0, "")])) == {}
         assert await now(shard.commit_in_transaction(GROUP, Committer(), ONE, 0, [(ORDERS, 5, 0, "")])) == {}
-        # Nobody has confirmed this yet, so whoever reads the group now waits.
+        # Nobody has confirmed this yet, so a reader of the group waits.
         waiting = shard.commit(GROUP, "", None, -1, -1, [(PAYMENTS, 4, 0, "")])
         stable = asyncio.ensure_future(fetch(broker, 9))
         committed = asyncio.ensure_future(fetch(broker, 9, require_stable=False))

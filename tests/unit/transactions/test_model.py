@@ -92,7 +92,7 @@ class Model:
             if error.code is ErrorCode.CONCURRENT_TRANSACTIONS and is_open:
                 self.decided(False)
                 if known is None:
-                    self.owner = None  # whoever had it never gets it back
+                    self.owner = None  # its former owner never gets it back
             elif error.code is ErrorCode.PRODUCER_FENCED:
                 assert known is not None
                 assert self.owner != number or self.is_stale(client)
@@ -219,7 +219,7 @@ class Model:
             assert set(self.current.partitions) <= have
 
     async def heal(self) -> None:
-        """Without faults, every transaction ends, and whoever comes next can work."""
+        """Without faults, every transaction ends, and the next producer can work."""
         world = self.world
         world.refuse_writes(False)
         world.has_ids = True

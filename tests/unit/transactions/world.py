@@ -59,7 +59,7 @@ class Post:
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
-        #: Every marker that arrived, whoever had sent it.
+        #: Every marker that arrived, no matter who sent it.
         self.arrived: list[tuple[Marker, TopicPartition]] = []
 
     def send(self, marker: Marker, partitions: Iterable[TopicPartition], listener: MarkerListener) -> Sent:

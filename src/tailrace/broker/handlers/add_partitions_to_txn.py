@@ -36,6 +36,8 @@ from tailrace.wire.messages.add_partitions_to_txn import (
 _FENCED_FROM = 2
 _BATCHED_FROM = 4
 _ABORTABLE_FROM = 5
+#: How many transactions are decided, each with a write, before other requests run.
+_PER_TURN = 20
 
 #: The result for each partition.
 _CodeOf: TypeAlias = Callable[[TopicPartition], ErrorCode]
@@ -112,15 +114,14 @@ async def _for_several(
     except KafkaError as error:
         return AddPartitionsToTxnResponse(error_code=error.code)
     is_broker = _is_broker(services, context)
-    problems = [
-        {} if is_broker else await _problems(services, context, _partitions(wanted.topics)) for wanted in transactions
-    ]
     operation = None if is_broker else Operation.WRITE
     # All are decided before the first one is waited for, so that they are committed together.
-    under_way = [
-        _begin(services, context, wanted, operation, of_this)
-        for wanted, of_this in zip(transactions, problems, strict=True)
-    ]
+    under_way = []
+    for count, wanted in enumerate(transactions, 1):
+        problems = {} if is_broker else await _problems(services, context, _partitions(wanted.topics))
+        under_way.append(_begin(services, context, wanted, operation, problems))
+        if count % _PER_TURN == 0:
+            await asyncio.sleep(0)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
